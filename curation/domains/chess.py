@@ -1,0 +1,158 @@
+"""Chess puzzles in the Lichess convention (paper, App. "Strategy Games" under evaluation).
+
+The first move of ``moves`` is the opponent's and is played before the puzzle; the second is the gold move. The label is
+one move in UCI notation. Not given in the paper and chosen here: UCI, FEN's own strings for castling and en passant
+(the square behind every double step), the cue line, and SAN accepted as an answer.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import chess
+import pyarrow as pa
+
+from curation.domains import Example, Vocabulary
+from curation.errors import RowError
+
+CUE = "Best move:"
+_PIECES = tuple(name.capitalize() for name in chess.PIECE_NAMES[1:] if name)
+_UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
+
+
+class Chess:
+    """The chess domain: prompt of six metadata lines and a cue, label of one UCI move."""
+
+    name = "chess"
+    required = ("fen", "moves")
+    columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The position that the solver sees, as FEN, and the puzzle's rating where the row has one.
+
+        Raises:
+            RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
+        """
+        board = _board(raw["fen"])
+        _push(board, _moves(raw)[0], "the opponent's move")
+        rating = raw.get("rating")
+        try:
+            return {"fen": board.fen(en_passant="fen"), "rating": None if rating is None else int(rating)}
+        except (TypeError, ValueError) as error:
+            raise RowError(f"bad_rating: {rating!r} is no whole number") from error
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The second move of ``moves`` in UCI notation; ``None`` where the row ends after the opponent's move.
+
+        Raises:
+            RowError: as :meth:`read`; ``illegal_move`` for the gold move too.
+        """
+        moves = _moves(raw)
+        if len(moves) < 2:
+            return None
+        board = _board(raw["fen"])
+        _push(board, moves[0], "the opponent's move")
+        return _push(board, moves[1], "the gold move").uci()
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The position as the paper words it, a line per field, then the cue line."""
+        blocks = [self._position(shot) + self.answer(shot["gold"]) for shot in shots]
+        return "\n\n".join([*blocks, self._position(example)])
+
+    def _position(self, example: Example) -> str:
+        board = _board(example["fen"])
+        fields = example["fen"].split()
+        lists = {
+            colour: "; ".join(
+                f"{chess.square_name(square)} {chess.piece_name(piece.piece_type).capitalize()}"
+                for square, piece in sorted(board.piece_map().items())
+                if piece.color == colour
+            )
+            for colour in chess.COLORS
+        }
+        return (
+            f"Side to move: {'White' if board.turn else 'Black'}\n"
+            f"Castling rights: {fields[2]}\n"
+            f"En passant: {fields[3]}\n"
+            f"Halfmove: {board.halfmove_clock} Fullmove: {board.fullmove_number}\n"
+            f"White: {lists[chess.WHITE]}\n"
+            f"Black: {lists[chess.BLACK]}\n"
+            f"{CUE}"
+        )
+
+    def answer(self, label: str) -> str:
+        """The move after one space."""
+        return f" {label}"
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The first word of the first line as a legal move, read as UCI, else as SAN; ``None`` otherwise."""
+        words = completion.strip().split()
+        if not words:
+            return None
+        board = _board(example["fen"])
+        word = words[0]
+        try:
+            if _UCI.fullmatch(word.lower()):
+                return board.parse_uci(word.lower()).uci()
+            return board.parse_san(word).uci()
+        except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it
+            return None
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Equality with the gold move."""
+        return label == gold
+
+    def difficulty(self, example: Example) -> float | None:
+        """The puzzle's Lichess rating (Glicko points)."""
+        rating = example.get("rating")
+        return None if rating is None else float(rating)
+
+    def vocabulary(self) -> Vocabulary:
+        """One token per header value, piece on a square, square and promotion: a position is near 40 tokens."""
+        squares = chess.SQUARE_NAMES
+        castling = ["-"] + [
+            "".join(flag for bit, flag in enumerate("KQkq") if mask >> bit & 1) for mask in range(1, 16)
+        ]
+        words = [
+            *(f"Side to move: {side}" for side in ("White", "Black")),
+            *(f"Castling rights: {rights}" for rights in castling),
+            *(f"En passant: {square}" for square in ("-", *(s for s in squares if s[1] in "36"))),
+            *("Halfmove:", "Fullmove:", "White:", "Black:", CUE),
+            *(f"{square} {piece}" for square in squares for piece in _PIECES),
+            *squares,
+            *"qrbn",
+            *"0123456789",
+        ]
+        pattern = (
+            r"Side to move: (?:White|Black)|Castling rights: [KQkq-]+|En passant: (?:-|[a-h][36])"
+            r"|Halfmove:|Fullmove:|White:|Black:|" + re.escape(CUE).replace(r"\ ", " ") + r""
+            rf"|[a-h][1-8] (?:{'|'.join(_PIECES)})|[a-h][1-8]|[qrbn]|[0-9]"
+        )
+        return Vocabulary(words=tuple(words), pattern=pattern)
+
+
+def _board(fen: Any) -> chess.Board:
+    if not isinstance(fen, str) or not fen.strip():
+        raise RowError("null_field: fen is empty")
+    try:
+        board = chess.Board(fen)
+    except ValueError as error:
+        raise RowError(f"bad_fen: {fen!r} ({error})") from error
+    if board.king(chess.WHITE) is None or board.king(chess.BLACK) is None:
+        raise RowError(f"bad_fen: {fen!r} (a king is missing)")
+    return board
+
+
+def _moves(raw: Mapping[str, Any]) -> list[str]:
+    moves = raw["moves"]
+    words = moves.split() if isinstance(moves, str) else []
+    if not words:
+        raise RowError("null_field: moves is empty")
+    return words
+
+
+def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
+    try:
+        return board.push_uci(uci)
+    except ValueError as error:
+        raise RowError(f"illegal_move: {whose} {uci!r} in {board.fen()!r}") from error

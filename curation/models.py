@@ -1,0 +1,126 @@
+"""Causal language models: resolve, create from scratch, load. All that is said of weights passes through ``ModelRef``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from curation.errors import ModelError
+from curation.refs import ModelRef, directory_digest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+
+
+def resolve(base: str, revision: str | None = None, adapter: str | None = None) -> ModelRef:
+    """Pin a model: a local directory by its digest, a hub id by its commit.
+
+    Raises:
+        ModelError: neither a directory with a ``config.json`` nor a reachable hub id; an adapter without its config.
+    """
+    path = Path(base)
+    if adapter is not None and not (Path(adapter) / "adapter_config.json").is_file():
+        raise ModelError(f"adapter {adapter!r} has no adapter_config.json; give a directory that peft saved")
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"model {base!r} has no config.json; give a directory that save_pretrained made")
+        return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter)
+    from transformers import AutoConfig
+
+    try:
+        commit = getattr(AutoConfig.from_pretrained(base, revision=revision), "_commit_hash", None)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id: {reason}") from error
+    return ModelRef(base=base, revision=commit or revision, adapter=adapter)
+
+
+def create(path: Path, *, family: str, shape: dict[str, Any], words: tuple[str, ...], pattern: str, seed: int) -> ModelRef:
+    """Make a model with random weights and a word-level tokenizer, and save both to ``path``.
+
+    Args:
+        path: where to save; made where missing.
+        family: a ``model_type`` of transformers that ``AutoModelForCausalLM`` knows, e.g. ``qwen3``.
+        shape: fields of that family's configuration, e.g. ``hidden_size``.
+        words: the tokenizer's words, after padding, end and unknown.
+        pattern: a regular expression whose matches are words; other text is dropped.
+        seed: of the weights.
+
+    Raises:
+        ModelError: an unknown family, or a shape that it refuses.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    tokenizer = _word_tokenizer(words, pattern)
+    try:
+        config = AutoConfig.for_model(
+            family,
+            vocab_size=len(tokenizer),
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+            **shape,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = AutoModelForCausalLM.from_config(config)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"init: family {family!r} with {shape} makes no causal language model: {error}") from error
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return resolve(str(path))
+
+
+def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenizerBase":
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: index for index, word in enumerate((PAD, EOS, UNKNOWN, *words))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
+    )
+
+
+def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model, padding on the left (decoder-only batches) and with a padding token in any case."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(ref.base, revision=_hub_revision(ref), padding_side="left")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", merge: bool = True) -> "PreTrainedModel":
+    """The model in evaluation mode, its adapter (where there is one) merged into the weights if ``merge``.
+
+    Raises:
+        ModelError: the weights, or the adapter, do not load.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            ref.base, revision=_hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"
+        )
+        if ref.adapter is not None:
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, ref.adapter)
+            if merge:
+                model = model.merge_and_unload()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
+    return model.to(device).eval()
+
+
+def _hub_revision(ref: ModelRef) -> str | None:
+    return None if Path(ref.base).exists() else ref.revision

@@ -1,0 +1,67 @@
+"""References that stages pass to each other: pinned, hashable, JSON.
+
+A reference never holds data. Equal references mean equal bytes, so that the manifest can fingerprint them.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ref:
+    def to_json(self) -> dict[str, Any]:
+        """The reference as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        return cls(**value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRef(_Ref):
+    """One version of one Lance table."""
+
+    uri: str
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRef(_Ref):
+    """A causal language model: base weights at a revision, and a LoRA adapter on top where there is one.
+
+    ``revision`` is a hub commit for hub ids and a digest of the file list (:func:`directory_digest`) for local paths.
+    """
+
+    base: str
+    revision: str | None = None
+    adapter: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustRef(_Ref):
+    """A fitted trust function: a directory of safetensors and JSON, and the digest of its content."""
+
+    uri: str
+    digest: str
+
+
+def fingerprint(value: Any) -> str:
+    """A 16-digit hexadecimal digest of any JSON-serialisable value; equal values give equal digests."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def directory_digest(path: Path) -> str:
+    """A digest of a directory's files: content of small ones, size and time of modification of those above 64 MiB."""
+    entries = []
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        stat = file.stat()
+        small = stat.st_size <= 64 << 20
+        content = hashlib.sha256(file.read_bytes()).hexdigest() if small else f"{stat.st_size}-{stat.st_mtime_ns}"
+        entries.append((str(file.relative_to(path)), content))
+    return fingerprint(entries)

@@ -1,0 +1,83 @@
+"""Arrow schemas of every table; each column is documented here and nowhere else.
+
+``row_id`` is int64 everywhere: ``(file index << 40) | row in file``, or the user's own unique integers.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+FILE_SHIFT = 40
+"""Bits of ``row_id`` that hold the row in its file; the file's index stands above them."""
+
+ROW_ID = pa.field("row_id", pa.int64(), nullable=False)
+GOLD = pa.field("gold", pa.string())
+ERROR = pa.field("error", pa.string())
+"""``kind: detail`` of what went wrong with the row; null for a healthy row."""
+
+
+def examples(columns: pa.Schema, *, gold: bool) -> pa.Schema:
+    """Source, calibration, adapt and test (with ``gold``) and pool (without): the domain's own columns and ``error``."""
+    return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), ERROR])
+
+
+AUDIT = pa.schema([ROW_ID, GOLD])
+"""Gold labels of pool rows; only the select and report stages read it."""
+
+
+def state_column(state: str) -> str:
+    """The column of the hidden state at a position, e.g. ``output_last``."""
+    return f"state_{state}"
+
+
+def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
+    """What a teacher yields, a row per request.
+
+    ``completion`` text of the answer, stop token or string cut; ``mean_logprob`` mean natural-log probability of the
+    answer's tokens (without the stop token) under the teacher, null for an empty answer; ``num_prompt_tokens``,
+    ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
+    last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
+    (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
+    (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt token.
+    """
+    value = {"float16": pa.float16(), "float32": pa.float32()}[state_dtype]
+    return pa.schema(
+        [
+            ROW_ID,
+            pa.field("completion", pa.string()),
+            pa.field("mean_logprob", pa.float32()),
+            pa.field("num_prompt_tokens", pa.int32()),
+            pa.field("num_output_tokens", pa.int32()),
+            pa.field("truncated", pa.bool_()),
+            *(pa.field(state_column(state), pa.list_(value, state_size)) for state in states),
+            ERROR,
+        ]
+    )
+
+
+def labels(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
+    """The labels table: :func:`completions` and ``label``, what the domain reads from the completion (null: unparsed)."""
+    fields = list(completions(states, state_dtype, state_size))
+    return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
+
+
+RAW_SCORE = pa.field("raw_score", pa.float32())
+"""What rows are ranked by: the logit of the neural trust function (a float32 sigmoid saturates at 1)."""
+TRUST = pa.field("trust", pa.float32())
+"""Trust score in [0, 1], larger is more reliable; null for error rows. Added to the labels table as a new version."""
+
+SELECTION = pa.schema(
+    [
+        ROW_ID,
+        pa.field("arm", pa.string()),
+        pa.field("rank", pa.int64()),  # 0 is the most trusted; the order of the draw for uniform arms
+        TRUST,  # the arm's own score in [0, 1]
+        pa.field("prompt", pa.string()),
+        pa.field("completion", pa.string()),
+        pa.field("label", pa.string()),
+        pa.field("label_source", pa.string()),  # weak or gold
+        pa.field("teacher", pa.string()),  # base, revision and adapter of the labelling model, as JSON
+        pa.field("generation", pa.int32()),
+    ]
+)
+"""The rows an arm selected, ready for TRL (``prompt``, ``completion``), with their lineage."""
