@@ -1,0 +1,26 @@
+"""Seeded hashes of row ids: ties, draws and shares that depend on the row alone, never on order or machine."""
+
+import numpy as np
+import numpy.typing as npt
+
+Int64s = npt.NDArray[np.int64]
+
+
+def hash64(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.uint64]:
+    """A 64-bit hash of each id, uint64 [N]: the finaliser of SplitMix64 over id and seed.
+
+    Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014).
+    """
+    with np.errstate(over="ignore"):
+        mixed = np.asarray(row_ids_N).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(seed + 1)
+        for _ in range(2):  # twice: sequential ids and small seeds differ in few bits
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def hash_unit(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.float64]:
+    """A hash of each id, uniform in [0, 1), float64 [N]."""
+    unit: npt.NDArray[np.float64] = (hash64(row_ids_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return unit

@@ -1,0 +1,177 @@
+"""What a run has done: each stage with the fingerprint of what it read and what it wrote; atomic on disk.
+
+``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint under
+the same name means that something it depends on changed, and :meth:`Manifest.why` says what. ``events.jsonl`` beside it
+holds a line for each thing that happened. One driver at a time holds the directory's lock; it dies with the process.
+"""
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Self
+
+from curation.errors import RunDirError
+from curation.refs import fingerprint
+
+_PACKAGES = ("trust-curation", "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageRecord:
+    """A finished stage: what it read (``inputs``), what it wrote (``outputs``), how long it took (``seconds``)."""
+
+    name: str
+    fingerprint: str
+    inputs: dict[str, Any]
+    outputs: dict[str, Any]
+    rows: int
+    seconds: float
+    finished: str
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file's content at once: readers see the old or the new, a crash leaves the old."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def versions() -> dict[str, str]:
+    """The Python version and those of the packages that a result depends on."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+class Manifest:
+    """The manifest of one run directory."""
+
+    def __init__(self, directory: Path, identity: dict[str, Any], stages: dict[str, StageRecord]) -> None:
+        self.directory = directory
+        self.identity = identity
+        self.stages = stages
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """The manifest of a directory; an empty one where there is none yet.
+
+        Raises:
+            RunDirError: the file is no manifest.
+        """
+        path = directory / "manifest.json"
+        if not path.exists():
+            return cls(directory, {}, {})
+        try:
+            raw = json.loads(path.read_text())
+            return cls(directory, raw["identity"], {name: StageRecord(**item) for name, item in raw["stages"].items()})
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
+
+    def lock(self) -> None:
+        """Take the directory for this process.
+
+        Raises:
+            RunDirError: another driver has it.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file = (self.directory / ".lock").open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise RunDirError(f"{self.directory}: another run is using it (process {holder}); wait or stop it") from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Give the directory back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def identify(self, identity: dict[str, Any]) -> None:
+        """State what the run's rows are; the same run must state the same again.
+
+        Raises:
+            RunDirError: the directory belongs to a run over other rows.
+        """
+        if self.identity and self.identity != identity:
+            changes = "; ".join(_differences(self.identity, identity))
+            raise RunDirError(
+                f"{self.directory}: belongs to another configuration ({changes}); "
+                "give this one another name or run_dir, or undo the change"
+            )
+        if not self.identity:
+            self.identity = identity
+            self._save()
+
+    def find(self, name: str, inputs: dict[str, Any]) -> StageRecord | None:
+        """The record of a stage that is done with exactly these inputs."""
+        record = self.stages.get(name)
+        return record if record is not None and record.fingerprint == fingerprint(inputs) else None
+
+    def why(self, name: str, inputs: dict[str, Any]) -> str:
+        """Why a stage has to run: it never did, or what changed since."""
+        record = self.stages.get(name)
+        if record is None:
+            return "not done yet"
+        return "changed: " + "; ".join(_differences(record.inputs, json.loads(json.dumps(inputs, default=str))))
+
+    def record(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], *, rows: int, seconds: float) -> StageRecord:
+        """State that a stage is done, and save."""
+        record = StageRecord(
+            name=name,
+            fingerprint=fingerprint(inputs),
+            inputs=inputs,
+            outputs=outputs,
+            rows=rows,
+            seconds=round(seconds, 3),
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        self.stages[name] = record
+        self._save()
+        return record
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append a line to ``events.jsonl``."""
+        with (self.directory / "events.jsonl").open("a") as file:
+            file.write(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str) + "\n")
+
+    def _save(self) -> None:
+        value = {
+            "format": 1,
+            "versions": versions(),
+            "identity": self.identity,
+            "stages": {name: asdict(record) for name, record in self.stages.items()},
+        }
+        write_atomically(self.directory / "manifest.json", json.dumps(value, indent=1, default=str))
+
+
+def _differences(before: Any, now: Any, path: str = "") -> list[str]:
+    """The leaves in which two JSON values differ, as ``a.b was X, is Y``."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return [
+            line
+            for key in sorted({*before, *now})
+            for line in _differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+        ]
+    return [] if before == now else [f"{path} was {before}, is {now}"]
