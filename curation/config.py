@@ -1,7 +1,7 @@
 """The configuration of a run: pydantic models, unknown keys refused with the nearest known one.
 
-Defaults follow the paper where it gives a value (App. "Training Details", "Detailed NTF Architectures"); each choice that
-it leaves open is named in docs/method.md. Relative paths of sources and models are relative to the configuration file.
+Defaults follow the paper where it gives a value (App. "Training Details", "Detailed NTF Architectures"); each choice
+that it leaves open is named in docs/method.md. Relative paths of sources and models are relative to the file.
 """
 
 import difflib

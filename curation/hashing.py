@@ -1,5 +1,7 @@
 """Seeded hashes of row ids: ties, draws and shares that depend on the row alone, never on order or machine."""
 
+import hashlib
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,3 +26,8 @@ def hash_unit(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.float64]:
     """A hash of each id, uniform in [0, 1), float64 [N]."""
     unit: npt.NDArray[np.float64] = (hash64(row_ids_N, seed) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return unit
+
+
+def derive(seed: int, purpose: str) -> int:
+    """A seed of its own for each purpose, so that draws of one run are independent of each other."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:4], "little")

@@ -1,8 +1,9 @@
 """What a run has done: each stage with the fingerprint of what it read and what it wrote; atomic on disk.
 
-``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint under
-the same name means that something it depends on changed, and :meth:`Manifest.why` says what. ``events.jsonl`` beside it
-holds a line for each thing that happened. One driver at a time holds the directory's lock; it dies with the process.
+``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint
+under the same name means that something it depends on changed, and :meth:`Manifest.why` says what. ``events.jsonl``
+beside it holds a line for each thing that happened. One driver at a time holds the directory's lock; it dies with the
+process.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ import os
 import platform
 import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -32,7 +33,7 @@ class StageRecord:
     outputs: dict[str, Any]
     rows: int
     seconds: float
-    finished: str
+    started: str
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -60,9 +61,18 @@ def versions() -> dict[str, str]:
 class Manifest:
     """The manifest of one run directory."""
 
-    def __init__(self, directory: Path, identity: dict[str, Any], stages: dict[str, StageRecord]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        identity: dict[str, Any],
+        files: dict[str, list[dict[str, Any]]],
+        stages: dict[str, StageRecord],
+    ) -> None:
         self.directory = directory
         self.identity = identity
+        """What the run's rows are: domain, sources, splits and seed."""
+        self.files = files
+        """The input files by source, as numbered when first seen."""
         self.stages = stages
         self._lock: IO[str] | None = None
 
@@ -75,10 +85,11 @@ class Manifest:
         """
         path = directory / "manifest.json"
         if not path.exists():
-            return cls(directory, {}, {})
+            return cls(directory, {}, {}, {})
         try:
             raw = json.loads(path.read_text())
-            return cls(directory, raw["identity"], {name: StageRecord(**item) for name, item in raw["stages"].items()})
+            stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
+            return cls(directory, raw["identity"], raw["files"], stages)
         except (ValueError, KeyError, TypeError) as error:
             raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
 
@@ -96,7 +107,9 @@ class Manifest:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             file.close()
-            raise RunDirError(f"{self.directory}: another run is using it (process {holder}); wait or stop it") from error
+            raise RunDirError(
+                f"{self.directory}: another run is using it (process {holder}); wait or stop it"
+            ) from error
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -108,8 +121,8 @@ class Manifest:
             self._lock.close()
             self._lock = None
 
-    def identify(self, identity: dict[str, Any]) -> None:
-        """State what the run's rows are; the same run must state the same again.
+    def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]]) -> None:
+        """State what the run's rows are; the same run must state the same again, but for new files.
 
         Raises:
             RunDirError: the directory belongs to a run over other rows.
@@ -120,8 +133,8 @@ class Manifest:
                 f"{self.directory}: belongs to another configuration ({changes}); "
                 "give this one another name or run_dir, or undo the change"
             )
-        if not self.identity:
-            self.identity = identity
+        if (self.identity, self.files) != (identity, files):
+            self.identity, self.files = identity, files
             self._save()
 
     def find(self, name: str, inputs: dict[str, Any]) -> StageRecord | None:
@@ -136,7 +149,9 @@ class Manifest:
             return "not done yet"
         return "changed: " + "; ".join(_differences(record.inputs, json.loads(json.dumps(inputs, default=str))))
 
-    def record(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], *, rows: int, seconds: float) -> StageRecord:
+    def record(
+        self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], *, rows: int, seconds: float
+    ) -> StageRecord:
         """State that a stage is done, and save."""
         record = StageRecord(
             name=name,
@@ -145,7 +160,7 @@ class Manifest:
             outputs=outputs,
             rows=rows,
             seconds=round(seconds, 3),
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
         )
         self.stages[name] = record
         self._save()
@@ -161,6 +176,7 @@ class Manifest:
             "format": 1,
             "versions": versions(),
             "identity": self.identity,
+            "files": self.files,
             "stages": {name: asdict(record) for name, record in self.stages.items()},
         }
         write_atomically(self.directory / "manifest.json", json.dumps(value, indent=1, default=str))

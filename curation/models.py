@@ -1,4 +1,4 @@
-"""Causal language models: resolve, create from scratch, load. All that is said of weights passes through ``ModelRef``."""
+"""Causal language models: resolve, create from scratch, load; whatever names weights is a ``ModelRef``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,9 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None) 
     return ModelRef(base=base, revision=commit or revision, adapter=adapter)
 
 
-def create(path: Path, *, family: str, shape: dict[str, Any], words: tuple[str, ...], pattern: str, seed: int) -> ModelRef:
+def create(
+    path: Path, *, family: str, shape: dict[str, Any], words: tuple[str, ...], pattern: str, seed: int
+) -> ModelRef:
     """Make a model with random weights and a word-level tokenizer, and save both to ``path``.
 
     Args:
@@ -51,7 +53,9 @@ def create(path: Path, *, family: str, shape: dict[str, Any], words: tuple[str, 
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     tokenizer = _word_tokenizer(words, pattern)
     try:
         config = AutoConfig.for_model(
@@ -106,9 +110,11 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     """
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             ref.base, revision=_hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
         if ref.adapter is not None:
@@ -119,7 +125,16 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
                 model = model.merge_and_unload()
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
-    return model.to(device).eval()
+    loaded: PreTrainedModel = model.to(device).eval()
+    return loaded
+
+
+def state_size(ref: ModelRef) -> int:
+    """The width of a model's hidden states, from its configuration alone."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(ref.base, revision=_hub_revision(ref))
+    return int(config.get_text_config().hidden_size)
 
 
 def _hub_revision(ref: ModelRef) -> str | None:

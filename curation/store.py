@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
@@ -66,6 +67,30 @@ def count(ref: TableRef, filter: str | None = None) -> int:
     return int(open_table(ref).count_rows(filter=filter))
 
 
+def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows with the given ids, in the order of ``row_ids_N``; the id column is scanned in batches.
+
+    Raises:
+        CommitError: an id is not in the table.
+    """
+    dataset = open_table(ref)
+    order_N = np.argsort(row_ids_N)
+    sorted_N = row_ids_N[order_N]
+    offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
+    start = 0
+    for batch in dataset.scanner(columns=["row_id"], scan_in_order=True).to_batches():
+        ids = batch.column("row_id").to_numpy()
+        place = np.searchsorted(sorted_N, ids)
+        place[place == len(sorted_N)] = 0
+        hit = np.flatnonzero(sorted_N[place] == ids) if len(sorted_N) else np.empty(0, dtype=np.int64)
+        offsets_N[order_N[place[hit]]] = start + hit
+        start += len(ids)
+    if (offsets_N < 0).any():
+        missing = row_ids_N[offsets_N < 0]
+        raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")
+    return dataset.take(offsets_N, columns=None if columns is None else list(columns))
+
+
 def committed_ids(uri: str) -> BitMap64:
     """The row ids of the newest version; a bitmap, so that 10^7 dense ids take about a megabyte.
 
@@ -116,7 +141,9 @@ class Committer:
         ids = _bitmap(ids_N)
         known = len(ids & self._done) + len(ids & self._pending)
         if len(ids) != len(ids_N) or 0 < known < len(ids):
-            raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {known or len(ids_N) - len(ids)} ids")
+            raise CommitError(
+                f"{self.uri}: a fragment of {len(ids_N)} rows repeats {known or len(ids_N) - len(ids)} ids"
+            )
         if known:
             logger.warning("%s: %d rows were written twice by a replayed task; kept once", self.uri, known)
             return
@@ -183,8 +210,8 @@ def add_columns(
 ) -> TableRef:
     """A new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
 
-    ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay untouched. Where newer versions
-    than ``ref`` are there (columns added before, by a run that was cut off), the new one is built on ``ref`` all the same.
+    ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay untouched. Where versions newer
+    than ``ref`` are there (columns added by a run that was cut off), the new one is built on ``ref`` all the same.
     """
     import ray.data
 
@@ -222,5 +249,5 @@ def _decoded(fragments: str) -> list[Any]:
     return decoded
 
 
-def _bitmap(ids_N: "np.ndarray[Any, np.dtype[np.int64]]") -> BitMap64:
+def _bitmap(ids_N: "npt.NDArray[np.int64]") -> BitMap64:
     return BitMap64(ids_N.astype(np.uint64))

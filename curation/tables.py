@@ -17,7 +17,7 @@ ERROR = pa.field("error", pa.string())
 
 
 def examples(columns: pa.Schema, *, gold: bool) -> pa.Schema:
-    """Source, calibration, adapt and test (with ``gold``) and pool (without): the domain's own columns and ``error``."""
+    """Source, calibration, adapt, test (with ``gold``) and pool (without): the domain's own columns and ``error``."""
     return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), ERROR])
 
 
@@ -56,7 +56,7 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
 
 
 def labels(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
-    """The labels table: :func:`completions` and ``label``, what the domain reads from the completion (null: unparsed)."""
+    """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed)."""
     fields = list(completions(states, state_dtype, state_size))
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
 
@@ -71,7 +71,7 @@ SELECTION = pa.schema(
         ROW_ID,
         pa.field("arm", pa.string()),
         pa.field("rank", pa.int64()),  # 0 is the most trusted; the order of the draw for uniform arms
-        TRUST,  # the arm's own score in [0, 1]
+        TRUST,  # the arm's own score in [0, 1]; of a uniform arm the draw
         pa.field("prompt", pa.string()),
         pa.field("completion", pa.string()),
         pa.field("label", pa.string()),

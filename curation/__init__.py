@@ -1,0 +1,20 @@
+"""A weak teacher labels, a trust function filters, a strong student learns: data curation on Ray (arXiv 2606.01000)."""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from curation.config import RunConfig
+
+
+def run(config: "RunConfig") -> dict[str, Any]:
+    """Do what is missing of a run, or all of it; its report (the content of ``report.json``).
+
+    Raises:
+        UserError: the configuration, the sources or a model is wrong.
+        RunFailedError: a stage could not finish; the same call goes on from there.
+    """
+    from curation.chain import run_chain
+
+    return run_chain(config)

@@ -1,0 +1,497 @@
+"""The roof: stages in order, generation after generation, each skipped where the manifest says that it is done.
+
+A stage's directory carries the fingerprint of what it read (``gen-0/label-pool-1f3a...``), so that a changed setting
+writes beside the old result, and whatever a killed run left half done under the same fingerprint is gone on with.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from curation import __version__, models, progress, report
+from curation.config import ModelConfig, RunConfig, TeacherConfig
+from curation.domains import get_domain
+from curation.errors import CurationError, RunFailedError, UserError
+from curation.hashing import derive
+from curation.manifest import Manifest, versions
+from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
+from curation.sources import SourceFile, check_unchanged, discover
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a stage wrote (JSON) and how many rows it worked on."""
+
+    outputs: dict[str, Any]
+    rows: int
+
+
+class Pending(Exception):
+    """Raised by a dry run at the first stage that is not done."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name, self.why = name, why
+
+
+class Run:
+    """One run directory and the stages done in it."""
+
+    def __init__(self, config: RunConfig, manifest: Manifest, *, dry: bool = False) -> None:
+        self.config = config
+        self.manifest = manifest
+        self.directory = manifest.directory
+        self._dry = dry
+
+    def stage(self, name: str, inputs: dict[str, Any], work: Callable[[Path], Done]) -> dict[str, Any]:
+        """The outputs of a stage: those on record, or what ``work`` makes in the stage's directory now.
+
+        Raises:
+            Pending: a dry run, and the stage is not done.
+            UserError: the user's mistake, unchanged.
+            RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
+        """
+        inputs = inputs | {"code": __version__}
+        record = self.manifest.find(name, inputs)
+        if record is not None:
+            return record.outputs
+        why = self.manifest.why(name, inputs)
+        if self._dry:
+            raise Pending(name, why)
+        _say(f"{name}: {why}" if why != "not done yet" else name)
+        self.manifest.event("started", stage=name, why=why)
+        start = time.monotonic()
+        try:
+            done = work(self.directory / f"{name}-{fingerprint(inputs)[:8]}")
+        except UserError as error:
+            self.manifest.event("failed", stage=name, error=str(error))
+            raise
+        except Exception as error:
+            self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
+            cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
+            raise RunFailedError(
+                f"stage {name} failed: {cause} (run directory {self.directory}; the same command goes on from here)"
+            ) from error
+        seconds = time.monotonic() - start
+        self.manifest.record(name, inputs, done.outputs, rows=done.rows, seconds=seconds)
+        self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
+        rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
+        _say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
+        return done.outputs
+
+
+def run_chain(config: RunConfig, *, command: str | None = None) -> dict[str, Any]:
+    """Do what is missing of every generation and write the report; the report's content."""
+    manifest = Manifest.load(config.directory)
+    manifest.lock()
+    try:
+        with _ray(config):
+            run = _open(config, manifest)
+            prepared = _prepare(run)
+            generations = _generations(run, prepared)
+            record = _record(run, prepared, generations, command or f"curate run (run directory {run.directory})")
+            content = report.collect(record)
+            html, _ = report.write(content, run.directory)
+            _say(f"report: {html}")
+            return content
+    finally:
+        manifest.unlock()
+
+
+def rewrite_report(config: RunConfig, command: str) -> Path:
+    """Write the report of a finished run again; the page's path.
+
+    Raises:
+        RunFailedError: a stage is missing.
+    """
+    run = _open(config, Manifest.load(config.directory), dry=True)
+    try:
+        prepared = _prepare(run)
+        generations = _generations(run, prepared)
+    except Pending as pending:
+        raise RunFailedError(
+            f"{run.directory}: no report yet, stage {pending.name} is missing ({pending.why}); `curate run` does it"
+        ) from None
+    html, _ = report.write(report.collect(_record(run, prepared, generations, command)), run.directory)
+    return html
+
+
+def first_pending(config: RunConfig) -> Pending | None:
+    """The first stage that the same command would do, and why; None where all is done."""
+    try:
+        run = _open(config, Manifest.load(config.directory), dry=True)
+        _generations(run, _prepare(run))
+    except Pending as pending:
+        return pending
+    return None
+
+
+def stage_names(config: RunConfig) -> list[str]:
+    """The names of all stages of a run, in order."""
+    names = ["prepare"]
+    for index, generation in enumerate(config.generations or [None]):
+        stages = ["teacher"] if index == 0 and config.teacher.adapt is not None else []
+        stages += ["label-source", "label-pool", "trust", "score-source", "score-pool", "select"]
+        if generation is not None:
+            tested = ["base", "teacher", *config.selection.arms]
+            stages += [f"student-{arm}" for arm in config.selection.arms] + [f"test-{name}" for name in tested]
+        names += [f"gen-{index}/{stage}" for stage in stages]
+    return names
+
+
+def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
+    identity = config.model_dump(mode="json", include={"domain", "seed", "sources", "splits"})
+    known = {name: [SourceFile.from_json(item) for item in items] for name, items in manifest.files.items()}
+    files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
+    for name, before in known.items():
+        check_unchanged(before, files.get(name, []))
+    if not dry:
+        manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()})
+    return Run(config, manifest, dry=dry)
+
+
+def _prepare(run: Run) -> dict[str, Any]:
+    """The splits' tables and counts, by name."""
+    from curation.stages.prepare import prepare
+
+    config = run.config
+    files = {name: [SourceFile.from_json(item) for item in items] for name, items in run.manifest.files.items()}
+
+    def work(directory: Path) -> Done:
+        prepared = prepare(config, directory, files)
+        return Done(outputs=prepared.to_json(), rows=sum(counts.rows for counts in prepared.counts.values()))
+
+    identity = config.model_dump(mode="json", include={"domain", "seed", "splits"})
+    return run.stage("prepare", identity | {"files": run.manifest.files}, work)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Generation:
+    """What a generation works with."""
+
+    index: int
+    teacher: ModelRef | None
+    tables: dict[str, TableRef]
+    num_shares: int
+
+    def name(self, stage: str) -> str:
+        return f"gen-{self.index}/{stage}"
+
+
+def _generations(run: Run, prepared: dict[str, Any]) -> list[report.GenerationRecord]:
+    config = run.config
+    tables = {name: TableRef.from_json(ref) for name, ref in prepared["tables"].items()}
+    teacher = _first_teacher(run, tables)
+    records = []
+    for index in range(max(1, len(config.generations))):
+        generation = _Generation(
+            index=index, teacher=teacher, tables=tables, num_shares=max(1, len(config.generations))
+        )
+        record, students = run_generation(run, generation)
+        records.append(record)
+        teacher = students.get(config.chain_arm)
+    return records
+
+
+def _first_teacher(run: Run, tables: dict[str, TableRef]) -> ModelRef | None:
+    config = run.config
+    if config.teacher.model is None:
+        return None
+    base = _base_model(run, config.teacher.model, "teacher")
+    if config.teacher.adapt is None:
+        return base
+    return _train(run, "gen-0/teacher", base, config.teacher.adapt, tables["adapt"], adapt=True)
+
+
+def _base_model(run: Run, model: ModelConfig, role: str) -> ModelRef:
+    """Resolve a model, after making it where it is to come from scratch."""
+    if model.path is not None:
+        return models.resolve(model.path, model.revision, model.adapter)
+    init = model.init
+    assert init is not None, "ModelConfig takes one of path and init"
+    vocabulary = get_domain(run.config.domain).vocabulary()
+    seed = derive(run.config.seed, role)
+    path = run.directory / "models" / f"{role}-{fingerprint([init.model_dump(mode='json'), seed])[:8]}"
+    if (path / "config.json").exists():
+        return models.resolve(str(path))
+    return models.create(
+        path,
+        family=init.family,
+        shape=init.shape(),
+        words=vocabulary.words,
+        pattern=vocabulary.pattern,
+        seed=seed,
+    )
+
+
+def run_generation(run: Run, generation: _Generation) -> tuple[report.GenerationRecord, dict[str, ModelRef]]:
+    """Label, fit, score, select, train and test; the record for the report and the students by arm."""
+    config = run.config
+    labels = {split: _label(run, generation, split, share=split == "pool") for split in ("source", "pool")}
+    trust = _fit(run, generation, labels["source"])
+    scored = {split: _score(run, generation, split, labels[split], trust) for split in ("source", "pool")}
+    n, selections = _select(run, generation, scored["pool"])
+    students: dict[str, ModelRef] = {}
+    evaluations: dict[str, TableRef] = {}
+    base: ModelRef | None = None
+    if config.generations:
+        base = _base_model(run, config.generations[generation.index].student, f"student-{generation.index}")
+        for arm, selection in selections.items():
+            students[arm] = _train(run, generation.name(f"student-{arm}"), base, config.student, selection)
+        plain = config.teacher.model_copy(update={"states": ()})
+        student = plain if plain.backend != "scripted" else plain.model_copy(update={"backend": "transformers"})
+        evaluations["base"] = _test(run, generation, "base", base, student)
+        evaluations["teacher"] = _test(run, generation, "teacher", generation.teacher, plain)
+        for arm, model in students.items():
+            evaluations[arm] = _test(run, generation, arm, model, student)
+    record = report.GenerationRecord(
+        index=generation.index,
+        teacher=generation.teacher,
+        student_base=base,
+        labels_source=scored["source"],
+        labels_pool=scored["pool"],
+        trust=trust,
+        selections=selections,
+        n=n,
+        budget_is_oracle=config.selection.budget.oracle,
+        evaluations=evaluations,
+        label_counts={
+            split: run.manifest.stages[generation.name(f"label-{split}")].outputs["counts"]
+            for split in ("source", "pool")
+        },
+    )
+    return record, students
+
+
+def _label(run: Run, generation: _Generation, split: str, *, share: bool) -> TableRef:
+    from curation.stages.label import Share
+
+    part = Share()
+    if share and generation.num_shares > 1:
+        part = Share(index=generation.index, of=generation.num_shares, seed=derive(run.config.seed, "share"))
+    return _complete(
+        run,
+        generation.name(f"label-{split}"),
+        generation.tables[split],
+        generation.teacher,
+        run.config.teacher,
+        run.config.teacher.decoding,
+        part,
+    )
+
+
+def _test(run: Run, generation: _Generation, name: str, model: ModelRef | None, teacher: TeacherConfig) -> TableRef:
+    from curation.stages.label import Share
+
+    return _complete(
+        run,
+        generation.name(f"test-{name}"),
+        generation.tables["test"],
+        model,
+        teacher,
+        run.config.evaluation.decoding,
+        Share(),
+    )
+
+
+def _complete(
+    run: Run, name: str, examples: TableRef, model: ModelRef | None, teacher: TeacherConfig, decoding: Any, share: Any
+) -> TableRef:
+    """Label a table with a model: the label stage of a teacher, and the test of a student."""
+    from curation.stages.label import count_labels, label
+    from curation.stages.label_actor import LabelJob
+
+    job = LabelJob(
+        examples=examples,
+        labels_uri="",
+        domain=run.config.domain,
+        teacher=teacher,
+        model=model,
+        decoding=decoding,
+        seed=derive(run.config.seed, name),
+    )
+    # How rows are spread over actors changes nothing in the labels.
+    what = teacher.model_dump(mode="json", exclude={"model", "adapt", "actors", "chunk_rows", "max_error_rate"})
+    inputs = {
+        "examples": examples.to_json(),
+        "model": None if model is None else model.to_json(),
+        "domain": job.domain,
+        "teacher": what,
+        "decoding": decoding.model_dump(mode="json"),
+        "seed": job.seed,
+        "share": asdict(share),
+    }
+
+    def work(directory: Path) -> Done:
+        with progress.bar(name) as shown:
+
+            def update(done: int, total: int) -> None:
+                shown(done, total)
+                run.manifest.event("progress", stage=name, rows=done, total=total)
+
+            ref = label(
+                replace(job, labels_uri=str(directory / "labels.lance")),
+                state_size=teacher.scripted.state_size if model is None else models.state_size(model),
+                share=share,
+                commit_seconds=run.config.commit_seconds,
+                progress=update,
+            )
+        counts = count_labels(ref)
+        return Done(outputs={"labels": ref.to_json(), "counts": asdict(counts)}, rows=counts.rows)
+
+    return TableRef.from_json(run.stage(name, inputs, work)["labels"])
+
+
+def _fit(run: Run, generation: _Generation, labels: TableRef) -> TrustRef:
+    config, gold = run.config, generation.tables["source"]
+    inputs = {
+        "labels": labels.to_json(),
+        "gold": gold.to_json(),
+        "domain": config.domain,
+        "trust": config.trust.model_dump(mode="json"),
+        "seed": config.seed,
+    }
+
+    def work(directory: Path) -> Done:
+        from curation import store
+        from train.trust import fit_trust
+
+        trust = fit_trust(labels, gold, get_domain(config.domain), config.trust, seed=config.seed, output=directory)
+        return Done(outputs={"trust": trust.to_json()}, rows=store.count(labels))
+
+    return TrustRef.from_json(run.stage(generation.name("trust"), inputs, work)["trust"])
+
+
+def _score(run: Run, generation: _Generation, split: str, labels: TableRef, trust: TrustRef) -> TableRef:
+    def work(directory: Path) -> Done:
+        from curation import store
+        from curation.stages.score import score
+
+        scored = score(labels, trust)
+        return Done(outputs={"labels": scored.to_json()}, rows=store.count(scored))
+
+    inputs = {"labels": labels.to_json(), "trust": trust.to_json()}
+    return TableRef.from_json(run.stage(generation.name(f"score-{split}"), inputs, work)["labels"])
+
+
+def _select(run: Run, generation: _Generation, labels: TableRef) -> tuple[int, dict[str, TableRef]]:
+    config, tables = run.config, generation.tables
+    inputs = {
+        "pool": tables["pool"].to_json(),
+        "labels": labels.to_json(),
+        "audit": tables["audit"].to_json() if "audit" in tables else None,
+        "domain": config.domain,
+        "selection": config.selection.model_dump(mode="json"),
+        "seed": config.seed,
+    }
+
+    def work(directory: Path) -> Done:
+        from curation.stages.select import SelectJob, select
+
+        job = SelectJob(
+            pool=tables["pool"],
+            labels=labels,
+            audit=tables.get("audit"),
+            domain=config.domain,
+            selection=config.selection,
+            teacher=generation.teacher,
+            generation=generation.index,
+            seed=config.seed,
+        )
+        n, selections = select(job, directory)
+        arms = {selection.arm: asdict(selection) for selection in selections}
+        return Done(outputs={"n": n, "arms": arms}, rows=sum(selection.num_rows for selection in selections))
+
+    outputs = run.stage(generation.name("select"), inputs, work)
+    return outputs["n"], {arm: TableRef.from_json(item["table"]) for arm, item in outputs["arms"].items()}
+
+
+def _train(run: Run, name: str, base: ModelRef, recipe: Any, rows: TableRef, *, adapt: bool = False) -> ModelRef:
+    """Fine-tune a base on selected rows; ``adapt``: on all rows of a labelled split, with their gold labels."""
+    inputs = {
+        "base": base.to_json(),
+        "rows": rows.to_json(),
+        "recipe": recipe.model_dump(mode="json", exclude={"cpus_per_worker", "gpus_per_worker", "max_failures"}),
+        "seed": derive(run.config.seed, name.partition("/")[0]),  # one seed for all arms of a generation
+    }
+
+    def work(directory: Path) -> Done:
+        from curation import store
+        from curation.stages.select import adaptation_rows
+        from train.student import train_student
+
+        selected = adaptation_rows(rows, run.config.domain, directory) if adapt else rows
+        model = train_student(
+            base, selected, recipe, seed=inputs["seed"], output=directory / "model", name=name.replace("/", "-")
+        )
+        return Done(outputs={"model": model.to_json()}, rows=store.count(selected))
+
+    return ModelRef.from_json(run.stage(name, inputs, work)["model"])
+
+
+def _record(
+    run: Run, prepared: dict[str, Any], generations: list[report.GenerationRecord], command: str
+) -> report.RunRecord:
+    config, done = run.config, run.manifest.stages
+    return report.RunRecord(
+        name=config.name,
+        config=config.model_dump(mode="json", by_alias=True),
+        config_path=None,
+        seed=config.seed,
+        versions=versions(),
+        command=command,
+        domain=get_domain(config.domain),
+        prepared={name: TableRef.from_json(ref) for name, ref in prepared["tables"].items()},
+        prepare_counts=prepared["counts"],
+        stages=[
+            report.StageRecord(
+                name=name,
+                seconds=done[name].seconds,
+                rows=done[name].rows,
+                rows_per_second=done[name].rows / done[name].seconds if done[name].seconds else None,
+                started=done[name].started,
+            )
+            for name in stage_names(config)
+        ],
+        generations=generations,
+    )
+
+
+@contextmanager
+def _ray(config: RunConfig) -> Iterator[None]:
+    """Ray as the configuration says; one that runs already is used and left running."""
+    import ray
+    import ray.data
+
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(
+                address=config.ray.address,
+                num_cpus=None if config.ray.address else config.ray.num_cpus,
+                logging_level=logging.WARNING,
+                include_dashboard=False,
+                configure_logging=False,
+            )
+        except ConnectionError as error:
+            raise RunFailedError(f"ray.address: {config.ray.address!r} does not answer ({error})") from error
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.verbose_progress = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,158 @@
+"""``curate``: the command line. Heavy imports happen inside the verbs, so that ``--help`` answers at once."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from curation.errors import CurationError, UserError
+
+CONFIG = click.argument("config", type=click.Path(dir_okay=False))
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
+
+
+class _Verbs(click.Group):
+    """Prints our errors in one line: exit code 2 for the user's mistakes, 1 for a failed run."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CurationError as error:
+            click.echo(f"curate: {' '.join(str(error).split())}", err=True)
+            sys.exit(2 if isinstance(error, UserError) else 1)
+        except KeyboardInterrupt:
+            click.echo("curate: stopped; the same command goes on from here", err=True)
+            sys.exit(130)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="trust-curation")
+def main() -> None:
+    """Curate data with a weak teacher and a trust function.
+
+    A weak teacher labels a pool, a trust function says how likely each label is right, trusted rows train a student.
+    """
+
+
+@main.command()
+@click.argument("config", type=click.Path(dir_okay=False), default="curation.yaml")
+def init(config: str) -> None:
+    """Write a commented configuration to CONFIG (curation.yaml where not named)."""
+    from importlib.resources import files
+
+    from curation.errors import ConfigError
+
+    try:
+        with Path(config).open("x") as file:
+            file.write((files("curation") / "template.yaml").read_text())
+    except FileExistsError:
+        raise ConfigError(f"{config}: exists already; name another file or move it away") from None
+    except OSError as error:
+        raise ConfigError(f"{config}: cannot be written ({error.strerror})") from error
+    click.echo(f"wrote {config}; next: edit sources and models, then `curate validate {config}`")
+
+
+@main.command()
+@CONFIG
+@SET
+def validate(config: str, overrides: tuple[str, ...]) -> None:
+    """Check the configuration, the input files and the models, without running anything."""
+    from curation.planning import check
+
+    for line in check(_load(config, overrides)):
+        click.echo(line)
+    click.echo(f"{config}: is valid")
+
+
+@main.command()
+@CONFIG
+@SET
+@click.option("--probe/--no-probe", default=True, help="Label a few batches to estimate the time.")
+def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
+    """Show the stages, their rows, what is done already and the estimated time of labelling."""
+    from curation.planning import make_plan
+
+    planned = make_plan(_load(config, overrides), probe=probe)
+    click.echo(f"{'stage':<32}{'rows':>12}{'seconds':>10}  state")
+    for stage in planned.stages:
+        rows = "" if stage.rows is None else f"{stage.rows:,}"
+        seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
+        click.echo(f"{stage.name:<32}{rows:>12}{seconds:>10}  {stage.state}")
+    if planned.rows_per_second is not None:
+        click.echo(f"probe: {planned.rows_per_second:,.0f} rows/s with one teacher actor (about, without start-up)")
+
+
+@main.command()
+@CONFIG
+@SET
+@click.option("--address", help="Ray cluster to use, as `--set ray.address=...`.")
+def run(config: str, overrides: tuple[str, ...], address: str | None) -> None:
+    """Run what is missing; the same command goes on after a kill."""
+    from curation.chain import run_chain
+
+    if address is not None:
+        overrides = (*overrides, f"ray.address={address}")
+    settings = _load(config, overrides)
+    content = run_chain(settings, command=_command(config, overrides))
+    click.echo(_arms_table(content))
+    click.echo(f"report: {settings.directory / 'report.html'}")
+
+
+@main.command()
+@CONFIG
+@SET
+def status(config: str, overrides: tuple[str, ...]) -> None:
+    """Show what a run has done and what it is doing."""
+    from curation.planning import status_lines
+
+    for line in status_lines(_load(config, overrides)):
+        click.echo(line)
+
+
+@main.command()
+@CONFIG
+@SET
+@click.option("--json", "as_json", is_flag=True, help="Print report.json.")
+def report(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Write the report of a finished run again and print its arms."""
+    from curation.chain import rewrite_report
+
+    page = rewrite_report(_load(config, overrides), _command(config, overrides))
+    content = json.loads(page.with_name("report.json").read_text())
+    click.echo(json.dumps(content, indent=1) if as_json else _arms_table(content))
+    click.echo(f"report: {page}", err=as_json)
+
+
+def _load(config: str, overrides: tuple[str, ...]) -> Any:
+    from curation.config import load_config
+
+    return load_config(config, overrides)
+
+
+def _command(config: str, overrides: tuple[str, ...]) -> str:
+    return " ".join(["curate run", config, *(f"--set {override}" for override in overrides)])
+
+
+def _arms_table(content: dict[str, Any]) -> str:
+    """The arms of the last generation, a line each; estimates in per cent with their 95 % intervals."""
+    lines = [f"{'arm':<22}{'rows':>8}  {'purity %':<22}{'test accuracy %':<22}{'recovery':>9}  {'p against GT':>13}"]
+    for arm in content["arms"]:
+        recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
+        lines.append(
+            f"{arm['name']:<22}{arm.get('num_selected') or '':>8}  {_estimate(arm.get('purity')):<22}"
+            f"{_estimate(arm.get('accuracy')):<22}{'' if recovery is None else f'{recovery:.2f}':>9}  "
+            f"{'' if p_value is None else f'{p_value:.3g}':>13}"
+        )
+    return "\n".join(lines)
+
+
+def _estimate(value: dict[str, float] | None) -> str:
+    if value is None or value.get("value") is None:
+        return ""
+    return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
+
+
+if __name__ == "__main__":
+    main()

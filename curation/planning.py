@@ -1,0 +1,180 @@
+"""What a run would do, what it has done, and whether it can start: ``curate validate``, ``plan`` and ``status``."""
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from curation import chain, models
+from curation.config import ModelConfig, RunConfig
+from curation.domains import get_domain
+from curation.errors import RowError
+from curation.manifest import Manifest
+from curation.sources import assign, discover, read_rows, require_columns
+
+PROBE_ROWS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedStage:
+    """A stage, the rows that it works on and the seconds that they take, where known; ``state`` in words."""
+
+    name: str
+    rows: int | None
+    seconds: float | None
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All stages of a run, and the speed that a probe measured."""
+
+    stages: list[PlannedStage]
+    rows_per_second: float | None
+
+
+def check(config: RunConfig) -> Iterator[str]:
+    """Lines on what was found: files, rows of each split, models.
+
+    Raises:
+        UserError: what is wrong, as `curate run` would say it.
+    """
+    domain = get_domain(config.domain)
+    for name, source in config.sources.items():
+        files = discover(source)
+        require_columns(files, domain.required)
+        yield f"source {name}: {len(files)} files, {sum(file.num_rows for file in files):,} rows"
+    for name, num_rows in split_sizes(config).items():
+        yield f"split {name}: {num_rows:,} rows"
+    wanted = {"teacher": config.teacher.model}
+    wanted |= {f"student {index}": generation.student for index, generation in enumerate(config.generations)}
+    for role, model in wanted.items():
+        if model is not None:
+            yield f"{role}: {_described(model)}"
+
+
+def split_sizes(config: RunConfig) -> dict[str, int]:
+    """The rows of each split, from the files' metadata alone."""
+    named = config.splits.named()
+    sizes: dict[str, int] = {}
+    for name, source in config.sources.items():
+        splits = {split: value for split, value in named.items() if value.source == name}
+        if splits:
+            total = sum(file.num_rows for file in discover(source))
+            sizes |= assign(total, splits, config.seed).counts
+    return {name: sizes[name] for name in named}
+
+
+def make_plan(config: RunConfig, *, probe: bool) -> Plan:
+    """Every stage with its rows, whether it is done, and the seconds of the labelling ones as a probe foresees them.
+
+    The probe labels a few hundred rows with the teacher's un-adapted base in this process; it changes nothing.
+    """
+    sizes = split_sizes(config)
+    manifest = Manifest.load(config.directory)
+    pending = chain.first_pending(config)
+    names = chain.stage_names(config)
+    first = len(names) if pending is None or pending.name not in names else names.index(pending.name)
+    speed = _probe(config) if probe and pending is not None else None
+    stages = []
+    for place, name in enumerate(names):
+        rows = _stage_rows(name, config, sizes)
+        if place < first:
+            record = manifest.stages[name]
+            stages.append(PlannedStage(name=name, rows=record.rows, seconds=record.seconds, state="done"))
+            continue
+        by_teacher = name.endswith(("label-source", "label-pool", "test-teacher"))
+        seconds = rows / speed / config.teacher.actors.max if rows and speed and by_teacher else None
+        state = pending.why if pending is not None and place == first else "to do"
+        stages.append(PlannedStage(name=name, rows=rows, seconds=seconds, state=state))
+    return Plan(stages=stages, rows_per_second=speed)
+
+
+def status_lines(config: RunConfig) -> Iterator[str]:
+    """What is done, what is under way and whether a driver is alive, from the run directory alone."""
+    manifest = Manifest.load(config.directory)
+    if not manifest.identity:
+        yield f"{config.directory}: no run here yet; `curate run` starts it"
+        return
+    yield f"{config.directory}: {'running' if _is_locked(config.directory) else 'not running'}"
+    for name in chain.stage_names(config):
+        if (record := manifest.stages.get(name)) is not None:
+            rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
+            yield f"{name:<32}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
+    last = _last_event(config.directory / "events.jsonl")
+    if last is not None and last["event"] != "finished":
+        told = {key: value for key, value in last.items() if key not in ("time", "event")}
+        yield f"last event, {time.time() - last['time']:.0f} s ago: {last['event']} {json.dumps(told)}"
+
+
+def _described(model: ModelConfig) -> str:
+    if model.init is not None:
+        return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
+    ref = models.resolve(str(model.path), model.revision, model.adapter)
+    return f"{ref.base} at {ref.revision}"
+
+
+def _stage_rows(name: str, config: RunConfig, sizes: dict[str, int]) -> int | None:
+    stage = name.rpartition("/")[2]
+    shares = max(1, len(config.generations))
+    if stage == "prepare":
+        return sum(sizes.values())
+    if stage == "teacher":
+        return sizes.get("adapt")
+    if stage.startswith("test-"):
+        return sizes.get("test")
+    if stage.startswith("student-"):
+        return config.selection.budget.n
+    if stage.endswith("-pool"):
+        return sizes["pool"] // shares
+    if stage.endswith("-source") or stage == "trust":
+        return sizes["source"]
+    return None if config.selection.budget.n is None else config.selection.budget.n * len(config.selection.arms)
+
+
+def _probe(config: RunConfig) -> float | None:
+    """Rows/s of one teacher in this process, start-up left out; None for a teacher that is yet to be made."""
+    from curation.teachers import Request, load_teacher
+
+    model = config.teacher.model
+    if config.teacher.backend != "scripted" and (model is None or model.path is None):
+        return None
+    ref = None if model is None or model.path is None else models.resolve(model.path, model.revision, model.adapter)
+    domain = get_domain(config.domain)
+    files = discover(config.sources[config.splits.source.source])
+    raw_rows = (raw for file in files for batch in read_rows(file) for raw in batch.to_pylist())
+    requests = []
+    for place, raw in enumerate(islice(raw_rows, PROBE_ROWS)):
+        try:
+            requests.append(Request(row_id=place, prompt=domain.prompt(domain.read(raw))))
+        except RowError:
+            continue
+    teacher = load_teacher(config.teacher, ref)
+    list(teacher.label(requests[:8], config.teacher.decoding, seed=0))
+    start = time.monotonic()
+    num_rows = sum(batch.num_rows for batch in teacher.label(requests, config.teacher.decoding, seed=0))
+    return float(num_rows / (time.monotonic() - start))
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        with (directory / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _last_event(path: Path) -> dict[str, Any] | None:
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    event: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
+    return event

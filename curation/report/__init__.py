@@ -1,0 +1,7 @@
+"""The report of a run: one self-contained HTML page, and the same numbers as JSON."""
+
+from curation.report.collect import collect
+from curation.report.html import write
+from curation.report.record import GenerationRecord, RunRecord, StageRecord
+
+__all__ = ["GenerationRecord", "RunRecord", "StageRecord", "collect", "write"]

@@ -1,0 +1,180 @@
+"""The report's figures as SVG text: self-contained, deterministic, ids unique across figures."""
+
+import io
+import itertools
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from curation.report.headline import in_words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Json = Mapping[str, Any]
+
+# Okabe and Ito's palette, told apart by all common kinds of colour blindness; lines differ in dashes as well.
+_ARMS = {
+    "naive": ("#6b6b6b", (0, (4, 2))),
+    "internal_confidence": ("#d98c00", (0, (1, 1))),
+    "neural": ("#0072b2", "solid"),
+    "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
+}
+_OTHERS = (("#cc79a7", "solid"), ("#d55e00", "solid"), ("#56b4e9", "solid"), ("#000000", "solid"))
+_RIGHT, _WRONG = "#0072b2", "#d55e00"
+
+_STYLE: Any = {
+    "svg.fonttype": "path",  # the same widths in every browser, so that nothing overlaps
+    "svg.hashsalt": "trust-curation",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.linewidth": 1.8,
+}
+
+
+def purity_chart(curves: Json, name: str) -> str:
+    """Purity against the number of rows taken, a line with its 95 % band for each arm."""
+    with _style():
+        figure, axes = _figure()
+        ticks = curves["points"]
+        for index, (arm, estimates) in enumerate(curves["arms"].items()):
+            colour, dashes = _line(arm, index)
+            low, value, high = ([item[key] for item in estimates] for key in ("low", "value", "high"))
+            axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
+            axes.plot(ticks, value, color=colour, linestyle=dashes, label=in_words(arm))
+        axes.axvline(curves["n"], color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {curves['n']:,}")
+        axes.set_xscale("log")
+        axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
+        _thousands(axes)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("rows taken, most trusted first (log scale)")
+        axes.set_ylabel("share of right labels (purity)")
+        _legend(axes)
+        return _svg(figure, name)
+
+
+def reliability_chart(bins_of: Json, name: str) -> str:
+    """Share right against mean trust, a point with its 95 % interval a bin, by trust function."""
+    with _style():
+        figure, axes = _figure()
+        axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
+        for index, (arm, bins) in enumerate(bins_of.items()):
+            colour, dashes = _line(arm, index)
+            trust = [item["mean_trust"] for item in bins]
+            right = [item["share_right"]["value"] for item in bins]
+            low = [item["share_right"]["value"] - item["share_right"]["low"] for item in bins]
+            high = [item["share_right"]["high"] - item["share_right"]["value"] for item in bins]
+            axes.errorbar(
+                trust,
+                right,
+                yerr=[[max(0.0, gap) for gap in low], [max(0.0, gap) for gap in high]],
+                color=colour,
+                linestyle=dashes,
+                marker="os^D"[index % 4],
+                markersize=4,
+                linewidth=1.3,
+                elinewidth=0.9,
+                label=in_words(arm),
+            )
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("mean trust in the bin")
+        axes.set_ylabel("share of right labels")
+        _legend(axes)
+        return _svg(figure, name)
+
+
+def histogram_chart(histogram: Json, name: str) -> str:
+    """Rows by neural trust, right and wrong labels stacked."""
+    with _style():
+        figure, axes = _figure()
+        edges = histogram["edges"]
+        widths = [high - low for low, high in itertools.pairwise(edges)]
+        style: dict[str, Any] = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 0.5}
+        axes.bar(edges[:-1], histogram["right"], color=_RIGHT, label="right", **style)
+        axes.bar(
+            edges[:-1], histogram["wrong"], bottom=histogram["right"], color=_WRONG, hatch="///", label="wrong", **style
+        )
+        axes.set_xlim(edges[0], edges[-1])
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_xlabel("neural trust")
+        axes.set_ylabel("rows")
+        _legend(axes)
+        return _svg(figure, name)
+
+
+def difficulty_chart(difficulty: Json, name: str) -> str:
+    """Shares of the rows by difficulty: the pool as an area, each arm as a line of steps."""
+    with _style():
+        figure, axes = _figure()
+        edges = difficulty["edges"]
+        axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
+        for index, (arm, profile) in enumerate(difficulty["arms"].items()):
+            colour, dashes = _line(arm, index)
+            axes.stairs(profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        axes.set_xlabel("difficulty")
+        axes.set_ylabel("share of the rows")
+        _legend(axes)
+        return _svg(figure, name)
+
+
+def _style() -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(_STYLE)
+
+
+def _figure() -> "tuple[Figure, Axes]":
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 3.7), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _line(arm: str, index: int) -> tuple[str, Any]:
+    return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
+
+
+def _legend(axes: "Axes") -> None:
+    """Above the plot, where no data are."""
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
+
+
+def _thousands(axes: "Axes") -> None:
+    """Ticks at 1, 2, 5 times powers of ten (powers alone over more than three decades), written in full."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    low, high = axes.get_xlim()
+    steps = (1, 2, 5) if high / max(low, 1) < 1e3 else (1,)
+    ticks = [step * 10**power for power in range(math.ceil(math.log10(high)) + 1) for step in steps]
+    axes.xaxis.set_major_locator(FixedLocator([float(tick) for tick in ticks]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _svg(figure: "Figure", name: str) -> str:
+    """The figure as one ``<svg>`` element; every id starts with ``name``, no metadata, no size but the view box."""
+    buffer = io.StringIO()
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    return re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)

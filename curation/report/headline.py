@@ -1,0 +1,89 @@
+"""What a run found, in two or three sentences."""
+
+from collections.abc import Mapping
+from typing import Any
+
+NAMES = {
+    "naive": "naive",
+    "internal_confidence": "internal confidence",
+    "neural": "neural trust",
+    "ground_truth": "ground truth",
+}
+"""Arms in words."""
+
+Json = Mapping[str, Any]
+
+
+def percent(value: float) -> str:
+    """A share as a percentage with one decimal, and a space that no line breaks at."""
+    return f"{100 * value:.1f}\u00a0%"
+
+
+def points(value: float) -> str:
+    """A difference of shares in percentage points, signed."""
+    return f"{100 * value:+.1f}".replace("-", "\u2212")
+
+
+def with_interval(estimate: Json) -> str:
+    """An estimate as a percentage, its 95 % interval in brackets."""
+    return f"{percent(estimate['value'])} [{100 * estimate['low']:.1f}, {100 * estimate['high']:.1f}]"
+
+
+def p_value(value: float) -> str:
+    """A p-value in words: ``p = 0.03``, ``p < 0.001``."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+
+
+def headline(generation: Json) -> list[str]:
+    """Sentences on the selection, the student and its teacher; what was not measured is said to be so."""
+    arms = {arm["name"]: arm for arm in generation["arms"]}
+    main = arms.get("neural") or next(iter(arms.values()), None)
+    if main is None:
+        return []
+    return [_selection(generation, main, arms.get("naive")), *_student(generation, main, arms.get("ground_truth"))]
+
+
+def _selection(generation: Json, main: Json, naive: Json | None) -> str:
+    text = f"{main['num_selected']:,} of {generation['num_pool']:,} labelled pool rows were selected by {name_of(main)}"
+    if generation["budget_is_oracle"]:
+        text += " (the count is an oracle's: the number of right weak labels)"
+    if main["purity"] is None:
+        return text + "; without an audit set nobody knows how many of their labels are right."
+    text += f": {with_interval(main['purity'])} of their labels are right"
+    if naive is not None and naive is not main and naive["purity"] is not None:
+        text += f", against {with_interval(naive['purity'])} with naive (uniform) selection"
+    return text + "."
+
+
+def _student(generation: Json, main: Json, truth: Json | None) -> list[str]:
+    if main["accuracy"] is None:
+        return ["No student was trained."] if generation["student_base"] is None else ["No student was tested."]
+    accuracy = main["accuracy"]
+    text = f"The student trained on them answers {with_interval(accuracy)} of {accuracy['n']:,} test rows right"
+    if truth is not None and truth is not main and truth["accuracy"] is not None:
+        text += f"; trained on as many gold labels, {with_interval(truth['accuracy'])}"
+        if main["verdict"] is not None:
+            text += f" ({main['verdict']}, {p_value(main['p_value_vs_ground_truth'])})"
+    return [text + ".", *_weak_to_strong(generation, main)]
+
+
+def _weak_to_strong(generation: Json, main: Json) -> list[str]:
+    teacher, pair = generation["teacher"]["test"], main["against_teacher"]
+    if teacher is None or pair is None:
+        return []
+    gap = f"{points(pair['difference'])} points [{points(pair['low'])}, {points(pair['high'])}]"
+    if main["weak_to_strong"]:
+        return [f"It passes its weak teacher ({with_interval(teacher)}) by {gap}: weak-to-strong."]
+    if pair["high"] < 0:
+        return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is no weak-to-strong result."]
+    return [f"Against its teacher ({with_interval(teacher)}): {gap}. That it passes the teacher is not shown."]
+
+
+def name_of(arm: Json) -> str:
+    """An arm's name in words."""
+    return in_words(arm["name"])
+
+
+def in_words(name: str) -> str:
+    """The words for an arm or trust function."""
+    return NAMES.get(name, name.replace("_", " "))

@@ -1,0 +1,72 @@
+"""The report's page: one self-contained HTML file beside the same numbers as JSON."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from curation.manifest import write_atomically
+from curation.report import charts
+from curation.report.headline import name_of, p_value, percent, points
+
+Json = Mapping[str, Any]
+
+
+def write(report: Json, directory: Path) -> tuple[Path, Path]:
+    """Write ``report.html`` and ``report.json`` to a directory, each at once; their paths."""
+    page, numbers = directory / "report.html", directory / "report.json"
+    write_atomically(page, render(report))
+    write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    return page, numbers
+
+
+def render(report: Json) -> str:
+    """The page as text; it names no resource outside itself, and the same report gives the same text."""
+    environment = Environment(
+        loader=PackageLoader("curation.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        percent=percent,
+        points=points,
+        p=p_value,
+        count=lambda value: f"{value:,}",
+        duration=duration,
+        arm=name_of,
+        yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
+    )
+    figures = [_figures(generation) for generation in report["generations"]]
+    return environment.get_template("report.html.j2").render(report=report, figures=figures)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words: ``0.4 s``, ``38 s``, ``6 min 20 s``, ``2 h 05 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _figures(generation: Json) -> dict[str, Markup]:
+    """The SVG of each figure that the generation has numbers for."""
+    prefix = f"g{generation['index']}"
+    drawn = {}
+    if generation["purity_curves"] is not None:
+        drawn["purity"] = charts.purity_chart(generation["purity_curves"], f"{prefix}-purity")
+    for name, bins in generation["reliability"].items():
+        drawn[f"reliability_{name}"] = charts.reliability_chart(bins, f"{prefix}-reliability-{name}")
+    for name, counts in generation["histogram"].items():
+        drawn[f"histogram_{name}"] = charts.histogram_chart(counts, f"{prefix}-histogram-{name}")
+    if generation["difficulty"] is not None:
+        drawn["difficulty"] = charts.difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
+    return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths

@@ -1,0 +1,140 @@
+"""Numbers about trust and selection, as JSON: metrics, reliability, histogram, purity against n, difficulty."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from curation import metrics
+from curation.report.rows import Bools, Floats, Ints, Judged, arm_order
+
+ECE_BINS = metrics.NUM_BINS
+HISTOGRAM_BINS = 20
+DIFFICULTY_BINS = 24
+CURVE_POINTS = 120
+RESAMPLES = 1000
+TAIL = (1 - metrics.CONFIDENCE) / 2
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+Json = dict[str, Any]
+
+
+def share(correct_N: Bools) -> Json | None:
+    """The share of right rows with its exact interval; ``None`` for no rows."""
+    return metrics.proportion(int(correct_N.sum()), len(correct_N)).to_json() if len(correct_N) else None
+
+
+def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, seed: int) -> Json:
+    """AUC, ECE, Brier score and the purity of the first ``num_top`` rows, by trust function.
+
+    ``orders`` are the rankings, positions [N], that purity goes by. AUC is ``None`` where all rows are right or wrong.
+    """
+    num_top = min(num_top, len(judged))
+    result: Json = {"num_rows": len(judged), "num_top": num_top, "share_right": share(judged.correct_N)}
+    two_classes = 0 < judged.correct_N.sum() < len(judged)
+    for name, score in judged.scores.items():
+        result[name] = {
+            "auc": metrics.auc(score.raw_N, judged.correct_N, seed=seed).to_json() if two_classes else None,
+            "ece": metrics.ece(score.trust_N, judged.correct_N, bins=ECE_BINS, seed=seed).to_json(),
+            "brier": metrics.brier(score.trust_N, judged.correct_N, seed=seed).to_json(),
+            "purity_at_n": share(judged.correct_N[orders[name][:num_top]]),
+        }
+    return result
+
+
+def reliability(judged: Judged) -> Json:
+    """Bins of trust with rows in them, by trust function: mean trust against the share right and its exact interval."""
+    result: Json = {}
+    for name, score in judged.scores.items():
+        result[name] = [
+            {
+                "low": item.low,
+                "high": item.high,
+                "mean_trust": item.mean_trust,
+                "share_right": metrics.proportion(round(item.share_right * item.n), item.n).to_json(),
+            }
+            for item in metrics.reliability(score.trust_N, judged.correct_N, bins=ECE_BINS)
+        ]
+    return result
+
+
+def histogram(judged: Judged) -> Json:
+    """Rows by neural trust, right and wrong apart."""
+    trust_N = judged.scores["neural"].trust_N
+    edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
+    counts = {
+        name: np.histogram(trust_N[keep_N], bins=edges)[0].tolist()
+        for name, keep_N in (("right", judged.correct_N), ("wrong", ~judged.correct_N))
+    }
+    return {"edges": edges.tolist(), **counts}
+
+
+def purity_curves(judged: Judged, selected: Mapping[str, Ints], n: int, seed: int) -> Json:
+    """Purity against the number of rows taken, by arm; ``selected`` are the arms' row ids by rank."""
+    num_rows = len(judged)
+    spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
+    points = sorted({*spread.astype(int).tolist(), min(n, num_rows)})
+    curves = {}
+    for arm, row_ids_M in selected.items():
+        correct_N = judged.correct_N[arm_order(judged, arm, row_ids_M, seed)]
+        curves[arm] = [estimate.to_json() for estimate in metrics.purity_curve(correct_N, points)]
+    return {"n": n, "points": points, "arms": curves}
+
+
+def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools]) -> Json | None:
+    """Quantiles and shares per bin of the pool and of each arm's rows; ``None`` where the domain gives no difficulty.
+
+    ``selected`` marks an arm's rows among ``row_ids_N``. The bins are common.
+    """
+    known_N = np.isfinite(values_N)
+    if not known_N.any():
+        return None
+    edges = np.histogram_bin_edges(values_N[known_N], bins=DIFFICULTY_BINS)
+
+    def profile(keep_N: Bools) -> Json:
+        kept = values_N[keep_N & known_N]
+        counts = np.histogram(kept, bins=edges)[0]
+        return {
+            "n": len(kept),
+            "mean": float(kept.mean()) if len(kept) else None,
+            "quantiles": dict(zip(map(str, QUANTILES), np.quantile(kept, QUANTILES).tolist(), strict=True))
+            if len(kept)
+            else None,
+            "shares": (counts / max(len(kept), 1)).tolist(),
+        }
+
+    return {
+        "edges": edges.tolist(),
+        "num_unknown": int((~known_N).sum()),
+        "pool": profile(np.ones(len(row_ids_N), dtype=np.bool_)),
+        "arms": {arm: profile(keep_N) for arm, keep_N in selected.items()},
+    }
+
+
+def recovery_interval(arm_N: Bools, base_N: Bools, truth_N: Bools, seed: int) -> list[float] | None:
+    """The 95 % interval of recovery, by a paired bootstrap of the test rows.
+
+    ``None`` where more than 2.5 % of the resamples have ground truth at the base or below: the ratio has no bound then.
+    """
+    patterns = 4 * arm_N.astype(np.int64) + 2 * base_N + truth_N
+    counts = np.bincount(patterns, minlength=8)
+    draws_RP = np.random.default_rng(seed).multinomial(len(arm_N), counts / len(arm_N), size=RESAMPLES)
+    arm_P, base_P, truth_P = (np.arange(8) >> np.array([[2], [1], [0]])) & 1
+    gap_R = draws_RP @ (truth_P - base_P)
+    if np.mean(gap_R <= 0) > TAIL:
+        return None
+    ratio_R = draws_RP @ (arm_P - base_P) / np.where(gap_R > 0, gap_R, np.nan)
+    interval: list[float] = np.nanquantile(ratio_R, [TAIL, 1 - TAIL]).tolist()
+    return interval
+
+
+def finite(value: Any) -> Any:
+    """A JSON value without NaN and infinity (they become ``None``), numpy numbers made plain."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,124 @@
+"""Rows as the report sees them: scores beside right and wrong, difficulties, and an arm's order over the whole pool."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation import store
+from curation.domains import Domain
+from curation.domains.grading import grade
+from curation.hashing import hash_unit
+from curation.refs import TableRef
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+LOWEST = -1e30
+"""The raw score of a row that has none: below every real one, and finite, as metrics need it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One trust function's scores: ``raw_N`` ranks, ``trust_N`` lies in [0, 1]."""
+
+    raw_N: Floats
+    trust_N: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Rows labelled without error whose gold label is known, ascending by row id; their scores by trust function."""
+
+    row_ids_N: Ints
+    correct_N: Bools
+    parsed_N: Bools
+    scores: dict[str, Score]
+
+    def __len__(self) -> int:
+        return len(self.row_ids_N)
+
+    def subset(self, keep_N: Bools) -> "Judged":
+        """The rows for which ``keep_N`` holds."""
+        return Judged(
+            row_ids_N=self.row_ids_N[keep_N],
+            correct_N=self.correct_N[keep_N],
+            parsed_N=self.parsed_N[keep_N],
+            scores={name: Score(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N]) for name, s in self.scores.items()},
+        )
+
+
+def judge(labels: TableRef, gold: TableRef, domain: Domain) -> Judged:
+    """Grade scored labels; internal confidence is computed here, as exp of the mean log-probability."""
+    graded = grade(labels, gold, domain)
+    columns = ["row_id", "label", "mean_logprob", "raw_score", "trust"]
+    table = store.read(labels, columns=columns, filter="error IS NULL")
+    places_N = positions(table["row_id"].to_numpy(), graded.row_ids_N)
+    raw_N, trust_N, logprob_N = (_filled(table[name])[places_N] for name in ("raw_score", "trust", "mean_logprob"))
+    return Judged(
+        row_ids_N=graded.row_ids_N,
+        correct_N=graded.correct_N,
+        parsed_N=table["label"].is_valid().to_numpy()[places_N],
+        scores={
+            "neural": Score(raw_N=raw_N, trust_N=np.clip(trust_N, 0.0, 1.0)),
+            "internal_confidence": Score(raw_N=logprob_N, trust_N=np.exp(np.minimum(logprob_N, 0.0))),
+        },
+    )
+
+
+def positions(ids_N: Ints, wanted_M: Ints) -> Ints:
+    """Where each of ``wanted_M`` stands in ``ids_N``, int64 [M]; ids that are not there are left out."""
+    if not len(ids_N):
+        return np.zeros(0, dtype=np.int64)
+    order_N = np.argsort(ids_N, kind="stable")
+    slots_M = np.minimum(np.searchsorted(ids_N, wanted_M, sorter=order_N), len(ids_N) - 1)
+    places_M = order_N[slots_M]
+    found: Ints = places_M[ids_N[places_M] == wanted_M]
+    return found
+
+
+def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
+    """All judged rows in an arm's order of preference, as positions, int64 [N].
+
+    First the rows it selected, by rank; then the others by its raw score, unparsed ones last, as the select stage
+    leaves them out; ties, and arms without a score, by a seeded hash of the row id.
+    """
+    first = positions(judged.row_ids_N, selected_M)
+    rest_N = np.ones(len(judged), dtype=np.bool_)
+    rest_N[first] = False
+    rest = np.flatnonzero(rest_N)
+    order_N: Ints = np.concatenate([first, rest[_ranking(judged.subset(rest_N), arm, seed)]])
+    return order_N
+
+
+def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
+    draw_N = hash_unit(judged.row_ids_N, seed)
+    score = judged.scores.get(arm)
+    ranking: Ints = np.lexsort((draw_N,) if score is None else (draw_N, -score.raw_N, ~judged.parsed_N))
+    return ranking
+
+
+def selected_rows(selection: TableRef) -> pa.Table:
+    """An arm's rows by rank: ``row_id``, ``label``, ``label_source``."""
+    table = store.read(selection, columns=["row_id", "rank", "label", "label_source"])
+    return table.sort_by("rank")
+
+
+def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
+    """Row ids and the domain's difficulty of each healthy row, NaN where it knows none."""
+    ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
+    values: list[npt.NDArray[Any]] = [np.zeros(0)]
+    columns = ["row_id", *domain.columns.names]
+    for batch in store.open_table(examples).to_batches(columns=columns, filter="error IS NULL"):
+        ids.append(batch.column("row_id").to_numpy())
+        values.append(np.array([domain.difficulty(row) for row in batch.to_pylist()], dtype=np.float64))
+    return np.concatenate(ids), np.concatenate(values)
+
+
+def _filled(column: pa.ChunkedArray) -> Floats:
+    values_N = column.cast(pa.float64()).to_numpy()
+    filled_N: Floats = np.nan_to_num(values_N, nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
+    return filled_N

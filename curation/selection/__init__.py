@@ -1,0 +1,50 @@
+"""Selection: which rows an arm trains on. Pure functions of scores, row ids and a seed; they decide, others write."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.hashing import Int64s, hash_unit
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidates:
+    """The rows to choose from, in any order, and what they are ranked by.
+
+    ``row_ids_N`` are unique; ``raw_score_N`` is finite or +inf for a row that may be selected, larger is better; NaN or
+    -inf marks one that never is (an error row, a label that a confidence cannot be read from).
+    """
+
+    row_ids_N: Int64s
+    raw_score_N: npt.NDArray[np.floating[Any]]
+
+    def __post_init__(self) -> None:
+        if self.row_ids_N.ndim != 1 or self.row_ids_N.shape != self.raw_score_N.shape:
+            raise ValueError(f"shapes differ: row ids {self.row_ids_N.shape}, scores {self.raw_score_N.shape}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cut:
+    """The selected rows, best first, and how they were cut off.
+
+    ``threshold`` is the raw score of the last of them; ``guarantee`` what the rule promises, in words.
+    """
+
+    row_ids_n: Int64s
+    threshold: float | None
+    guarantee: str | None = None
+
+
+class Selector(Protocol):
+    """A rule that cuts the candidates down to a budget."""
+
+    def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
+        """The selected rows; the same for every order of the candidates."""
+        ...
+
+
+def uniform(row_ids_N: Int64s, seed: int) -> Candidates:
+    """The rows scored by a seeded hash of their id: the top n of them are a uniform draw without replacement."""
+    return Candidates(row_ids_N=row_ids_N, raw_score_N=hash_unit(row_ids_N, seed))

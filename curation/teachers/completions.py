@@ -1,0 +1,81 @@
+"""Completions as columns: what backends fill and turn into a batch of ``tables.completions``."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation import tables
+
+Array = npt.NDArray[Any]
+
+
+def completion_batch(
+    *,
+    row_ids: Sequence[int],
+    completions: Sequence[str | None],
+    mean_logprobs: Sequence[float | None],
+    num_prompt_tokens: Sequence[int | None],
+    num_output_tokens: Sequence[int | None],
+    truncated: Sequence[bool | None],
+    states: Mapping[str, Array],
+    state_dtype: str,
+    errors: Sequence[str | None] | None = None,
+) -> pa.RecordBatch:
+    """A batch of ``tables.completions`` of N rows; ``states`` maps a position to float32 hidden_ND.
+
+    A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
+    """
+    num_rows = len(row_ids)
+    problems: list[str | None] = [None] * num_rows if errors is None else list(errors)
+    stored: dict[str, Array] = {}
+    for name, hidden_ND in states.items():
+        with np.errstate(over="ignore"):
+            stored[name] = hidden_ND.astype(state_dtype)
+        for row in np.flatnonzero(~np.isfinite(stored[name]).all(axis=1)).tolist():
+            if problems[row] is None:
+                largest = float(np.abs(hidden_ND[row]).max())
+                problems[row] = (
+                    f"state_overflow: {name} holds {largest:.6g}, beyond {state_dtype}; "
+                    "set teacher.state_dtype: float32"
+                )
+    bad_N = np.array([problem is not None for problem in problems], dtype=bool)
+    state_size = next(iter(stored.values())).shape[1] if stored else 0
+    schema = tables.completions(tuple(states), state_dtype, state_size)
+    columns = [
+        pa.array(row_ids, pa.int64()),
+        pa.array(completions, pa.string()),
+        pa.array(mean_logprobs, pa.float32()),
+        pa.array(num_prompt_tokens, pa.int32()),
+        pa.array(num_output_tokens, pa.int32()),
+        pa.array(truncated, pa.bool_()),
+        *(_fixed_size_list(array_ND, bad_N) for array_ND in stored.values()),
+        pa.array(problems, pa.string()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def error_batch(
+    row_ids: Sequence[int], errors: Sequence[str], states: Sequence[str], state_dtype: str, state_size: int
+) -> pa.RecordBatch:
+    """A batch of error rows: everything null but the row id and the error."""
+    nothing = [None] * len(row_ids)
+    return completion_batch(
+        row_ids=row_ids,
+        completions=nothing,
+        mean_logprobs=nothing,
+        num_prompt_tokens=nothing,
+        num_output_tokens=nothing,
+        truncated=nothing,
+        states={name: np.zeros((len(row_ids), state_size), dtype=np.float32) for name in states},
+        state_dtype=state_dtype,
+        errors=errors,
+    )
+
+
+def _fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:
+    values = pa.array(np.ascontiguousarray(array_ND).reshape(-1))
+    mask = pa.array(null_N) if null_N.any() else None
+    return pa.FixedSizeListArray.from_arrays(values, array_ND.shape[1], mask=mask)

@@ -1,0 +1,77 @@
+"""A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from curation.config import DecodingConfig, ScriptedConfig, TeacherConfig
+from curation.hashing import hash64, hash_unit
+from curation.refs import ModelRef
+from curation.teachers import Request
+from curation.teachers.completions import Array, completion_batch
+
+_BATCH_ROWS = 256
+
+
+class ScriptedTeacher:
+    """Completions chosen by a hash of the row id, states filled from it, and the faults of ``ScriptedConfig``."""
+
+    def __init__(self, config: TeacherConfig, model: ModelRef | None = None) -> None:
+        self._script: ScriptedConfig = config.scripted
+        self._states, self._state_dtype = config.states, config.state_dtype
+        self.state_size = self._script.state_size
+
+    def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
+        """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
+        stream = iter(requests)
+        while batch := list(islice(stream, _BATCH_ROWS)):
+            for request in batch:
+                self._crash(request.row_id)
+            if self._script.seconds_per_row:
+                time.sleep(self._script.seconds_per_row * len(batch))
+            self._note(batch)
+            yield self._complete(batch, seed)
+
+    def _complete(self, batch: list[Request], seed: int) -> pa.RecordBatch:
+        ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
+        choice_N = hash64(ids_N, seed) % np.uint64(len(self._script.completions))
+        completions = [self._script.completions[int(choice)] for choice in choice_N]
+        unit_N = hash_unit(ids_N, seed).astype(np.float32)
+        states: dict[str, Array] = {
+            name: np.repeat(unit_N[:, None] + np.float32(position), self.state_size, axis=1)
+            for position, name in enumerate(self._states)
+        }
+        failing = set(self._script.error_rows)
+        return completion_batch(
+            row_ids=ids_N.tolist(),
+            completions=completions,
+            mean_logprobs=np.log(unit_N + 1e-6).tolist(),
+            num_prompt_tokens=[len(request.prompt.split()) for request in batch],
+            num_output_tokens=[len(completion.split()) for completion in completions],
+            truncated=[False] * len(batch),
+            states=states,
+            state_dtype=self._state_dtype,
+            errors=["scripted: asked for" if row_id in failing else None for row_id in ids_N.tolist()],
+        )
+
+    def _crash(self, row_id: int) -> None:
+        if row_id not in self._script.crash_rows or self._script.log is None:
+            return
+        try:
+            Path(f"{self._script.log}.crashed-{row_id}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _note(self, batch: list[Request]) -> None:
+        if self._script.log is not None:
+            # One write of an append-only descriptor: lines of several actors never mix.
+            descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
+            os.close(descriptor)

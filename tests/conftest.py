@@ -1,0 +1,51 @@
+import logging
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+ROOT = Path(__file__).parents[1]
+PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
+
+
+@pytest.fixture(scope="session")
+def puzzles():
+    """The first thousand shipped puzzles, as raw rows."""
+    return pq.read_table(PUZZLES).slice(0, 1000).to_pylist()
+
+
+@pytest.fixture(scope="session")
+def local_ray():
+    """One local Ray for all tests of a process."""
+    import ray
+    import ray.data
+
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """A random Qwen3-shaped model with the chess vocabulary."""
+    from curation.domains import get_domain
+    from curation.models import create
+
+    vocabulary = get_domain("chess").vocabulary()
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "intermediate_size": 64,
+        "max_position_embeddings": 96,
+    }
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    return create(path, family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=1)

@@ -1,0 +1,187 @@
+"""The label stage around the scripted teacher: every row exactly once, whatever dies; error rows; shares."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation import store, tables
+from curation.config import ActorsConfig, DecodingConfig, ScriptedConfig, TeacherConfig
+from curation.domains import get_domain
+from curation.errors import CommitError, RunFailedError
+from curation.refs import TableRef
+from curation.stages.label import Share, count_labels, label
+from curation.stages.label_actor import LabelJob
+
+NUM_ROWS = 600
+
+
+@pytest.fixture(scope="module")
+def examples(puzzles, tmp_path_factory):
+    domain = get_domain("chess")
+    rows = [domain.read(raw) | {"row_id": (3 << 40) | i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
+    table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
+    uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
+
+
+def make_job(examples, directory, *, actors=None, script=None, **settings) -> LabelJob:
+    scripted = ScriptedConfig(log=str(directory / "log"), **(script or {}))
+    teacher = TeacherConfig(
+        backend="scripted", scripted=scripted, chunk_rows=50, actors=actors or ActorsConfig(max=2), **settings
+    )
+    return LabelJob(
+        examples=examples,
+        labels_uri=str(directory / "labels.lance"),
+        domain="chess",
+        teacher=teacher,
+        model=None,
+        decoding=DecodingConfig(),
+        seed=0,
+    )
+
+
+def run(job, **settings):
+    settings = {"share": Share(), "commit_seconds": 0.2} | settings
+    return label(job, state_size=job.teacher.scripted.state_size, **settings)
+
+
+def labelled_ids(directory: Path) -> list[int]:
+    log = directory / "log"
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def ids_of(ref) -> list[int]:
+    return store.read(ref, columns=["row_id"])["row_id"].to_pylist()
+
+
+def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tmp_path):
+    job = make_job(examples, tmp_path)
+    seen = []
+    ref = run(job, progress=lambda done, total: seen.append((done, total)))
+    assert sorted(ids_of(ref)) == ids_of(examples)
+    assert sorted(labelled_ids(tmp_path)) == ids_of(examples)
+    assert seen[0] == (0, NUM_ROWS) and seen[-1] == (NUM_ROWS, NUM_ROWS)
+    assert run(job) == ref
+    assert len(labelled_ids(tmp_path)) == NUM_ROWS
+    schema = store.open_table(ref).schema
+    assert schema.field("state_output_last").type == pa.list_(pa.float16(), 8)
+
+
+def test_a_part_that_is_committed_is_not_labelled_again_whatever_the_chunks(local_ray, examples, tmp_path):
+    job = make_job(examples, tmp_path)
+    first = run(job, share=Share(index=0, of=3, seed=5))
+    committed = set(ids_of(first))
+    assert 0 < len(committed) < NUM_ROWS
+    other = make_job(examples, tmp_path)
+    other = LabelJob(**{**vars(other), "teacher": other.teacher.model_copy(update={"chunk_rows": 37})})
+    ref = run(other)
+    assert sorted(ids_of(ref)) == ids_of(examples)
+    assert len(labelled_ids(tmp_path)) == NUM_ROWS
+
+
+def test_shares_are_disjoint_and_complete(examples):
+    ids_N = np.array(ids_of(examples))
+    parts = [ids_N[Share(index=index, of=3, seed=1).takes(ids_N)] for index in range(3)]
+    assert sorted(np.concatenate(parts).tolist()) == ids_N.tolist()
+    assert min(len(part) for part in parts) > NUM_ROWS / 3 * 0.7
+
+
+def test_a_crash_of_the_actor_replays_the_chunk(local_ray, examples, tmp_path):
+    """Each named row kills its actor's process once; the chunk is labelled again by another actor."""
+    crash_rows = tuple(ids_of(examples)[place] for place in (30, 333))
+    job = make_job(examples, tmp_path, script={"crash_rows": crash_rows}, actors=ActorsConfig(max=2, max_restarts=4))
+    ref = run(job)
+    assert sorted(ids_of(ref)) == ids_of(examples)
+    assert all((tmp_path / f"log.crashed-{row}").exists() for row in crash_rows)
+
+
+def test_actors_killed_at_random_lose_and_double_nothing(local_ray, examples, tmp_path):
+    """SIGKILL to labelling processes while they work."""
+    actors = ActorsConfig(min=2, max=2, max_restarts=20, max_task_retries=20)
+    job = make_job(examples, tmp_path, script={"seconds_per_row": 0.01}, actors=actors)
+    killed, stop = [], threading.Event()
+
+    def killer():
+        generator = np.random.default_rng(0)
+        while not stop.wait(float(generator.uniform(0.5, 1.2))) and len(killed) < 4:
+            pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_label_actor(pid)]
+            if pids:
+                killed.append(pid := int(generator.choice(pids)))
+                os.kill(pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        ref = run(job)
+    finally:
+        stop.set()
+        thread.join()
+    assert killed
+    assert sorted(ids_of(ref)) == ids_of(examples)
+
+
+def _is_label_actor(pid: str) -> bool:
+    try:
+        return b"LabelActor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
+    failing = tuple(ids_of(examples)[:5])
+    job = make_job(examples, tmp_path, script={"error_rows": failing, "completions": (" e2e4", " nonsense")})
+    ref = run(job)
+    counts = count_labels(ref)
+    assert counts.rows == NUM_ROWS
+    assert counts.errors == {"scripted": 5}
+    assert 0 < counts.unparsed < NUM_ROWS
+    rows = store.read(ref, filter="error IS NOT NULL").to_pylist()
+    assert {row["row_id"] for row in rows} == set(failing)
+    assert all(row["label"] is None and row["state_output_last"] is None for row in rows)
+
+    (tmp_path / "strict").mkdir()
+    strict = make_job(examples, tmp_path / "strict", script={"error_rows": failing}, max_error_rate=0.001)
+    with pytest.raises(RunFailedError, match=r"5 of 600 rows failed \(5 of them scripted\)"):
+        run(strict)
+
+
+def test_actors_that_keep_dying_fail_the_run_and_keep_what_is_committed(local_ray, examples, tmp_path):
+    job = make_job(examples, tmp_path, actors=ActorsConfig(max_restarts=0, max_task_retries=0))
+    crash = job.teacher.scripted.model_copy(update={"crash_rows": (ids_of(examples)[420],)})
+    broken = LabelJob(**{**vars(job), "teacher": job.teacher.model_copy(update={"scripted": crash})})
+    start = time.monotonic()
+    with pytest.raises(RunFailedError, match="failed"):
+        run(broken)
+    assert time.monotonic() - start < 60
+    ref = run(job)
+    assert sorted(ids_of(ref)) == ids_of(examples)
+
+
+def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examples, tmp_path):
+    schema = pa.schema([tables.ROW_ID])
+    uri = str(tmp_path / "t.lance")
+    store.create(uri, schema)
+    write = lambda ids: store.write_fragment(pa.table({"row_id": ids}, schema=schema), uri, schema).to_pylist()[0]  # noqa: E731
+    committer = store.Committer(uri)
+    first = write([1, 2, 3])
+    for row in (first, first, write([1, 2, 3])):
+        committer.add(row["fragments"], row["row_ids"])
+    committer.flush()
+    assert ids_of(store.latest(uri)) == [1, 2, 3]
+    again = store.Committer(uri)
+    again.add(first["fragments"], first["row_ids"])
+    again.flush()
+    assert ids_of(store.latest(uri)) == [1, 2, 3]
+    half = write([3, 4])
+    with pytest.raises(CommitError, match="repeats 1 ids"):
+        again.add(half["fragments"], half["row_ids"])
+    double = write([5, 5])
+    with pytest.raises(CommitError, match="repeats 1 ids"):
+        again.add(double["fragments"], double["row_ids"])
