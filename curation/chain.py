@@ -1,90 +1,18 @@
-"""The roof: stages in order, generation after generation, each skipped where the manifest says that it is done.
+"""The roof: stages in order, generation after generation; the student of one is the teacher of the next."""
 
-A stage's directory carries the fingerprint of what it read (``gen-0/label-pool-1f3a...``), so that a changed setting
-writes beside the old result, and whatever a killed run left half done under the same fingerprint is gone on with.
-"""
-
-import logging
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from curation import __version__, models, progress, report
-from curation.config import ModelConfig, RunConfig, TeacherConfig
+from curation import models, progress, report
+from curation.config import DecodingConfig, ModelConfig, RunConfig, SftConfig, TeacherConfig
 from curation.domains import get_domain
-from curation.errors import CurationError, RunFailedError, UserError
+from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.manifest import Manifest, versions
-from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
+from curation.refs import ModelRef, TableRef, TrustRef
+from curation.runs import Done, Pending, Run, local_or_cluster, say
 from curation.sources import SourceFile, check_unchanged, discover
-
-logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Done:
-    """What a stage wrote (JSON) and how many rows it worked on."""
-
-    outputs: dict[str, Any]
-    rows: int
-
-
-class Pending(Exception):
-    """Raised by a dry run at the first stage that is not done."""
-
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(name, why)
-        self.name, self.why = name, why
-
-
-class Run:
-    """One run directory and the stages done in it."""
-
-    def __init__(self, config: RunConfig, manifest: Manifest, *, dry: bool = False) -> None:
-        self.config = config
-        self.manifest = manifest
-        self.directory = manifest.directory
-        self._dry = dry
-
-    def stage(self, name: str, inputs: dict[str, Any], work: Callable[[Path], Done]) -> dict[str, Any]:
-        """The outputs of a stage: those on record, or what ``work`` makes in the stage's directory now.
-
-        Raises:
-            Pending: a dry run, and the stage is not done.
-            UserError: the user's mistake, unchanged.
-            RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
-        """
-        inputs = inputs | {"code": __version__}
-        record = self.manifest.find(name, inputs)
-        if record is not None:
-            return record.outputs
-        why = self.manifest.why(name, inputs)
-        if self._dry:
-            raise Pending(name, why)
-        _say(f"{name}: {why}" if why != "not done yet" else name)
-        self.manifest.event("started", stage=name, why=why)
-        start = time.monotonic()
-        try:
-            done = work(self.directory / f"{name}-{fingerprint(inputs)[:8]}")
-        except UserError as error:
-            self.manifest.event("failed", stage=name, error=str(error))
-            raise
-        except Exception as error:
-            self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
-            cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
-            raise RunFailedError(
-                f"stage {name} failed: {cause} (run directory {self.directory}; the same command goes on from here)"
-            ) from error
-        seconds = time.monotonic() - start
-        self.manifest.record(name, inputs, done.outputs, rows=done.rows, seconds=seconds)
-        self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
-        rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
-        _say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
-        return done.outputs
 
 
 def run_chain(config: RunConfig, *, command: str | None = None) -> dict[str, Any]:
@@ -92,14 +20,16 @@ def run_chain(config: RunConfig, *, command: str | None = None) -> dict[str, Any
     manifest = Manifest.load(config.directory)
     manifest.lock()
     try:
-        with _ray(config):
+        with local_or_cluster(config.ray):
             run = _open(config, manifest)
             prepared = _prepare(run)
             generations = _generations(run, prepared)
-            record = _record(run, prepared, generations, command or f"curate run (run directory {run.directory})")
+            record = _record(
+                run, prepared, generations, command or f"curation.run(config), run directory {run.directory}"
+            )
             content = report.collect(record)
             html, _ = report.write(content, run.directory)
-            _say(f"report: {html}")
+            say(f"report: {html}")
             return content
     finally:
         manifest.unlock()
@@ -137,10 +67,14 @@ def stage_names(config: RunConfig) -> list[str]:
     """The names of all stages of a run, in order."""
     names = ["prepare"]
     for index, generation in enumerate(config.generations or [None]):
-        stages = ["teacher"] if index == 0 and config.teacher.adapt is not None else []
+        stages = []
+        if index == 0 and config.teacher.model is not None:
+            stages += ["teacher-base"] if config.teacher.model.init is not None else []
+            stages += ["teacher"] if config.teacher.adapt is not None else []
         stages += ["label-source", "label-pool", "trust", "score-source", "score-pool", "select"]
         if generation is not None:
             tested = ["base", "teacher", *config.selection.arms]
+            stages += ["student-base"] if generation.student.init is not None else []
             stages += [f"student-{arm}" for arm in config.selection.arms] + [f"test-{name}" for name in tested]
         names += [f"gen-{index}/{stage}" for stage in stages]
     return names
@@ -152,8 +86,8 @@ def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, before in known.items():
         check_unchanged(before, files.get(name, []))
-    if not dry:
-        manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()})
+    described = {name: [file.to_json() for file in items] for name, items in files.items()}
+    manifest.identify(identity, described, save=not dry)
     return Run(config, manifest, dry=dry)
 
 
@@ -204,31 +138,34 @@ def _first_teacher(run: Run, tables: dict[str, TableRef]) -> ModelRef | None:
     config = run.config
     if config.teacher.model is None:
         return None
-    base = _base_model(run, config.teacher.model, "teacher")
+    base = _base_model(run, config.teacher.model, "gen-0/teacher-base")
     if config.teacher.adapt is None:
         return base
     return _train(run, "gen-0/teacher", base, config.teacher.adapt, tables["adapt"], adapt=True)
 
 
-def _base_model(run: Run, model: ModelConfig, role: str) -> ModelRef:
-    """Resolve a model, after making it where it is to come from scratch."""
+def _base_model(run: Run, model: ModelConfig, name: str) -> ModelRef:
+    """Resolve a model; one that is to come from scratch is made by the stage ``name``."""
     if model.path is not None:
         return models.resolve(model.path, model.revision, model.adapter)
     init = model.init
     assert init is not None, "ModelConfig takes one of path and init"
-    vocabulary = get_domain(run.config.domain).vocabulary()
-    seed = derive(run.config.seed, role)
-    path = run.directory / "models" / f"{role}-{fingerprint([init.model_dump(mode='json'), seed])[:8]}"
-    if (path / "config.json").exists():
-        return models.resolve(str(path))
-    return models.create(
-        path,
-        family=init.family,
-        shape=init.shape(),
-        words=vocabulary.words,
-        pattern=vocabulary.pattern,
-        seed=seed,
-    )
+    seed = derive(run.config.seed, name)
+
+    def work(directory: Path) -> Done:
+        vocabulary = get_domain(run.config.domain).vocabulary()
+        ref = models.create(
+            directory,
+            family=init.family,
+            shape=init.shape(),
+            words=vocabulary.words,
+            pattern=vocabulary.pattern,
+            seed=seed,
+        )
+        return Done(outputs={"model": ref.to_json()}, rows=0)
+
+    inputs = {"init": init.model_dump(mode="json"), "domain": run.config.domain, "seed": seed}
+    return ModelRef.from_json(run.stage(name, inputs, work)["model"])
 
 
 def run_generation(run: Run, generation: _Generation) -> tuple[report.GenerationRecord, dict[str, ModelRef]]:
@@ -242,7 +179,7 @@ def run_generation(run: Run, generation: _Generation) -> tuple[report.Generation
     evaluations: dict[str, TableRef] = {}
     base: ModelRef | None = None
     if config.generations:
-        base = _base_model(run, config.generations[generation.index].student, f"student-{generation.index}")
+        base = _base_model(run, config.generations[generation.index].student, generation.name("student-base"))
         for arm, selection in selections.items():
             students[arm] = _train(run, generation.name(f"student-{arm}"), base, config.student, selection)
         plain = config.teacher.model_copy(update={"states": ()})
@@ -302,7 +239,13 @@ def _test(run: Run, generation: _Generation, name: str, model: ModelRef | None, 
 
 
 def _complete(
-    run: Run, name: str, examples: TableRef, model: ModelRef | None, teacher: TeacherConfig, decoding: Any, share: Any
+    run: Run,
+    name: str,
+    examples: TableRef,
+    model: ModelRef | None,
+    teacher: TeacherConfig,
+    decoding: DecodingConfig,
+    share: Any,
 ) -> TableRef:
     """Label a table with a model: the label stage of a teacher, and the test of a student."""
     from curation.stages.label import count_labels, label
@@ -413,7 +356,7 @@ def _select(run: Run, generation: _Generation, labels: TableRef) -> tuple[int, d
     return outputs["n"], {arm: TableRef.from_json(item["table"]) for arm, item in outputs["arms"].items()}
 
 
-def _train(run: Run, name: str, base: ModelRef, recipe: Any, rows: TableRef, *, adapt: bool = False) -> ModelRef:
+def _train(run: Run, name: str, base: ModelRef, recipe: SftConfig, rows: TableRef, *, adapt: bool = False) -> ModelRef:
     """Fine-tune a base on selected rows; ``adapt``: on all rows of a labelled split, with their gold labels."""
     inputs = {
         "base": base.to_json(),
@@ -462,36 +405,3 @@ def _record(
         ],
         generations=generations,
     )
-
-
-@contextmanager
-def _ray(config: RunConfig) -> Iterator[None]:
-    """Ray as the configuration says; one that runs already is used and left running."""
-    import ray
-    import ray.data
-
-    started = not ray.is_initialized()
-    if started:
-        try:
-            ray.init(
-                address=config.ray.address,
-                num_cpus=None if config.ray.address else config.ray.num_cpus,
-                logging_level=logging.WARNING,
-                include_dashboard=False,
-                configure_logging=False,
-            )
-        except ConnectionError as error:
-            raise RunFailedError(f"ray.address: {config.ray.address!r} does not answer ({error})") from error
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.verbose_progress = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        if started:
-            ray.shutdown()
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

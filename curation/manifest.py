@@ -121,7 +121,7 @@ class Manifest:
             self._lock.close()
             self._lock = None
 
-    def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]]) -> None:
+    def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
         """State what the run's rows are; the same run must state the same again, but for new files.
 
         Raises:
@@ -135,7 +135,8 @@ class Manifest:
             )
         if (self.identity, self.files) != (identity, files):
             self.identity, self.files = identity, files
-            self._save()
+            if save:
+                self._save()
 
     def find(self, name: str, inputs: dict[str, Any]) -> StageRecord | None:
         """The record of a stage that is done with exactly these inputs."""

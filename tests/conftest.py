@@ -19,6 +19,12 @@ def puzzles():
 
 
 @pytest.fixture(scope="session")
+def puzzle_file():
+    """The shipped puzzles."""
+    return PUZZLES
+
+
+@pytest.fixture(scope="session")
 def local_ray():
     """One local Ray for all tests of a process."""
     import ray

@@ -84,5 +84,6 @@ def get_domain(name: str) -> Domain:
         return cast(Domain, getattr(importlib.import_module(module_name), class_name)())
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))} nor an importable 'module:Class' ({error})"
+            f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))} "
+            f"nor an importable 'module:Class' ({error})"
         ) from error

@@ -1,0 +1,1 @@
+"""Measurements against a named peer, pairs in turn in one run; each checks that both sides computed the same thing."""

@@ -1,0 +1,39 @@
+"""Two ways to do one thing, run in turn again and again: the ratio of each pair, its median and range."""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ratios:
+    """Rates (work a second) of both sides, pair by pair."""
+
+    ours: list[float]
+    peers: list[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours over the peer's, pair by pair."""
+        return [ours / peer for ours, peer in zip(self.ours, self.peers, strict=True)]
+
+    def line(self, name: str, unit: str, reach: float) -> str:
+        """One line: medians of the rates, median and range of the ratio, and whether it reaches ``reach``."""
+        ratios = self.ratios
+        median = statistics.median(ratios)
+        return (
+            f"{name}: ours {statistics.median(self.ours):,.0f} {unit}, peer {statistics.median(self.peers):,.0f} {unit}, "
+            f"ratio {median:.3f} (range {min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs; "
+            f"to reach {reach}: {'yes' if median >= reach else 'no'})"
+        )
+
+
+def measure(ours: Callable[[int], float], peer: Callable[[int], float], num_pairs: int) -> Ratios:
+    """Run both sides ``num_pairs`` times in turn, the first of a pair alternating; each returns its rate."""
+    rates: dict[str, list[float]] = {"ours": [], "peer": []}
+    for pair in range(num_pairs):
+        sides = [("ours", ours), ("peer", peer)]
+        for name, side in sides if pair % 2 == 0 else sides[::-1]:
+            rates[name].append(side(pair))
+        print(f"  pair {pair}: ours {rates['ours'][-1]:,.0f}, peer {rates['peer'][-1]:,.0f}", flush=True)
+    return Ratios(ours=rates["ours"], peers=rates["peer"])

@@ -1,0 +1,116 @@
+"""A run directory and the stages done in it: what is on record is not done again.
+
+A stage's directory carries the fingerprint of what it read (``gen-0/label-pool-1f3a...``), so that a changed setting
+writes beside the old result, and whatever a killed run left half done under the same fingerprint is gone on with.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from curation import __version__
+from curation.config import RayConfig, RunConfig
+from curation.errors import CurationError, RunFailedError, UserError
+from curation.manifest import Manifest
+from curation.refs import fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What a stage wrote (JSON) and how many rows it worked on."""
+
+    outputs: dict[str, Any]
+    rows: int
+
+
+class Pending(Exception):
+    """Raised by a dry run at the first stage that is not done."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(name, why)
+        self.name, self.why = name, why
+
+
+class Run:
+    """One run directory and the stages done in it."""
+
+    def __init__(self, config: RunConfig, manifest: Manifest, *, dry: bool = False) -> None:
+        self.config = config
+        self.manifest = manifest
+        self.directory = manifest.directory
+        self._dry = dry
+
+    def stage(self, name: str, inputs: dict[str, Any], work: Callable[[Path], Done]) -> dict[str, Any]:
+        """The outputs of a stage: those on record, or what ``work`` makes in the stage's directory now.
+
+        Raises:
+            Pending: a dry run, and the stage is not done.
+            UserError: the user's mistake, unchanged.
+            RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
+        """
+        inputs = inputs | {"code": __version__}
+        record = self.manifest.find(name, inputs)
+        if record is not None:
+            return record.outputs
+        why = self.manifest.why(name, inputs)
+        if self._dry:
+            raise Pending(name, why)
+        say(f"{name}: {why}" if why != "not done yet" else name)
+        self.manifest.event("started", stage=name, why=why)
+        start = time.monotonic()
+        try:
+            done = work(self.directory / f"{name}-{fingerprint(inputs)[:8]}")
+        except UserError as error:
+            self.manifest.event("failed", stage=name, error=str(error))
+            raise
+        except Exception as error:
+            self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
+            cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
+            raise RunFailedError(
+                f"stage {name} failed: {cause} (run directory {self.directory}; the same command goes on from here)"
+            ) from error
+        seconds = time.monotonic() - start
+        self.manifest.record(name, inputs, done.outputs, rows=done.rows, seconds=seconds)
+        self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
+        rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
+        say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
+        return done.outputs
+
+
+@contextmanager
+def local_or_cluster(settings: RayConfig) -> Iterator[None]:
+    """Ray as the configuration says; one that runs already is used and left running."""
+    import ray
+    import ray.data
+
+    started = not ray.is_initialized()
+    if started:
+        try:
+            ray.init(
+                address=settings.address,
+                num_cpus=None if settings.address else settings.num_cpus,
+                logging_level=logging.WARNING,
+                include_dashboard=False,
+                configure_logging=False,
+            )
+        except ConnectionError as error:
+            raise RunFailedError(f"ray.address: {settings.address!r} does not answer ({error})") from error
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.verbose_progress = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def say(text: str) -> None:
+    """A line on the terminal, with the time."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

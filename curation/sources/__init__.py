@@ -1,0 +1,19 @@
+"""Input files: found and numbered, read in a fixed order, given row ids, and dealt into disjoint splits."""
+
+from curation.sources.files import SourceFile, check_unchanged, discover, require_columns
+from curation.sources.ids import check_unique, row_ids
+from curation.sources.readers import read_rows
+from curation.sources.splits import Assignment, Permutation, assign
+
+__all__ = [
+    "Assignment",
+    "Permutation",
+    "SourceFile",
+    "assign",
+    "check_unchanged",
+    "check_unique",
+    "discover",
+    "read_rows",
+    "require_columns",
+    "row_ids",
+]

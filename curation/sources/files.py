@@ -1,0 +1,140 @@
+"""The files of a source: found, described and numbered by first sight; a changed one is refused."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from curation.config import SourceConfig
+from curation.errors import SourceError
+from curation.sources import readers
+from curation.sources.paths import Found, find
+
+_ENDINGS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".lance": "lance",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One input file as it was when it was first seen."""
+
+    path: str
+    """A local path or a URL."""
+    format: str
+    index: int
+    """Its number in the source, which stands in the upper bits of its rows' ids."""
+    num_rows: int
+    size: int
+    """Bytes; 0 for a Lance table."""
+    modified: str
+    """Time of modification in nanoseconds, or an entity tag, or a Lance table's version."""
+    schema: dict[str, str]
+    """The type of each column, by name; ``text`` in CSV; ``json`` in JSONL, whose first records name the columns."""
+    marks: tuple[int, ...] = ()
+    """Where each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts, in bytes."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The file as a JSON object."""
+        return asdict(self) | {"marks": list(self.marks)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        return cls(**{**value, "marks": tuple(value["marks"])})
+
+
+def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
+    """The files of a source in the order of their numbers.
+
+    In folders and globs the files with an ending of the format count (``auto``: any known one). Files among ``known``
+    keep their numbers; new ones get the next, sorted among themselves. Rows of Parquet and Lance are counted by their
+    metadata, those of JSONL and CSV by reading through them.
+
+    Raises:
+        SourceError: nothing is there, an unknown format, a file that cannot be read, or no row at all.
+    """
+    found = _with_format(source, *find(source.path))
+    numbers = {file.path: file.index for file in known}
+    following = max(numbers.values(), default=-1) + 1
+    for file, _ in found:
+        if file.path not in numbers:
+            numbers[file.path] = following
+            following += 1
+    files = sorted((_describe(file, form, numbers[file.path]) for file, form in found), key=lambda file: file.index)
+    if not sum(file.num_rows for file in files):
+        raise SourceError(f"{source.path}: holds no rows; give a source that does")
+    return files
+
+
+def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> None:
+    """Refuse files of the run that changed or vanished since; new ones are welcome.
+
+    Raises:
+        SourceError: names the file and what changed.
+    """
+    current = {file.path: file for file in now}
+    for old in before:
+        new = current.get(old.path)
+        if new is None:
+            raise SourceError(f"{old.path}: was read when this run began and is gone; restore it, or start another run")
+        names = ("num_rows", "size", "modified", "schema", "format")
+        changes = [
+            f"{name} was {getattr(old, name)}, is {getattr(new, name)}"
+            for name in names
+            if getattr(old, name) != getattr(new, name)
+        ]
+        if changes:
+            raise SourceError(
+                f"{old.path}: changed since this run began ({'; '.join(changes)}); restore it, or start another run"
+            )
+
+
+def require_columns(files: Iterable[SourceFile], columns: Sequence[str]) -> None:
+    """See that every file has the columns.
+
+    Raises:
+        SourceError: names the file, the column and the columns that it has.
+    """
+    for file in files:
+        for column in columns:
+            if column not in file.schema:
+                has = ", ".join(file.schema) or "none"
+                raise SourceError(f"{file.path}: has no column {column!r} (it has: {has}); rename or add it")
+
+
+def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list[tuple[Found, str]]:
+    def ending(file: Found) -> str | None:
+        name = file.path.partition("?")[0] if "://" in file.path else file.path
+        return next((form for end, form in _ENDINGS.items() if name.rstrip("/").lower().endswith(end)), None)
+
+    endings = [(file, ending(file)) for file in found]
+    if source.format != "auto":
+        files = [file for file, form in endings if form == source.format] or found
+        return [(file, source.format) for file in files]
+    known = [(file, form) for file, form in endings if form is not None]
+    if not known:
+        what = "its ending is" if single else f"its {len(found)} files have endings that are"
+        raise SourceError(
+            f"{source.path}: unknown format: {what} none of {', '.join(_ENDINGS)}; "
+            "set format: parquet, jsonl, csv or lance"
+        )
+    return known
+
+
+def _describe(file: Found, form: str, index: int) -> SourceFile:
+    shape = readers.measure(file.path, form)
+    return SourceFile(
+        path=file.path,
+        format=form,
+        index=index,
+        num_rows=shape.num_rows,
+        size=0 if form == "lance" else file.size,
+        modified=shape.version or file.modified,
+        schema=shape.schema,
+        marks=shape.marks,
+    )

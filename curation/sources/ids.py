@@ -1,0 +1,62 @@
+"""Row ids: the file's number and the row in it, or the user's own unique integers."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from curation.errors import SourceError
+from curation.sources.files import SourceFile
+from curation.sources.readers import read_rows
+from curation.tables import FILE_SHIFT
+
+
+def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> npt.NDArray[np.int64]:
+    """The ids of the rows ``start`` to ``stop`` of a file, int64 [N].
+
+    Raises:
+        SourceError: a user's id that is null, no integer or negative.
+    """
+    if id_column is None:
+        return np.arange(start, stop, dtype=np.int64) + (file.index << FILE_SHIFT)
+    batches = read_rows(file, start, stop, [id_column])
+    return np.concatenate([_integers(file, batch.column(id_column), id_column) for batch in batches])
+
+
+def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
+    """See that every row has an id of its own, over all files of a source; reads the one column.
+
+    Raises:
+        SourceError: an id that stands twice, with an example.
+    """
+    seen = BitMap64()
+    for file in files:
+        for batch in read_rows(file, columns=[id_column]):
+            ids_N = _integers(file, batch.column(id_column), id_column)
+            ids = BitMap64(ids_N.astype(np.uint64))
+            if len(ids) != len(ids_N) or not ids.isdisjoint(seen):
+                unique, counts = np.unique(ids_N, return_counts=True)
+                twice = next(iter(ids & seen), None)
+                example = int(unique[counts > 1][0]) if twice is None else twice
+                raise SourceError(
+                    f"{file.path}: {id_column}: the id {example} stands on more than one row; "
+                    "make the ids unique, or leave id_column out"
+                )
+            seen |= ids
+
+
+def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray[np.int64]:
+    where = f"{file.path}: {id_column}"
+    if values.null_count:
+        raise SourceError(f"{where}: {values.null_count} rows have no id; fill them in, or leave id_column out")
+    if not (pa.types.is_integer(values.type) or file.format == "csv"):
+        raise SourceError(f"{where}: ids are {values.type}, not integers; give integers, or leave id_column out")
+    try:
+        ids_N: npt.NDArray[np.int64] = values.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{where}: {error}; give integers below 2**63, or leave id_column out") from error
+    if len(ids_N) and ids_N.min() < 0:
+        raise SourceError(f"{where}: the id {ids_N.min()} is negative; give ids from 0 on, or leave id_column out")
+    return ids_N

@@ -1,0 +1,112 @@
+"""Where input files lie: local paths and URLs, folders and globs, through pyarrow's filesystems or fsspec's."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from curation.errors import SourceError
+
+_WILD = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A file, or a ``.lance`` directory: its path or URL, size in bytes and what tells its versions apart."""
+
+    path: str
+    size: int
+    modified: str
+
+
+def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
+    """The filesystem of a path or URL, and the path on it.
+
+    Raises:
+        SourceError: a URL that neither pyarrow nor fsspec understands.
+    """
+    if "://" not in path:
+        return pafs.LocalFileSystem(), path
+    try:
+        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(path)
+        return found
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        import fsspec  # type: ignore[import-untyped]
+
+        try:
+            other, inner = fsspec.core.url_to_fs(path)
+        except (ValueError, ImportError) as error:
+            raise SourceError(f"{path}: neither pyarrow nor fsspec opens this URL ({error})") from error
+        return pafs.PyFileSystem(pafs.FSSpecHandler(other)), inner
+
+
+def find(path: str) -> tuple[list[Found], bool]:
+    """The visible files at a path, in a folder or behind a glob, sorted; and whether the path names one file itself.
+
+    A directory that ends in ``.lance`` counts as one file. Names that start with ``.`` or ``_`` are left out of folders
+    and globs.
+
+    Raises:
+        SourceError: nothing is there, or nothing matches.
+    """
+    base, _, query = path.partition("?") if "://" in path else (path, "", "")
+    query = f"?{query}" if query else ""
+    wild = _WILD.search(base)
+    if wild is None or "://" not in base:  # a local name may hold a bracket; a URL with one cannot be parsed
+        fs, root = filesystem(path)
+        kind = fs.get_file_info(root).type
+        if kind == pafs.FileType.File or (kind == pafs.FileType.Directory and base.rstrip("/").endswith(".lance")):
+            return [_describe(fs, fs.get_file_info(root), path)], True
+        if kind == pafs.FileType.Directory:
+            return _walk(fs, root, base, query, ".*"), False
+    if wild is None:
+        raise SourceError(f"{path}: there is no such file or folder; correct the path")
+    folder, _, pattern = base[: wild.start()].rpartition("/")
+    folder = folder or ("/" if base.startswith("/") else ".")
+    fs, root = filesystem(folder + query)
+    is_folder = fs.get_file_info(root).type == pafs.FileType.Directory
+    found = _walk(fs, root, folder, query, _expression(pattern + base[wild.start() :])) if is_folder else []
+    if not found:
+        raise SourceError(f"{path}: no file matches this pattern; correct it, or put the files there")
+    return found, False
+
+
+def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: str) -> list[Found]:
+    """The visible files under ``root`` whose path from there matches, named under ``shown``, sorted."""
+    found: dict[str, Found] = {}
+    for info in fs.get_file_info(pafs.FileSelector(root, recursive=True)):
+        inner = info.path.removeprefix(root).lstrip("/")
+        table = re.match(r"(?:.*?/)??[^/]*\.lance(?=/|$)", inner)
+        if table is not None:  # the files of a table are its own business
+            inner = table.group()
+        elif info.type != pafs.FileType.File:
+            continue
+        hidden = any(part.startswith((".", "_")) for part in inner.split("/"))
+        if inner not in found and not hidden and re.fullmatch(expression, inner):
+            found[inner] = _describe(fs, info, f"{shown.rstrip('/')}/{inner}{query}")
+    return [found[inner] for inner in sorted(found)]
+
+
+def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> Found:
+    return Found(path=path, size=info.size or 0, modified=_modified(fs, info))
+
+
+def _modified(fs: pafs.FileSystem, info: pafs.FileInfo) -> str:
+    if info.mtime_ns is not None:
+        return str(info.mtime_ns)
+    if not isinstance(fs, pafs.PyFileSystem):
+        return ""
+    known: dict[str, Any] = fs.handler.fs.info(info.path)
+    return next((str(known[key]) for key in ("ETag", "etag", "LastModified", "created") if key in known), "")
+
+
+def _expression(pattern: str) -> str:
+    """A glob as a regular expression: ``*`` and ``?`` stay within a folder, ``**/`` crosses folders."""
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
+    special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(
+        special.get(part) or (part.replace("[!", "[^", 1) if part.startswith("[") else re.escape(part))
+        for part in parts
+    )

@@ -1,0 +1,102 @@
+"""Disjoint splits of a source: a seeded permutation of its rows, cut into consecutive intervals.
+
+The permutation is a keyed bijection over [0, N) that needs no array of N: an unbalanced Feistel network over the next
+power of two, applied again where it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
+2002, cycle walking).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.config import SplitConfig
+from curation.errors import ConfigError, SourceError
+from curation.hashing import hash64
+
+_ROUNDS = 8
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Permutation:
+    """A bijection over [0, size) that ``seed`` chooses."""
+
+    size: int
+    seed: int
+
+    def __call__(self, positions_N: Int64s) -> Int64s:
+        """Where each position goes, int64 [N], each in [0, size)."""
+        moved_N = self._network(np.asarray(positions_N, dtype=np.int64))
+        while (outside := np.flatnonzero(moved_N >= self.size)).size:
+            moved_N[outside] = self._network(moved_N[outside])
+        return moved_N
+
+    def _network(self, positions_N: Int64s) -> Int64s:
+        bits = max((self.size - 1).bit_length(), 2)
+        low_bits = bits // 2
+        low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
+        low_N, high_N = positions_N & low_mask, positions_N >> low_bits
+        for turn in range(0, _ROUNDS, 2):
+            high_N = high_N ^ (self._mixed(low_N, turn) & high_mask)
+            low_N = low_N ^ (self._mixed(high_N, turn + 1) & low_mask)
+        return (high_N << low_bits) | low_N
+
+    def _mixed(self, half_N: Int64s, turn: int) -> Int64s:
+        # Half of a position is below 2**32, so the round stands above it.
+        mixed_N: Int64s = (hash64(half_N + (turn << 40), self.seed) >> np.uint64(1)).astype(np.int64)
+        return mixed_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """Which split each row of one source belongs to."""
+
+    counts: dict[str, int]
+    """Rows of each split, in the order of their intervals."""
+    permutation: Permutation
+
+    def split_of(self, positions_N: Int64s) -> Int64s:
+        """The place in ``counts`` of each position's split, int64 [N]; ``len(counts)`` for rows of no split."""
+        ends = np.cumsum(list(self.counts.values()))
+        place_N: Int64s = np.searchsorted(ends, self.permutation(positions_N), side="right")
+        return place_N
+
+
+def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Assignment:
+    """Deal the rows of one source to the ``splits`` that are taken from it.
+
+    Raises:
+        ConfigError: two splits take the rest.
+        SourceError: more rows are asked for than there are, or a split gets none.
+    """
+    rest = [name for name, split in splits.items() if split.rows is None and split.fraction is None]
+    if len(rest) > 1:
+        raise ConfigError(
+            f"splits.{rest[0]} and splits.{rest[1]} both take the rest of source {splits[rest[0]].source!r}; "
+            "give one of them rows or fraction"
+        )
+    counts = {name: _wanted(split, total_rows) for name, split in splits.items()}
+    asked = sum(counts.values())
+    told = ", ".join(f"{name} {number}" for name, number in counts.items() if name not in rest)
+    if asked > total_rows:
+        source = next(iter(splits.values())).source
+        raise SourceError(
+            f"splits ask for {asked} rows of source {source!r} ({told}), which has {total_rows}; ask for fewer"
+        )
+    counts |= dict.fromkeys(rest, total_rows - asked)
+    for name, number in counts.items():
+        if not number:
+            raise SourceError(
+                f"splits.{name}: gets none of the {total_rows} rows of source {splits[name].source!r}"
+                f"{f' ({told})' if name in rest and told else ''}; ask for fewer elsewhere or give more rows"
+            )
+    return Assignment(counts=counts, permutation=Permutation(size=total_rows, seed=seed))
+
+
+def _wanted(split: SplitConfig, total_rows: int) -> int:
+    if split.fraction is not None:
+        return int(Fraction(str(split.fraction)) * total_rows)  # the decimal that was written: 0.29 of 100 is 29
+    return split.rows or 0

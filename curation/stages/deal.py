@@ -1,0 +1,147 @@
+"""The tasks of the prepare stage: one chunk of one input file is dealt to the tables of the splits."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation import store, tables
+from curation.domains import Domain, get_domain
+from curation.errors import RowError
+from curation.sources import Assignment, SourceFile, read_rows, row_ids
+
+POOL, AUDIT = "pool", "audit"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One source and the splits that are taken from it."""
+
+    files: list[SourceFile]
+    id_column: str | None
+    assignment: Assignment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All that a task needs to know; pickled to every task."""
+
+    domain: str
+    sources: dict[str, Source]
+    uris: dict[str, str]
+    """The tables, by split, and the audit table's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Rows ``start`` to ``stop`` of a file, whose first row has the position ``offset`` in its source."""
+
+    source: str
+    file: int
+    start: int
+    stop: int
+    offset: int
+    targets: tuple[str, ...] = ()
+    """The tables to write."""
+
+
+def table_schema(domain: Domain, name: str) -> pa.Schema:
+    """The schema of a split's table, or of the audit table."""
+    return tables.AUDIT if name == AUDIT else tables.examples(domain.columns, gold=name != POOL)
+
+
+def targets(job: Job, source: Source) -> dict[str, int]:
+    """The tables that a source fills, and the place in its assignment of the split that each one holds."""
+    places = {name: place for place, name in enumerate(source.assignment.counts)}
+    return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
+
+
+def dealt(source: Source, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The row ids of a chunk and the places in the assignment of the rows' splits, both int64 [N]."""
+    positions_N = np.arange(chunk.offset + chunk.start, chunk.offset + chunk.stop, dtype=np.int64)
+    ids_N = row_ids(source.files[chunk.file], chunk.start, chunk.stop, source.id_column)
+    return ids_N, source.assignment.split_of(positions_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """What a raw row became."""
+
+    example: dict[str, Any] | None
+    gold: str | None
+    problem: str | None
+    gold_problem: str | None
+
+
+def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
+    """Write a chunk's rows to the tables of their splits; a row of ``store.WRITTEN`` a table."""
+    chunk = Chunk(**json.loads(str(item["chunk"][0])))
+    source, domain = job.sources[chunk.source], get_domain(job.domain)
+    ids_N, place_N = dealt(source, chunk)
+    places = targets(job, source)
+    wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
+    rows: dict[int, _Row] = {}
+    start = 0
+    for batch in read_rows(source.files[chunk.file], chunk.start, chunk.stop):
+        taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
+        raw = batch.take(pa.array(taken)).to_pylist()
+        rows |= {start + int(row): _read(domain, values) for row, values in zip(taken, raw, strict=True)}
+        start += batch.num_rows
+    written = [store.WRITTEN.empty_table()]
+    for name in chunk.targets:
+        taken = np.flatnonzero(place_N == places[name])
+        if len(taken):
+            table = _table(domain, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
+            written.append(store.write_fragment(table, job.uris[name], table.schema))
+    return pa.concat_tables(written)
+
+
+def _read(domain: Domain, raw: Mapping[str, Any]) -> _Row:
+    example, problem = _attempt(domain.read, raw)
+    if example is not None and (problem := _misfit(example, domain.columns)):
+        example = None
+    gold, gold_problem = _attempt(domain.gold, raw) if example is not None else (None, None)
+    if gold_problem is None and (gold_problem := _misfit({"gold": gold}, pa.schema([tables.GOLD]))):
+        gold = None
+    return _Row(example=example, gold=gold, problem=problem, gold_problem=gold_problem)
+
+
+def _attempt(function: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> tuple[T | None, str | None]:
+    """The result, or None and what went wrong; a domain is users' code, so anything may come out of it."""
+    try:
+        return function(raw), None
+    except RowError as error:
+        return None, str(error)
+    except (Exception, SystemExit) as error:
+        return None, f"domain_failed: {type(error).__name__}: {error}"
+
+
+def _misfit(values: Mapping[str, Any], columns: pa.Schema) -> str | None:
+    """Why values do not fit the columns that they are meant for, if they do not."""
+    for field in columns:
+        try:
+            pa.scalar(values[field.name], field.type)
+        except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+            return f"bad_value: {field.name} is no {field.type}: {error}"
+    return None
+
+
+def _table(domain: Domain, name: str, ids: list[int], rows: list[_Row]) -> pa.Table:
+    """The rows of a split, or of the audit table, under its schema."""
+    schema = table_schema(domain, name)
+    if name == AUDIT:
+        return pa.table({"row_id": ids, "gold": [row.gold for row in rows]}, schema=schema)
+    nothing: dict[str, Any] = dict.fromkeys(domain.columns.names)
+    values = []
+    for row_id, row in zip(ids, rows, strict=True):
+        problem = row.problem
+        if name != POOL and problem is None and row.gold is None:
+            problem = row.gold_problem or "no_gold: the row has no gold label"
+        gold = {"gold": row.gold} if name != POOL else {}
+        values.append({**(nothing if problem else row.example or nothing), **gold, "row_id": row_id, "error": problem})
+    return pa.Table.from_pylist(values, schema=schema)

@@ -1,0 +1,213 @@
+"""The prepare stage: input files become the tables of the splits, every row once, bad rows as error rows.
+
+A task reads one chunk of one file and writes a fragment a split; all source files are read once, whatever the number of
+splits. Tables keep the order of the files. What is committed is not written again; a table that does not consist of
+whole chunks of its split, because files came or a setting changed since, is begun anew.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import lance
+import numpy as np
+import ray.data
+import ray.exceptions
+from pyroaring import BitMap64
+
+from curation import store
+from curation.config import RunConfig
+from curation.domains import Domain, get_domain
+from curation.errors import CommitError, CurationError, RowError, RunFailedError, SourceError
+from curation.hashing import derive
+from curation.refs import TableRef
+from curation.sources import SourceFile, assign, check_unique, require_columns
+from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
+from curation.stages.overlap import refuse_overlap
+
+MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
+NUM_CHUNKS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCounts:
+    """What became of the rows of a split: ``errors`` are its error rows by kind (audit: rows without gold)."""
+
+    rows: int
+    errors: dict[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRefs:
+    """The tables of the splits (``audit`` where it is kept) and their counts, by name."""
+
+    tables: dict[str, TableRef]
+    counts: dict[str, SplitCounts]
+
+    def to_json(self) -> dict[str, Any]:
+        """The references and counts as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        return cls(
+            tables={name: TableRef.from_json(ref) for name, ref in value["tables"].items()},
+            counts={
+                name: SplitCounts(rows=item["rows"], errors=item["errors"]) for name, item in value["counts"].items()
+            },
+        )
+
+
+def prepare(
+    config: RunConfig,
+    directory: Path,
+    files: Mapping[str, Sequence[SourceFile]],
+    *,
+    chunk_rows: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PreparedRefs:
+    """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
+
+    ``progress`` is told rows done and rows in all. ``chunk_rows`` is the unit of work and of commit; unset, a 32nd of
+    all rows, at most 50,000.
+
+    Raises:
+        SourceError: a column is missing, ids repeat, a split has no (healthy) row, splits share an example.
+        ConfigError: two splits take the rest of a source.
+        CommitError: the store refused, or rows in and rows out differ.
+        RunFailedError: Ray gave up.
+    """
+    domain, splits = get_domain(config.domain), config.splits.named()
+    names = [*splits, *([AUDIT] if config.splits.audit else [])]
+    sources = dict.fromkeys(split.source for split in splits.values())
+    job = Job(
+        domain=config.domain,
+        sources={name: _source(config, name, files[name], domain) for name in sources},
+        uris={name: str(directory / f"{name}.lance") for name in names},
+    )
+    expected = {name: rows for source in job.sources.values() for name, rows in source.assignment.counts.items()}
+    if AUDIT in names:
+        expected[AUDIT] = expected[POOL]
+    for name, uri in job.uris.items():
+        store.create(uri, table_schema(domain, name))
+    chunks, num_done = _left(job, domain, list(_chunks(job, chunk_rows)))
+
+    def committed(rows: int) -> None:
+        if progress is not None:
+            progress(num_done + rows, sum(expected.values()))
+
+    committed(0)
+    try:
+        if chunks:
+            store.commit_stream(_written(job, chunks), seconds=config.commit_seconds, on_commit=committed)
+        refs = {name: store.latest(uri) for name, uri in job.uris.items()}
+        counts = {name: _count(ref, name) for name, ref in refs.items()}
+        _check(refs, counts, expected)
+        refuse_overlap({name: refs[name] for name in splits}, config.domain, last=POOL)
+    except ray.exceptions.RayError as error:
+        raise _cause(error) from error
+    return PreparedRefs(tables=refs, counts=counts)
+
+
+def _source(config: RunConfig, name: str, files: Sequence[SourceFile], domain: Domain) -> Source:
+    id_column = config.sources[name].id_column
+    require_columns(files, [*domain.required, *([id_column] if id_column else [])])
+    splits = {split: value for split, value in config.splits.named().items() if value.source == name}
+    total_rows = sum(file.num_rows for file in files)
+    assignment = assign(total_rows, splits, derive(config.seed, f"splits:{name}"))
+    if id_column is not None:
+        check_unique(files, id_column)
+    return Source(files=sorted(files, key=lambda file: file.index), id_column=id_column, assignment=assignment)
+
+
+def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
+    if chunk_rows is None:
+        total = sum(file.num_rows for source in job.sources.values() for file in source.files)
+        chunk_rows = min(MAX_CHUNK_ROWS, max(MIN_CHUNK_ROWS, -(-total // NUM_CHUNKS)))
+    for name, source in job.sources.items():
+        offset = 0
+        for place, file in enumerate(source.files):
+            for start in range(0, file.num_rows, chunk_rows):
+                stop = min(start + chunk_rows, file.num_rows)
+                yield Chunk(source=name, file=place, start=start, stop=stop, offset=offset)
+            offset += file.num_rows
+
+
+def _left(job: Job, domain: Domain, chunks: list[Chunk]) -> tuple[list[Chunk], int]:
+    """The chunks with the tables that each still has to fill, and how many rows are committed."""
+    done = {name: store.committed_ids(uri) for name, uri in job.uris.items()}
+    filled: dict[str, set[int]] = {name: set() for name in job.uris}
+    if any(done.values()):
+        found = dict.fromkeys(job.uris, 0)
+        for number, chunk in enumerate(chunks):
+            source = job.sources[chunk.source]
+            ids_N, place_N = dealt(source, chunk)
+            for name, place in targets(job, source).items():
+                ids = BitMap64(ids_N[place_N == place].astype(np.uint64))
+                if ids.issubset(done[name]):
+                    filled[name].add(number)
+                    found[name] += len(ids)
+        for name, uri in job.uris.items():
+            if found[name] != len(done[name]):
+                # Older versions stay readable: the mode adds a version without rows.
+                lance.write_dataset(table_schema(domain, name).empty_table(), uri, mode="overwrite")
+                done[name], filled[name] = BitMap64(), set()
+    left = []
+    for number, chunk in enumerate(chunks):
+        missing = tuple(name for name in targets(job, job.sources[chunk.source]) if number not in filled[name])
+        if missing:
+            left.append(replace(chunk, targets=missing))
+    return left, sum(len(ids) for ids in done.values())
+
+
+def _written(job: Job, chunks: list[Chunk]) -> ray.data.Dataset:
+    """The lazily written chunks, one block an item; outputs, hence the tables' rows, come in the chunks' order."""
+    context = ray.data.DataContext.get_current().copy()
+    context.execution_options.preserve_order = True
+    items: list[Any] = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
+    with ray.data.DataContext.current(context):
+        return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+            partial(deal, job=job), batch_size=1
+        )
+
+
+def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expected: Mapping[str, int]) -> None:
+    for name, ref in refs.items():
+        rows, errors = counts[name].rows, counts[name].errors
+        if rows != expected[name]:
+            raise CommitError(f"{ref.uri}: {expected[name]} rows in, {rows} rows out")
+        if name != AUDIT and sum(errors.values()) == rows:
+            kind, number = next(iter(errors.items()))
+            raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); mend them")
+
+
+def _count(ref: TableRef, name: str) -> SplitCounts:
+    rows, errors = 0, Counter[str]()
+    column = "gold" if name == AUDIT else "error"
+    for batch in store.open_table(ref).scanner(columns=[column]).to_batches():
+        rows += batch.num_rows
+        values = batch.column(column)
+        if name == AUDIT:
+            errors.update({"no_gold": values.null_count} if values.null_count else {})
+        else:
+            errors.update(RowError(text).kind for text in values.drop_null().to_pylist())
+    return SplitCounts(rows=rows, errors=dict(errors.most_common()))
+
+
+def _cause(error: BaseException) -> CurationError:
+    """Our own error that ended a task, else that the stage failed."""
+    inner: BaseException | None = error
+    while inner is not None:
+        for candidate in (inner, getattr(inner, "cause", None)):
+            if isinstance(candidate, SourceError):
+                return SourceError(str(candidate))
+        inner = inner.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return RunFailedError(
+        f"prepare failed: {lines[-1].strip() if lines else type(error).__name__}; run the same command"
+    )

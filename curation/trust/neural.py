@@ -1,0 +1,244 @@
+"""The neural trust function (paper, section "Neural Trust Functions"): a residual MLP over the teacher's hidden states.
+
+Left open by the paper and chosen here: a linear projection of the input to the width; a block is
+``x + drop_path(dropout(SwiGLU(RMSNorm(x))))`` with matrices without bias; stochastic depth per row, at rates that grow
+linearly over the blocks to the last one's (Huang et al. 2016); PyTorch's own initialisation. Ours, and to be switched
+off: standardised inputs. Ours, and off by default: several states side by side as one input.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.utils.dlpack import from_dlpack
+
+from curation.config import TrustConfig
+from curation.errors import ModelError, SourceError
+from curation.refs import TrustRef, directory_digest
+from curation.tables import state_column
+from curation.trust import Scores
+
+WEIGHTS, DESCRIPTION = "trust.safetensors", "trust.json"
+NORM_EPS = 1e-6
+SCORE_ROWS = 4096
+"""Rows of one forward pass when scoring."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """The shape of a network; ``TrustConfig`` documents the fields that it shares."""
+
+    input_size: int
+    """Sum of the sizes of the states that it reads."""
+    width: int
+    depth: int
+    expansion: float
+    dropout: float
+    stochastic_depth: float
+    standardise: bool
+
+    @classmethod
+    def of(cls, config: TrustConfig, input_size: int) -> Self:
+        """The architecture that a configuration asks for."""
+        shared = set(cls.__dataclass_fields__) - {"input_size"}
+        return cls(input_size=input_size, **config.model_dump(include=shared))
+
+
+class Block(nn.Module):
+    """``dropout(SwiGLU(RMSNorm(x)))``, the branch of one residual block, [N, W] -> [N, W]."""
+
+    def __init__(self, width: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.w1 = nn.Linear(width, inner, bias=False)
+        self.w3 = nn.Linear(width, inner, bias=False)
+        self.w2 = nn.Linear(inner, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_NW: Tensor) -> Tensor:
+        """The branch's output, [N, W]."""
+        x_NW = self.norm(x_NW)
+        y_NW: Tensor = self.dropout(self.w2(nn.functional.silu(self.w1(x_NW)) * self.w3(x_NW)))
+        return y_NW
+
+
+class NeuralTrustNet(nn.Module):
+    """Hidden states [N, D] to logits [N]; the sigmoid of a logit is the trust score."""
+
+    mean_D: Tensor
+    scale_D: Tensor
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.architecture = architecture
+        size, width, depth = architecture.input_size, architecture.width, architecture.depth
+        if architecture.standardise:
+            self.register_buffer("mean_D", torch.zeros(size))
+            self.register_buffer("scale_D", torch.ones(size))
+        self.input = nn.Linear(size, width)
+        inner = max(1, round(architecture.expansion * width))
+        self.blocks = nn.ModuleList(Block(width, inner, architecture.dropout) for _ in range(depth))
+        self.norm = nn.RMSNorm(width, eps=NORM_EPS)
+        self.head = nn.Linear(width, 1)
+
+    def forward(self, hidden_ND: Tensor) -> Tensor:
+        """The logit of each row, [N]; states may come in any floating type."""
+        hidden_ND = hidden_ND.to(self.head.weight.dtype)
+        if self.architecture.standardise:
+            hidden_ND = (hidden_ND - self.mean_D) / self.scale_D
+        x_NW = self.input(hidden_ND)
+        for index, block in enumerate(self.blocks, start=1):
+            rate = self.architecture.stochastic_depth * index / len(self.blocks)
+            x_NW = x_NW + drop_path(block(x_NW), rate, training=self.training)
+        logit_N: Tensor = self.head(self.norm(x_NW)).squeeze(-1)
+        return logit_N
+
+
+def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
+    """Zero whole rows with probability ``rate``, the others scaled so that the expectation stays, [N, W]."""
+    if not training or rate == 0:
+        return x_NW
+    kept_N1 = torch.rand(len(x_NW), 1, device=x_NW.device) >= rate
+    return x_NW * kept_N1 / (1 - rate)
+
+
+class NeuralTrust:
+    """A fitted neural trust function; raw score: the logit, trust: its sigmoid."""
+
+    name = "neural"
+
+    def __init__(self, net: NeuralTrustNet, states: Sequence[str], fit: Mapping[str, Any]) -> None:
+        self.net = net.eval()
+        self.states = tuple(states)
+        self.fit = fit
+        """What it was fitted on and how that went, as JSON."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the states, in the order in which they form the input."""
+        return tuple(state_column(state) for state in self.states)
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The logit of each row, float32 [N]; NaN where a state is null.
+
+        Raises:
+            SourceError: a state column is missing, or the states have another size than those it was fitted on.
+        """
+        states = read_states(labels, self.features)
+        size = self.net.architecture.input_size
+        if states.size != size:
+            raise SourceError(
+                f"{', '.join(self.features)}: {states.size} numbers a row, the trust function was fitted on {size}; "
+                "score the labels of the teacher that it was fitted for"
+            )
+        raw_N = np.empty(labels.num_rows, dtype=np.float32)
+        device = self.net.head.weight.device
+        with torch.inference_mode():
+            for start, hidden_ND in states.batches(SCORE_ROWS):
+                raw_N[start : start + len(hidden_ND)] = self.net(hidden_ND.to(device)).cpu().numpy()
+        raw_N[states.missing_N] = np.nan
+        return raw_N
+
+    def to_trust(self, raw_N: Scores) -> Scores:
+        """The sigmoid of logits, float32 [N]."""
+        trust_N: Scores = torch.sigmoid(torch.tensor(raw_N)).numpy()
+        return trust_N
+
+    def score(self, labels: pa.RecordBatch) -> Scores:
+        """The trust score of each row, float32 [N]; NaN where a state is null."""
+        return self.to_trust(self.raw_score(labels))
+
+    def save(self, directory: Path) -> TrustRef:
+        """Write weights and description into ``directory``, made where missing."""
+        directory.mkdir(parents=True, exist_ok=True)
+        weights = {name: tensor.cpu().contiguous() for name, tensor in self.net.state_dict().items()}
+        safetensors.torch.save_file(weights, directory / WEIGHTS)
+        description = {"architecture": asdict(self.net.architecture), "states": self.states, "fit": self.fit}
+        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        return pin(directory)
+
+    @classmethod
+    def load(cls, ref: TrustRef, *, device: str = "cpu") -> Self:
+        """The trust function that ``ref`` pins.
+
+        Raises:
+            ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
+        """
+        directory = Path(ref.uri)
+        if (found := pin(directory).digest) != ref.digest:
+            raise ModelError(f"trust function {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+        try:
+            description = json.loads((directory / DESCRIPTION).read_text())
+            net = NeuralTrustNet(Architecture(**description["architecture"]))
+            net.load_state_dict(safetensors.torch.load_file(directory / WEIGHTS))
+            return cls(net.to(device), description["states"], description["fit"])
+        except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+            raise ModelError(f"trust function {ref.uri}: not one that this version saved ({error})") from error
+
+
+def pin(directory: Path) -> TrustRef:
+    """The reference to a saved trust function.
+
+    Raises:
+        ModelError: one of its two files is missing.
+    """
+    for name in (WEIGHTS, DESCRIPTION):
+        if not (directory / name).is_file():
+            raise ModelError(f"trust function {directory}: has no {name}; give a directory that a fit saved")
+    return TrustRef(uri=str(directory.resolve()), digest=directory_digest(directory))
+
+
+@dataclass(frozen=True, kw_only=True)
+class States:
+    """Hidden states of N rows, as views of Arrow's memory."""
+
+    columns: tuple[Tensor, ...]
+    """[N, D] a column, in the stored type; the numbers of a missing row are undefined."""
+    missing_N: npt.NDArray[np.bool_]
+    """One of the row's states is null."""
+
+    @property
+    def size(self) -> int:
+        """Numbers a row, over all columns."""
+        return sum(column.shape[1] for column in self.columns)
+
+    def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
+        """The first row's index and the states [num_rows, D] of consecutive batches, columns side by side."""
+        for start in range(0, len(self.missing_N), num_rows):
+            parts = [column[start : start + num_rows] for column in self.columns]
+            yield start, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
+    """The ``fixed_size_list`` columns of a batch without a copy.
+
+    Raises:
+        SourceError: a column is missing or no fixed-size list of floating-point numbers.
+    """
+    missing_N = np.zeros(labels.num_rows, dtype=np.bool_)
+    views = []
+    for name in columns:
+        if name not in labels.schema.names:
+            raise SourceError(f"labels: column {name} is missing; add its state to teacher.states")
+        array = labels.column(name)
+        if not pa.types.is_fixed_size_list(array.type) or not pa.types.is_floating(array.type.value_type):
+            raise SourceError(f"labels: column {name} is {array.type}, not a fixed-size list of floating-point numbers")
+        size, values = array.type.list_size, array.values
+        # ``values`` ignores the slice and holds a slot for null rows too; without its validity bitmap DLPack takes it.
+        offset = values.offset + array.offset * size
+        flat = pa.Array.from_buffers(values.type, len(array) * size, [None, values.buffers()[1]], offset=offset)
+        views.append(from_dlpack(flat).reshape(len(array), size))
+        missing_N |= array.is_null().to_numpy(zero_copy_only=False)
+        if values.null_count:
+            slots = values.slice(array.offset * size, len(array) * size).is_null().to_numpy(zero_copy_only=False)
+            missing_N |= slots.reshape(len(array), size).any(axis=1)
+    return States(columns=tuple(views), missing_N=missing_N)

@@ -1,0 +1,241 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chess
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import ray
+
+from curation import store
+from curation.config import RunConfig
+from curation.domains.chess import Chess
+from curation.errors import ConfigError, SourceError
+from curation.refs import TableRef
+from curation.sources import check_unchanged, discover
+from curation.stages.prepare import PreparedRefs, prepare
+
+NUM_ROWS = 240
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray() -> Iterator[None]:
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def puzzles() -> list[dict[str, Any]]:
+    """Positions of random games, each with the two moves that follow; no position stands there twice."""
+    rng = np.random.default_rng(0)
+    rows: dict[str, dict[str, Any]] = {}
+    while len(rows) < NUM_ROWS + 40:
+        board = chess.Board()
+        for _ in range(int(rng.integers(4, 40))):
+            moves = list(board.legal_moves)
+            if not moves:
+                break
+            board.push(moves[rng.integers(len(moves))])
+        fen, line = board.fen(), []
+        while len(line) < 2 and (moves := list(board.legal_moves)):
+            line.append(moves[rng.integers(len(moves))].uci())
+            board.push_uci(line[-1])
+        if len(line) == 2:
+            row = {"fen": fen, "moves": " ".join(line), "rating": int(rng.integers(600, 2_400))}
+            rows[Chess().read(row)["fen"]] = row
+    return list(rows.values())
+
+
+def config(splits: dict[str, Any], **sources: dict[str, Any]) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "name": "test",
+            "seed": 3,
+            "sources": sources,
+            "splits": splits,
+            "teacher": {"backend": "scripted"},
+            "selection": {"budget": {"n": 1}, "arms": ["naive"]},
+        }
+    )
+
+
+SPLITS = {
+    "adapt": {"from": "all", "rows": 20},
+    "source": {"from": "all", "rows": 60},
+    "calibration": {"from": "all", "fraction": 0.125},
+    "test": {"from": "all", "rows": 30},
+    "pool": {"from": "all"},
+    "audit": True,
+}
+COUNTS = {"adapt": 20, "source": 60, "calibration": 30, "test": 30, "pool": 100, "audit": 100}
+
+
+def run(settings: RunConfig, directory: Path, **options: Any) -> PreparedRefs:
+    files = {name: discover(source) for name, source in settings.sources.items()}
+    return prepare(settings, directory, files, chunk_rows=50, **options)
+
+
+def content(ref: TableRef) -> list[dict[str, Any]]:
+    return store.read(ref).to_pylist()
+
+
+def write_parts(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    """The rows in three files of three formats, in the order of their names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows[:110]), folder / "a.parquet", row_group_size=40)
+    (folder / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[110:180]))
+    lance.write_dataset(pa.Table.from_pylist(rows[180:]), str(folder / "c.lance"))
+    return folder
+
+
+def test_every_row_once_in_its_split(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    rows = puzzles[:NUM_ROWS]
+    folder = write_parts(tmp_path / "in", rows)
+    told: list[tuple[int, int]] = []
+    settings = config(SPLITS, all={"path": f"file://{folder}"})
+    refs = run(settings, tmp_path / "out", progress=lambda done, total: told.append((done, total)))
+    assert {name: counts.rows for name, counts in refs.counts.items()} == COUNTS
+    assert all(not counts.errors for counts in refs.counts.values())
+    assert told[0] == (0, 340) and told[-1] == (340, 340)
+    assert PreparedRefs.from_json(json.loads(json.dumps(refs.to_json()))) == refs
+
+    starts = {0: 0, 1: 110, 2: 180}
+    seen = []
+    for name, ref in refs.tables.items():
+        table = content(ref)
+        assert [row["row_id"] for row in table] == sorted(row["row_id"] for row in table)
+        for row in table:
+            raw = rows[starts[row["row_id"] >> 40] + (row["row_id"] & (1 << 40) - 1)]
+            wanted = {"row_id": row["row_id"], **Chess().read(raw), "gold": Chess().gold(raw), "error": None}
+            if name == "pool":
+                del wanted["gold"]
+            assert row == ({key: wanted[key] for key in ("row_id", "gold")} if name == "audit" else wanted)
+        if name != "audit":
+            seen += [row["row_id"] for row in table]
+    assert len(seen) == len(set(seen)) == NUM_ROWS
+    assert [row["row_id"] for row in content(refs.tables["audit"])] == [
+        row["row_id"] for row in content(refs.tables["pool"])
+    ]
+
+    assert run(settings, tmp_path / "out") == refs  # nothing to do: no new version
+    again = run(settings, tmp_path / "other")
+    assert all(content(again.tables[name]) == content(ref) for name, ref in refs.tables.items())
+
+    write_more = pa.Table.from_pylist(puzzles[NUM_ROWS:])
+    pq.write_table(write_more, folder / "aa.parquet")  # other splits now: the tables are begun anew
+    before = discover(settings.sources["all"])[:1]
+    files = {"all": discover(settings.sources["all"], before)}
+    check_unchanged(before, files["all"])
+    grown = prepare(settings, tmp_path / "out", files, chunk_rows=50)
+    assert grown.counts["pool"].rows == 240 + 40 - 20 - 60 - 35 - 30
+    assert content(refs.tables["pool"]) == content(again.tables["pool"])  # the pinned version still reads
+
+
+def test_what_is_committed_is_not_written_again(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    settings = config(SPLITS, all={"path": str(write_parts(tmp_path / "in", puzzles[:NUM_ROWS]))})
+    whole = run(settings, tmp_path / "out")
+    fragments = {}
+    for name, number in (("pool", 2), ("test", 0)):  # as if the run had ended after some commits
+        uri = whole.tables[name].uri
+        fragments[name] = [fragment.metadata for fragment in lance.dataset(uri).get_fragments()][:number]
+        kept = lance.LanceOperation.Overwrite(lance.dataset(uri).schema, fragments[name])
+        lance.LanceDataset.commit(uri, kept)
+    told: list[tuple[int, int]] = []
+    again = run(settings, tmp_path / "out", progress=lambda done, total: told.append((done, total)))
+    assert 0 < told[0][0] < told[-1][0] == 340
+    assert again.counts == whole.counts
+    assert [row["row_id"] for row in content(again.tables["pool"])] == [
+        row["row_id"] for row in content(whole.tables["pool"])
+    ]
+    assert again.tables["source"] == whole.tables["source"]
+    first = lance.dataset(again.tables["pool"].uri).get_fragments()[0].data_files()
+    assert [file.path for file in first] == [file.path for file in fragments["pool"][0].data_files()]
+
+
+def test_bad_rows_are_error_rows(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    good = puzzles[:60]
+    bad = [
+        {**good[0], "fen": "no board"},
+        {**good[1], "fen": None},
+        {**good[2], "moves": None},
+        {**good[3], "moves": "a1a1 a2a3"},
+        {**puzzles[70], "moves": puzzles[70]["moves"].split()[0] + " h1h1"},  # gold alone is bad
+        {**puzzles[71], "moves": puzzles[71]["moves"].split()[0]},  # no gold
+        {**good[4], "rating": "high"},
+        {**good[5], "rating": 10**12},
+    ]
+    for part, rows in (("labelled", good[:30]), ("pool", good[30:])):
+        lines = [json.dumps(row) for row in [*rows[:10], *bad, *rows[10:]]]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines))
+    for row in bad[4:6]:  # healthy in the pool, so they must not stand in both splits
+        text = (tmp_path / "labelled.jsonl").read_text()
+        other = json.dumps({**puzzles[80 + bad.index(row)], "moves": "e2e4 e7e5"})
+        assert json.dumps(row) in text and other
+    settings = config(
+        {"source": {"from": "one"}, "pool": {"from": "two"}, "audit": True},
+        one={"path": str(tmp_path / "labelled.jsonl")},
+        two={"path": str(tmp_path / "pool.jsonl")},
+    )
+    refs = run(settings, tmp_path / "out")
+    common = {"null_field": 2, "bad_fen": 1, "bad_rating": 1, "bad_value": 1}
+    assert refs.counts["source"].rows == refs.counts["pool"].rows == refs.counts["audit"].rows == 38
+    assert refs.counts["source"].errors == {**common, "illegal_move": 2, "no_gold": 1}
+    assert refs.counts["pool"].errors == {**common, "illegal_move": 1}
+    assert refs.counts["audit"].errors == {"no_gold": 8}
+    failed = [row for row in content(refs.tables["source"]) if row["error"]]
+    assert [row["row_id"] for row in failed] == list(range(10, 18))
+    assert all(row["fen"] is row["rating"] is row["gold"] is None for row in failed)
+
+
+def test_the_same_example_in_two_splits_is_refused(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    parts = {"one": puzzles[:30], "two": puzzles[30:60], "three": [{**puzzles[40], "rating": 1}, *puzzles[60:90]]}
+    for name, rows in parts.items():
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    sources = {name: {"path": str(tmp_path / f"{name}.parquet")} for name in parts}
+    with pytest.raises(SourceError, match=r"splits test and pool share 1 examples: .* row 10 of .* row 0 of .*fen"):
+        run(
+            config({"source": {"from": "one"}, "test": {"from": "two"}, "pool": {"from": "three"}}, **sources),
+            tmp_path / "a",
+        )
+    with pytest.raises(SourceError, match=r"splits source and test share 1 examples"):
+        run(
+            config({"source": {"from": "three"}, "test": {"from": "two"}, "pool": {"from": "one"}}, **sources),
+            tmp_path / "b",
+        )
+
+
+def test_own_ids(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    rows = [{**row, "id": 1_000 - index} for index, row in enumerate(puzzles[:70])]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    settings = config(
+        {"source": {"from": "x", "rows": 30}, "pool": {"from": "x"}},
+        x={"path": str(tmp_path / "x.parquet"), "id_column": "id"},
+    )
+    refs = run(settings, tmp_path / "out")
+    for ref in refs.tables.values():
+        for row in content(ref):
+            assert row["fen"] == Chess().read(rows[1_000 - row["row_id"]])["fen"]
+    assert run(settings, tmp_path / "out") == refs
+
+
+def test_mistakes_of_the_user(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in puzzles[:20]))
+    source = {"x": {"path": str(path)}}
+    with pytest.raises(ConfigError, match="both take the rest"):
+        run(config({"source": {"from": "x"}, "pool": {"from": "x"}}, **source), tmp_path / "a")
+    with pytest.raises(SourceError, match="ask for 25 rows"):
+        run(config({"source": {"from": "x", "rows": 25}, "pool": {"from": "x"}}, **source), tmp_path / "b")
+    settings = config({"source": {"from": "x", "rows": 5}, "pool": {"from": "x"}}, **source)
+    files = {"x": discover(settings.sources["x"])}
+    path.write_text(path.read_text().replace('"moves"', "moves"))
+    with pytest.raises(SourceError, match=r"^\S+x\.jsonl: record 1 is no JSON"):  # found in a task
+        prepare(settings, tmp_path / "c", files)
+    path.write_text("".join(json.dumps({"fen": "x", "moves": "x"}) + "\n" for _ in range(9)))
+    with pytest.raises(SourceError, match=r"none of its 5 rows is usable \(5 of them bad_fen\)"):
+        run(settings, tmp_path / "d")

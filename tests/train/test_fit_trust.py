@@ -1,0 +1,231 @@
+"""Fitting the neural trust function: loss, weights, stopping, shards, resuming; and a fit by two Ray workers."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from curation.config import TrustConfig
+from curation.domains import get_domain
+from curation.errors import DegenerateSourceError, RunFailedError
+from curation.hashing import hash_unit
+from curation.refs import TableRef, TrustRef
+from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
+from train.trust import fit_trust, read_rows
+from train.trust_loop import Rows, Shard, class_weights, fit_arrays, moments, shard_loss
+
+SMALL = TrustConfig(width=32, depth=2, learning_rate=3e-3, batch_size=64, max_epochs=12, patience=3, max_failures=0)
+
+
+def with_(config: TrustConfig, **changes: object) -> TrustConfig:
+    return config.model_copy(update=changes)
+
+
+def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
+    """A quarter of the rows is right, where a curved function of the state is large."""
+    rng = np.random.default_rng(seed)
+    hidden_ND = (rng.standard_normal((num_rows, size)) * rng.uniform(0.1, 20, size) + 5).astype(np.float16)
+    unit_ND = (hidden_ND - hidden_ND.mean(0)) / hidden_ND.astype(np.float32).std(0)
+    value_N = unit_ND[:, 0] + unit_ND[:, 1] * unit_ND[:, 2]
+    return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), rng.random(num_rows) < 0.2)
+
+
+def logits(net: NeuralTrustNet, rows: Rows) -> np.ndarray:
+    with torch.no_grad():
+        return net(torch.from_numpy(rows.hidden_ND)).numpy()
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.5, 1.0])
+def test_class_weights_in_closed_form(strength: float) -> None:
+    correct_N = np.array([True] * 2 + [False] * 8)
+    wrong, right = class_weights(correct_N, strength)
+    assert wrong == pytest.approx((10 / 16) ** strength) and right == pytest.approx((10 / 4) ** strength)
+    if strength == 1.0:
+        assert 8 * wrong == pytest.approx(2 * right)
+
+
+def test_loss_is_the_weighted_cross_entropy() -> None:
+    rng = np.random.default_rng(0)
+    logit_N, correct_N = rng.standard_normal(20), rng.random(20) < 0.3
+    p_N = 1 / (1 + np.exp(-logit_N))
+    expected = np.where(correct_N, -3 * np.log(p_N), -0.7 * np.log(1 - p_N)).mean()
+    loss = shard_loss(torch.tensor(logit_N), torch.tensor(correct_N).double(), (0.7, 3.0), batch_size=20, num_shards=1)
+    assert loss.item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("num_rows", [17, 2, 1])
+def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
+    rows = Rows(*(array[:num_rows] for array in separable(size=8)))
+    torch.manual_seed(0)
+    net = NeuralTrustNet(Architecture.of(with_(SMALL, dropout=0.0, stochastic_depth=0.0), 8)).double()
+
+    def gradient(num_shards: int) -> torch.Tensor:
+        gradients = []
+        for rank in range(num_shards):
+            net.zero_grad()
+            own = slice(rank, None, num_shards)
+            correct_N = torch.from_numpy(rows.correct_N[own]).double()
+            logit_N = net(torch.from_numpy(rows.hidden_ND[own]))
+            shard_loss(logit_N, correct_N, (0.6, 2.0), batch_size=num_rows, num_shards=num_shards).backward()
+            gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]))
+        return torch.stack(gradients).mean(0)
+
+    for num_shards in (2, 3):
+        torch.testing.assert_close(gradient(num_shards), gradient(1), rtol=1e-10, atol=1e-12)
+
+
+def test_moments_are_those_of_the_fit_rows() -> None:
+    rows = separable(num_rows=9000)
+    rows.hidden_ND[:, 3] = 7
+    fit_F = np.flatnonzero(~rows.validation_N)
+    mean_D, scale_D = moments(rows.hidden_ND, fit_F)
+    wide_ND = rows.hidden_ND[fit_F].astype(np.float64)
+    np.testing.assert_allclose(mean_D, wide_ND.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(np.delete(scale_D, 3), np.delete(wide_ND.std(0), 3), rtol=1e-6)
+    assert scale_D[3] == 1
+
+
+def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
+    rows = separable()
+    net, record = fit_arrays(rows, SMALL, seed=0)
+    held_out = separable(seed=0)
+    auc = roc_auc_score(rows.correct_N[rows.validation_N], logits(net, held_out)[rows.validation_N])
+    assert auc > 0.95
+    assert auc == pytest.approx(max(record.validation_aucs), abs=1e-6)
+    assert record.best_epoch == 1 + int(np.argmax(record.validation_aucs))
+    assert record.losses[-1] < 0.7 * record.losses[0]
+    assert (record.num_fit, record.num_validation) == (int((~rows.validation_N).sum()), int(rows.validation_N.sum()))
+    assert not net.training and record.seconds > 0
+    plain, _ = fit_arrays(rows, with_(SMALL, standardise=False, max_epochs=1), seed=0)
+    assert "mean_D" not in plain.state_dict() and "mean_D" in net.state_dict()
+
+
+def test_patience_stops_and_none_runs_all_epochs() -> None:
+    rng = np.random.default_rng(0)
+    noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, rng.random(400) < 0.3)
+    config = with_(SMALL, max_epochs=40, patience=2)
+    stopped = fit_arrays(noise, config, seed=0).record
+    assert len(stopped.losses) == stopped.best_epoch + 2 < 40
+    whole_net, whole = fit_arrays(noise, with_(config, max_epochs=6, patience=None), seed=0)
+    assert len(whole.losses) == whole.best_epoch == 6
+    last = roc_auc_score(noise.correct_N[noise.validation_N], logits(whole_net, noise)[noise.validation_N])
+    assert last == pytest.approx(whole.validation_aucs[-1], abs=1e-6)
+
+
+def test_a_seed_defines_the_fit() -> None:
+    rows, config = separable(500), with_(SMALL, max_epochs=3)
+    (first, record), (second, again), (other, _) = (fit_arrays(rows, config, seed=seed) for seed in (1, 1, 2))
+    assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
+    assert np.array_equal(logits(first, rows), logits(second, rows))
+    assert not np.array_equal(logits(first, rows), logits(other, rows))
+
+
+def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    class Dying(Shard):
+        """Keeps a checkpoint an epoch in a directory; dies after the second of a first life."""
+
+        def __init__(self, lives: int) -> None:
+            self.lives = lives
+
+        def keep(self, write: Callable[[Path], None]) -> None:
+            write(tmp_path)
+            if self.lives == 1 and len(json.loads((tmp_path / "fit.json").read_text())["losses"]) == 2:
+                raise Killed
+
+        def restore(self, read: Callable[[Path], None]) -> None:
+            if (tmp_path / "fit.json").exists():
+                read(tmp_path)
+
+    rows, config = separable(500), with_(SMALL, max_epochs=5, patience=5)
+    straight, record = fit_arrays(rows, config, seed=1)
+    with pytest.raises(Killed):
+        fit_arrays(rows, config, seed=1, shard=Dying(lives=1))
+    resumed, again = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
+    assert again.losses == record.losses and again.validation_aucs == record.validation_aucs
+    assert np.array_equal(logits(resumed, rows), logits(straight, rows))
+    finished, _ = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
+    assert np.array_equal(logits(finished, rows), logits(straight, rows))
+
+
+def test_a_fit_that_diverges_says_so() -> None:
+    rows = separable(200)
+    rows.hidden_ND[0] = np.inf
+    with pytest.raises(RunFailedError, match="epoch 1: the loss is nan"):
+        fit_arrays(rows, with_(SMALL, standardise=False), seed=0)
+
+
+def tables(path: Path, rows: Rows, *, states: tuple[str, ...] = ("output_last",)) -> tuple[TableRef, TableRef]:
+    """A labels table in shuffled order, two fragments, and its gold labels; one row in error, one without a state."""
+    order_N = np.random.default_rng(5).permutation(len(rows.correct_N))
+    parts = np.array_split(rows.hidden_ND, len(states), axis=1)
+    columns = {
+        "row_id": pa.array(order_N),
+        "label": pa.array(["e2e4" if rows.correct_N[i] else "d2d4" for i in order_N]),
+        "error": pa.array(["poison: x" if i == 0 else None for i in order_N], pa.string()),
+    }
+    for state, part_ND in zip(states, parts, strict=True):
+        values = [None if i == 1 else part_ND[i] for i in order_N]
+        columns[f"state_{state}"] = pa.array(values, pa.list_(pa.float16(), part_ND.shape[1]))
+    labels = lance.write_dataset(pa.table(columns), path / "labels.lance", max_rows_per_file=len(order_N) // 2 + 1)
+    ids = np.arange(2, len(order_N) + 3)  # one gold label without a weak one; row 0 and 1 lack one as well
+    gold = lance.write_dataset(pa.table({"row_id": ids, "gold": ["e2e4"] * len(ids)}), path / "gold.lance")
+    refs = (("labels.lance", labels.version), ("gold.lance", gold.version))
+    labels_ref, gold_ref = (TableRef(uri=str(path / name), version=version) for name, version in refs)
+    return labels_ref, gold_ref
+
+
+def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
+    rows = separable(300)
+    config = with_(SMALL, states=("prompt_last", "output_last"))
+    labels, gold = tables(tmp_path, rows, states=config.states)
+    gold = TableRef(uri=gold.uri, version=gold.version)
+    read = read_rows(labels, gold, get_domain("chess"), config, seed=3)
+    np.testing.assert_array_equal(read.hidden_ND, rows.hidden_ND[2:])
+    np.testing.assert_array_equal(read.correct_N, rows.correct_N[2:])
+    np.testing.assert_array_equal(read.validation_N, hash_unit(np.arange(2, 300), 3) < config.validation_fraction)
+    assert read.hidden_ND.dtype == np.float16
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_source_that_teaches_nothing_is_refused(right: bool, tmp_path: Path) -> None:
+    rows = separable(100)
+    labels, gold = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
+    with pytest.raises(DegenerateSourceError, match=r"trust: (\d+) of \d+ weak labels are right in the fit part"):
+        fit_trust(labels, gold, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
+    only_fit = rows._replace(correct_N=np.where(hash_unit(np.arange(100), 0) < 0.2, False, rows.correct_N))
+    (tmp_path / "other").mkdir()
+    labels, gold = tables(tmp_path / "other", only_fit)
+    with pytest.raises(DegenerateSourceError, match=r"0 of \d+ weak labels are right in the validation part"):
+        fit_trust(labels, gold, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
+    empty = lance.write_dataset(pa.table({"row_id": [10**9], "gold": ["e2e4"]}), tmp_path / "empty.lance")
+    with pytest.raises(DegenerateSourceError, match="0 of 0 weak labels"):
+        nothing = TableRef(uri=str(tmp_path / "empty.lance"), version=empty.version)
+        fit_trust(labels, nothing, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
+
+
+def test_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: Path) -> None:
+    rows = separable(1500)
+    labels, gold = tables(tmp_path, rows)
+    config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_epochs=3, patience=None)
+    read = read_rows(labels, gold, get_domain("chess"), config, seed=3)
+    expected, expected_record = fit_arrays(read, config, seed=3)
+    for num_workers in (1, 2):
+        output = tmp_path / f"trust-{num_workers}"
+        workers = with_(config, num_workers=num_workers)
+        ref = fit_trust(labels, gold, get_domain("chess"), workers, seed=3, output=output)
+        assert isinstance(ref, TrustRef) and ref.uri == str(output)
+        trust = NeuralTrust.load(ref)
+        np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(trust.fit["losses"], expected_record.losses, rtol=1e-4)
+        assert trust.fit["num_fit"] + trust.fit["num_validation"] == 1498 and trust.fit["seed"] == 3
+        assert trust.fit["labels"] == labels.to_json() and trust.fit["best_epoch"] == 3
+        assert not list(tmp_path.glob("*.ray"))

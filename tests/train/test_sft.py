@@ -1,0 +1,178 @@
+"""Fine-tuning: which tokens count, what the loss is, what is saved; and a student trained by two Ray workers."""
+
+import shutil
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+import torch
+
+from curation.config import SftConfig
+from curation.errors import ConfigError, RunFailedError, SourceError
+from curation.models import create, load_model, load_tokenizer
+from curation.refs import ModelRef, TableRef
+from train.sft import IGNORED, Pair, accumulation_steps, collate, completion_loss, fine_tune, tokenize
+from train.student import read_pairs, train_student
+
+WORDS = tuple("abcdefgh")
+SHAPE = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 32,
+    "max_position_embeddings": 64,
+}
+SCRATCH = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=4, learning_rate=1e-2, epochs=6)
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> ModelRef:
+    return create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern="[a-h]", seed=0)
+
+
+def copies(num_rows: int) -> list[Pair]:
+    """The last letter of the prompt is to be repeated."""
+    rng = np.random.default_rng(0)
+    prompts = ["".join(rng.choice(list(WORDS), size=rng.integers(2, 6))) for _ in range(num_rows)]
+    return [Pair(prompt, prompt[-1]) for prompt in prompts]
+
+
+def test_labels_cover_the_completion_and_the_end_token_only(base: ModelRef) -> None:
+    tokenizer = load_tokenizer(base)
+    rows = tokenize(tokenizer, [Pair("abc", "d"), Pair("a", "ef")], max_length=8).rows
+    a, b, c, d, e, f = tokenizer.convert_tokens_to_ids(list("abcdef"))
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    batch = collate(rows, pad)
+    assert batch["input_ids"].tolist() == [[a, b, c, d, end], [a, e, f, end, pad]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
+    assert batch["labels"].tolist() == [[IGNORED] * 3 + [d, end], [IGNORED, e, f, end, IGNORED]]
+    longer = collate(rows[:1], pad)
+    assert longer["logits_to_keep"] == 3 and longer["labels"].tolist() == [[IGNORED, d, end]]
+
+
+def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -> None:
+    tokenizer, model = load_tokenizer(base), load_model(base)
+    pairs = [Pair("abcde", "fg"), Pair("ab", "c"), Pair("hgf", "edc")]
+    batch = collate(tokenize(tokenizer, pairs, max_length=16).rows, tokenizer.pad_token_id)
+    labels = batch.pop("labels")
+    loss = completion_loss(model(**batch).logits, labels)
+    full = completion_loss(model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits, labels)
+    terms = []
+    for pair in pairs:
+        prompt = tokenizer.convert_tokens_to_ids(list(pair.prompt))
+        answer = [*tokenizer.convert_tokens_to_ids(list(pair.completion)), tokenizer.eos_token_id]
+        logprobs = model(torch.tensor([prompt + answer])).logits[0].double().log_softmax(-1)
+        terms += [-logprobs[len(prompt) - 1 + index, token].item() for index, token in enumerate(answer)]
+    assert loss.item() == pytest.approx(np.mean(terms), abs=1e-5)
+    assert full.item() == pytest.approx(np.mean(terms), abs=1e-5)
+    assert completion_loss(model(**batch).logits, labels, 18).item() == pytest.approx(np.sum(terms) / 18, abs=1e-5)
+
+
+def test_full_weights_learn_and_a_second_run_gives_the_same(base: ModelRef, tmp_path: Path) -> None:
+    first = fine_tune(base, copies(200), SCRATCH, seed=1, output=tmp_path / "first")
+    second = fine_tune(base, copies(200), SCRATCH, seed=1, output=tmp_path / "second")
+    assert first.num_rows == 200 and first.num_dropped == 0
+    assert first.losses == second.losses and first.losses[-1] < 0.5 * first.losses[0]
+    weights = [load_model(result.model).state_dict() for result in (first, second)]
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "first", "second"]
+
+
+def test_accumulated_micro_batches_equal_one_batch(base: ModelRef, tmp_path: Path) -> None:
+    whole = SCRATCH.model_copy(update={"micro_batch_size": 8, "epochs": 1})
+    parts = SCRATCH.model_copy(update={"micro_batch_size": 2, "epochs": 1})
+    weights = [
+        load_model(fine_tune(base, copies(8), config, seed=0, output=tmp_path / name).model).state_dict()
+        for name, config in (("whole", whole), ("parts", parts))
+    ]
+    assert all(torch.allclose(weights[0][key], weights[1][key], atol=1e-5) for key in weights[0])
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint(base: ModelRef, tmp_path: Path) -> None:
+    config = SCRATCH.model_copy(update={"epochs": 4})
+
+    class Killed(Exception):
+        pass
+
+    def dying_loss(*args: object, calls: list[int] = []) -> torch.Tensor:  # noqa: B006
+        calls.append(1)
+        if len(calls) > 150:
+            raise Killed
+        return completion_loss(*args)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("train.sft.completion_loss", dying_loss)
+        fine_tune(base, copies(200), config, seed=1, output=tmp_path / "killed")
+    assert list((tmp_path / "killed.partial" / "checkpoints").glob("checkpoint-*"))
+    resumed = fine_tune(base, copies(200), config, seed=1, output=tmp_path / "killed")
+    straight = fine_tune(base, copies(200), config, seed=1, output=tmp_path / "straight")
+    weights = [load_model(result.model).state_dict() for result in (resumed, straight)]
+    assert all(torch.allclose(weights[0][key], weights[1][key], atol=1e-5) for key in weights[0])
+
+
+def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef, tmp_path: Path) -> None:
+    config = SftConfig(global_batch_size=8, learning_rate=1e-2, epochs=2)
+    first = fine_tune(base, copies(40), config, seed=0, output=tmp_path / "first").model
+    assert first == ModelRef(base=base.base, revision=base.revision, adapter=str(tmp_path / "first"))
+    assert not (tmp_path / "first" / "model.safetensors").exists()
+    second = fine_tune(first, copies(40), config, seed=0, output=tmp_path / "second").model
+    assert second.base == str(tmp_path / "second" / "base")
+    ids = torch.tensor([[3, 4, 5]])
+    logits = [load_model(ref)(ids).logits for ref in (base, first, ModelRef(base=second.base), second)]
+    assert torch.allclose(logits[1], logits[2], atol=1e-5)
+    assert not torch.allclose(logits[0], logits[1], atol=1e-2) and not torch.allclose(logits[2], logits[3], atol=1e-2)
+
+
+def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [*copies(16), Pair("abcdefgh" * 4, "a")]
+    config = SCRATCH.model_copy(update={"max_length": 16, "epochs": 1})
+    result = fine_tune(base, pairs, config, seed=0, output=tmp_path / "out")
+    assert (result.num_rows, result.num_dropped) == (16, 1)
+    assert "1 of 17 rows exceed 16 tokens" in caplog.text
+    with pytest.raises(SourceError, match="all 1 rows exceed max_length 16"):
+        fine_tune(base, pairs[-1:], config, seed=0, output=tmp_path / "none")
+    with pytest.raises(SourceError, match="no rows"):
+        fine_tune(base, [], config, seed=0, output=tmp_path / "none")
+
+
+def test_batch_sizes_that_do_not_divide_are_refused() -> None:
+    assert accumulation_steps(SftConfig(), 2) == 16
+    with pytest.raises(
+        ConfigError, match="global_batch_size: 128 is no multiple of micro_batch_size 128 x num_workers 2"
+    ):
+        accumulation_steps(SftConfig(preset="scratch"), 2)
+
+
+def table(path: Path, pairs: list[Pair]) -> TableRef:
+    order = np.random.default_rng(0).permutation(len(pairs))
+    data = pa.table(
+        {
+            "row_id": pa.array(order, pa.int64()),
+            "prompt": pa.array([pairs[i].prompt for i in order], pa.string()),
+            "completion": pa.array([pairs[i].completion for i in order], pa.string()),
+        }
+    )
+    return TableRef(uri=str(path), version=lance.write_dataset(data, path).version)
+
+
+def test_two_workers_train_what_one_process_trains(base: ModelRef, tmp_path: Path) -> None:
+    pairs = copies(40)
+    rows = table(tmp_path / "rows.lance", pairs)
+    assert read_pairs(rows) == pairs
+    config = SCRATCH.model_copy(update={"num_workers": 2, "epochs": 2, "max_failures": 0})
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        student = train_student(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
+        shutil.rmtree(base.base)
+        with pytest.raises(RunFailedError, match="student naive: training failed"):
+            train_student(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
+    finally:
+        ray.shutdown()
+    assert set(load_model(student).state_dict()) and not list(tmp_path.glob("student.*"))
+    with pytest.raises(SourceError, match="no rows"):
+        train_student(base, table(tmp_path / "empty.lance", []), config, seed=3, output=tmp_path / "x", name="none")

@@ -1,0 +1,1 @@
+"""Training: refs in, refs out."""

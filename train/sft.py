@@ -1,0 +1,342 @@
+"""Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one process or one of several.
+
+Loss on the completion's tokens and the end token only, the mean over all of a global batch (paper, App. "Training
+Details"). Not given in the paper and chosen here: rows of like length share a batch. Batches are padded on the right,
+where causal attention never looks, and logits are computed from the end of the batch's shortest prompt on.
+
+Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
+"""
+
+import logging
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import torch
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils.logging import disable_progress_bar
+
+from curation.config import SftConfig
+from curation.errors import ConfigError, ModelError, SourceError
+from curation.models import load_model, load_tokenizer, resolve
+from curation.refs import ModelRef, fingerprint
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+IGNORED = -100
+CHECKPOINT_SHARE = 0.25
+"""A checkpoint after this share of the steps: what a killed worker loses at most."""
+LOGGING_SHARE = 0.02
+"""A loss is logged after this share of the steps."""
+
+
+class Pair(NamedTuple):
+    """A prompt and the completion to learn."""
+
+    prompt: str
+    completion: str
+
+
+class Row(TypedDict):
+    """A pair as token ids: ``num_prompt`` leading ids are the prompt's, the rest the completion's and the end token."""
+
+    input_ids: list[int]
+    num_prompt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenized:
+    """Pairs as token ids."""
+
+    rows: list[Row]
+    num_dropped: int
+    """Pairs longer than the limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SftResult:
+    """A trained model and how it came about."""
+
+    model: ModelRef
+    num_rows: int
+    num_dropped: int
+    losses: tuple[float, ...]
+    """The mean loss a logging interval, natural log a token."""
+    seconds: float
+
+
+def tokenize(tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int) -> Tokenized:
+    """Token ids of each pair that has at most ``max_length`` of them; others are counted.
+
+    Special tokens that the tokenizer puts before a text belong to the prompt; those it puts after one are left out.
+
+    Raises:
+        ModelError: a tokenizer without an end token.
+    """
+    end = tokenizer.eos_token_id
+    if end is None:
+        raise ModelError(f"tokenizer {tokenizer.name_or_path!r} has no end token; set eos_token in its configuration")
+    if not pairs:
+        return Tokenized(rows=[], num_dropped=0)
+    prompts = tokenizer([pair.prompt for pair in pairs])["input_ids"]
+    completions = tokenizer([pair.completion for pair in pairs], add_special_tokens=False)["input_ids"]
+    rows: list[Row] = []
+    for prompt, completion in zip(prompts, completions, strict=True):
+        while prompt and prompt[-1] == end:
+            prompt.pop()
+        rows.append({"input_ids": [*prompt, *completion, end], "num_prompt": len(prompt)})
+    kept = [row for row in rows if len(row["input_ids"]) <= max_length]
+    return Tokenized(rows=kept, num_dropped=len(rows) - len(kept))
+
+
+def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
+    """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K].
+
+    Labels are the ids at the last K positions, ``IGNORED`` outside the completion; the position before the first
+    completion of the batch is the first of them, since its logits predict that completion's first token.
+    """
+    width = max(len(row["input_ids"]) for row in rows)
+    first = max(min(row["num_prompt"] for row in rows) - 1, 0)
+    ids_BT = torch.full((len(rows), width), pad)
+    mask_BT = torch.zeros_like(ids_BT)
+    labels_BT = torch.full_like(ids_BT, IGNORED)
+    for index, row in enumerate(rows):
+        ids, start = torch.tensor(row["input_ids"]), row["num_prompt"]
+        ids_BT[index, : len(ids)] = ids
+        mask_BT[index, : len(ids)] = 1
+        labels_BT[index, start : len(ids)] = ids[start:]
+    return {
+        "input_ids": ids_BT,
+        "attention_mask": mask_BT,
+        "labels": labels_BT[:, first:],
+        "logits_to_keep": width - first,
+    }
+
+
+def completion_loss(
+    logits_BTV: torch.Tensor, labels_BK: torch.Tensor, num_tokens: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """Cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number), a scalar.
+
+    Models that ignore ``logits_to_keep`` give logits of all positions; the last K are used in any case.
+    """
+    logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
+    total = torch.nn.functional.cross_entropy(
+        logits_BKV[:, :-1].flatten(0, 1), labels_BK[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    return total / (num_tokens if num_tokens is not None else (labels_BK[:, 1:] != IGNORED).sum())
+
+
+def accumulation_steps(config: SftConfig, num_workers: int) -> int:
+    """How many micro-batches of each worker make up the global batch.
+
+    Raises:
+        ConfigError: the global batch is no multiple of micro-batch times workers.
+    """
+    together = config.micro_batch_size * num_workers
+    if config.global_batch_size % together:
+        raise ConfigError(
+            f"global_batch_size: {config.global_batch_size} is no multiple of "
+            f"micro_batch_size {config.micro_batch_size} x num_workers {num_workers}; change one of the three"
+        )
+    return config.global_batch_size // together
+
+
+def fine_tune(base: ModelRef, pairs: Sequence[Pair], config: SftConfig, *, seed: int, output: Path) -> SftResult:
+    """Fine-tune ``base`` and save the result to ``output`` in one step: an adapter (LoRA) or a full model.
+
+    Under ``torch.distributed`` every worker calls it with the same arguments and gets the same result, the first one
+    saves. A run of the same arguments that was killed goes on from its last checkpoint in ``<output>.partial``. An
+    adapter of ``base`` is merged first; a LoRA result then has the merged model in ``<output>/base``.
+
+    Raises:
+        SourceError: no pairs, or none within ``max_length``.
+        ConfigError: batch sizes that do not divide.
+        ModelError: a base that does not load.
+    """
+    if not pairs:
+        raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
+    start = time.monotonic()
+    set_seed(seed)
+    disable_progress_bar()
+    tokenizer = load_tokenizer(base)
+    data = tokenize(tokenizer, pairs, config.max_length)
+    if data.num_dropped:
+        log.warning("%s: %d of %d rows exceed %d tokens", output.name, data.num_dropped, len(pairs), config.max_length)
+    if not data.rows:
+        raise SourceError(f"{output.name}: all {len(pairs)} rows exceed max_length {config.max_length}; raise it")
+    partial = output.with_name(f"{output.name}.partial")
+    args = _arguments(config, num_rows=len(data.rows), seed=seed, work=partial / "checkpoints")
+    stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
+    if args.process_index == 0:
+        _prepare(partial, stamp)
+    model = _trainable(load_model(base), config)
+    progress = _Progress(output.name, len(data.rows) * config.num_epochs(len(data.rows)))
+    trainer = Trainer(
+        model=model,
+        args=args,
+        data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
+        train_dataset=data.rows,
+        compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
+            outputs.logits, labels, num_items_in_batch
+        ),
+        callbacks=[progress],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.accelerator.wait_for_everyone()
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if _exists(args.output_dir) else None)
+    if trainer.is_world_process_zero():
+        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, base, config, partial / "result")
+        shutil.rmtree(output, ignore_errors=True)
+        (partial / "result").rename(output)
+        shutil.rmtree(partial)
+    trainer.accelerator.wait_for_everyone()
+    losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    return SftResult(
+        model=result_ref(base, config, output),
+        num_rows=len(data.rows),
+        num_dropped=data.num_dropped,
+        losses=losses,
+        seconds=time.monotonic() - start,
+    )
+
+
+def result_ref(base: ModelRef, config: SftConfig, output: Path) -> ModelRef:
+    """The reference to what :func:`fine_tune` saved to ``output``."""
+    if config.lora is None:
+        return resolve(str(output))
+    if base.adapter is None:
+        return ModelRef(base=base.base, revision=base.revision, adapter=str(output))
+    return resolve(str(output / "base"), adapter=str(output))
+
+
+def _exists(path: str | None) -> bool:
+    return path is not None and Path(path).is_dir()
+
+
+def _prepare(partial: Path, stamp: str) -> None:
+    """Keep the checkpoints in ``partial`` if they are of this very run, else start it anew."""
+    stamp_file = partial / "stamp"
+    if not stamp_file.is_file() or stamp_file.read_text() != stamp:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        stamp_file.write_text(stamp)
+
+
+def _arguments(config: SftConfig, *, num_rows: int, seed: int, work: Path) -> TrainingArguments:
+    use_gpu = config.gpus_per_worker > 0
+    num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    accumulation = accumulation_steps(config, num_workers)
+    num_epochs = config.num_epochs(num_rows)
+    num_steps = math.ceil(num_rows / config.global_batch_size) * num_epochs
+    return TrainingArguments(
+        output_dir=str(work),
+        use_cpu=not use_gpu,
+        per_device_train_batch_size=config.micro_batch_size,
+        gradient_accumulation_steps=accumulation,
+        num_train_epochs=num_epochs,
+        learning_rate=config.learning_rate,
+        adam_beta1=config.adam_betas[0],
+        adam_beta2=config.adam_betas[1],
+        weight_decay=config.weight_decay,
+        lr_scheduler_type=config.schedule,
+        warmup_steps=math.ceil(config.warmup_ratio * num_steps),
+        max_grad_norm=config.max_grad_norm,
+        gradient_checkpointing=config.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        train_sampling_strategy="group_by_length",
+        ddp_find_unused_parameters=False,
+        dataloader_pin_memory=use_gpu,
+        remove_unused_columns=False,
+        save_strategy="steps",
+        save_steps=CHECKPOINT_SHARE,
+        save_total_limit=1,
+        logging_steps=LOGGING_SHARE,
+        report_to="none",
+        disable_tqdm=True,
+        log_level="error",
+        seed=seed,
+        data_seed=seed,
+    )
+
+
+def _trainable(model: "PreTrainedModel", config: SftConfig) -> Any:
+    """The model to train: as it is, or with a fresh adapter on all its linear layers."""
+    model.config.use_cache = False  # also keeps transformers from warning of it under gradient checkpointing
+    if config.lora is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    adapter = LoraConfig(
+        r=config.lora.rank,
+        lora_alpha=config.lora.alpha,
+        lora_dropout=config.lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, adapter)
+
+
+def _save(model: Any, tokenizer: "PreTrainedTokenizerBase", base: ModelRef, config: SftConfig, path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    model.config.use_cache = True
+    model.save_pretrained(path)
+    if config.lora is None:
+        tokenizer.save_pretrained(path)
+    elif base.adapter is not None:
+        merged = load_model(base)
+        merged.save_pretrained(path / "base")
+        tokenizer.save_pretrained(path / "base")
+
+
+class _Progress(TrainerCallback):
+    """Logs loss, rows/s and the seconds left at each logging interval."""
+
+    def __init__(self, name: str, num_rows: int) -> None:
+        self._name = name
+        self._num_rows = num_rows
+        self._start = 0.0
+        self._first_step = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._start, self._first_step = time.monotonic(), state.global_step
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        num_steps = state.global_step - self._first_step
+        if not state.is_world_process_zero or not logs or "loss" not in logs or not num_steps:
+            return
+        seconds_a_step = (time.monotonic() - self._start) / num_steps
+        log.info(
+            "%s: step %d of %d, loss %.3f, %.0f rows/s, %.0f s left",
+            self._name,
+            state.global_step,
+            state.max_steps,
+            logs["loss"],
+            self._num_rows / state.max_steps / seconds_a_step,
+            seconds_a_step * (state.max_steps - state.global_step),
+        )

@@ -1,0 +1,102 @@
+"""Train a student on a selection through Ray Train, refs in and refs out; a teacher's format adaptation is the same.
+
+A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
+all of them share. Rows are read in the order of their ids, so that a seed defines the run.
+"""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lance
+import ray.train
+import ray.train.torch
+import torch
+from ray.train.v2.api.exceptions import TrainingFailedError
+
+from curation.config import SftConfig
+from curation.errors import RunFailedError, SourceError
+from curation.refs import ModelRef, TableRef
+from train.sft import Pair, accumulation_steps, fine_tune, result_ref
+
+HEALTH_CHECK_SECONDS = "0.2"
+"""Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
+
+log = logging.getLogger(__name__)
+
+
+def train_student(base: ModelRef, rows: TableRef, config: SftConfig, *, seed: int, output: Path, name: str) -> ModelRef:
+    """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
+
+    Raises:
+        SourceError: a table without rows.
+        ConfigError: batch sizes that do not divide.
+        RunFailedError: the training failed more than ``config.max_failures`` times; the same call goes on.
+    """
+    accumulation_steps(config, config.num_workers)
+    if not lance.dataset(rows.uri, version=rows.version).count_rows():
+        raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
+    output = output.resolve()
+    storage = output.with_name(f"{output.name}.ray")
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
+    trainer = ray.train.torch.TorchTrainer(
+        _train,
+        train_loop_config={
+            "base": base.to_json(),
+            "rows": rows.to_json(),
+            "config": config.model_dump(mode="json"),
+            "seed": seed,
+            "output": str(output),
+        },
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=config.num_workers,
+            use_gpu=config.gpus_per_worker > 0,
+            resources_per_worker={"CPU": config.cpus_per_worker, "GPU": config.gpus_per_worker},
+        ),
+        run_config=ray.train.RunConfig(
+            name=name,
+            storage_path=str(storage),
+            failure_config=ray.train.FailureConfig(max_failures=config.max_failures),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        cause = str(error).strip().splitlines()[-1]
+        raise RunFailedError(
+            f"student {name}: training failed: {cause}; the same command goes on from {output.parent}"
+        ) from error
+    shutil.rmtree(storage, ignore_errors=True)
+    return result_ref(base, config, output)
+
+
+def read_pairs(rows: TableRef) -> list[Pair]:
+    """The pairs of a table, in the order of ``row_id``."""
+    columns = ["row_id", "prompt", "completion"]
+    table = lance.dataset(rows.uri, version=rows.version).to_table(columns=columns).sort_by("row_id")
+    return [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
+
+
+def _train(task: dict[str, Any]) -> None:
+    """What each worker runs."""
+    config = SftConfig.model_validate(task["config"])
+    torch.set_num_threads(config.cpus_per_worker)
+    logging.getLogger("train").setLevel(logging.INFO)
+    result = fine_tune(
+        ModelRef.from_json(task["base"]),
+        read_pairs(TableRef.from_json(task["rows"])),
+        config,
+        seed=task["seed"],
+        output=Path(task["output"]),
+    )
+    if ray.train.get_context().get_world_rank() == 0:
+        log.info(
+            "%s: %d rows in %.0f s, %d too long, loss %.3f",
+            Path(task["output"]).name,
+            result.num_rows,
+            result.seconds,
+            result.num_dropped,
+            result.losses[-1],
+        )

@@ -1,0 +1,188 @@
+"""Fit the neural trust function through Ray Train, refs in and a ref out; ``train.trust_loop`` is the loop itself.
+
+A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
+all of them share.
+"""
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import ray
+import ray.train
+import ray.train.torch
+import torch
+from ray.train.v2.api.exceptions import TrainingFailedError
+from torch import Tensor, nn
+
+from curation import store
+from curation.config import TrustConfig
+from curation.domains import Domain
+from curation.domains.grading import grade
+from curation.errors import DegenerateSourceError, RunFailedError
+from curation.hashing import hash_unit
+from curation.refs import TableRef, TrustRef, fingerprint
+from curation.tables import state_column
+from curation.trust.neural import NeuralTrust, pin, read_states
+from train.trust_loop import Floats, Rows, Shard, fit_arrays
+
+HEALTH_CHECK_SECONDS = "0.2"
+"""Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
+CHECKPOINT_SECONDS = 60.0
+"""A fit that lasts longer is checkpointed at the end of the first epoch past every such span."""
+
+log = logging.getLogger(__name__)
+
+
+def fit_trust(
+    labels: TableRef,
+    gold: TableRef,
+    domain: Domain,
+    config: TrustConfig,
+    *,
+    seed: int,
+    output: Path,
+    name: str = "trust",
+) -> TrustRef:
+    """Fit on the labelled rows that have a gold label and save to ``output``; the rest of a seeded split validates.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
+        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call goes on.
+    """
+    rows = read_rows(labels, gold, domain, config, seed=seed)
+    _refuse_degenerate(rows, name)
+    output = output.resolve()
+    storage = output.with_name(f"{output.name}.ray")
+    origin = {
+        "labels": labels.to_json(),
+        "gold": gold.to_json(),
+        "config": config.model_dump(mode="json"),
+        "seed": seed,
+    }
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
+    shared = ray.put(tuple(rows))  # one copy a node, which its workers map
+    trainer = ray.train.torch.TorchTrainer(
+        _train,
+        train_loop_config={"rows": [shared], "origin": origin, "output": str(output)},
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=config.num_workers,
+            use_gpu=config.gpus_per_worker > 0,
+            resources_per_worker={"CPU": config.cpus_per_worker, "GPU": config.gpus_per_worker},
+        ),
+        run_config=ray.train.RunConfig(
+            name=f"{name}-{fingerprint(origin)}",  # a checkpoint of other rows or settings is not taken up
+            storage_path=str(storage),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1),
+            failure_config=ray.train.FailureConfig(max_failures=config.max_failures),
+        ),
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        cause = str(error).strip().splitlines()[-1]
+        raise RunFailedError(f"{name}: the fit failed: {cause}; the same command goes on from {storage}") from error
+    shutil.rmtree(storage, ignore_errors=True)
+    return pin(output)
+
+
+def read_rows(labels: TableRef, gold: TableRef, domain: Domain, config: TrustConfig, *, seed: int) -> Rows:
+    """The rows of ``labels`` that are graded and have all states, batch by batch into one array."""
+    graded = grade(labels, gold, domain)
+    columns = [state_column(state) for state in config.states]
+    hidden_ND: Floats | None = None
+    present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
+    dataset = store.open_table(labels)
+    for batch in dataset.scanner(columns=["row_id", *columns], filter="error IS NULL").to_batches():
+        states = read_states(batch, columns)
+        row_ids_B = batch.column("row_id").to_numpy()
+        places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
+        known_B = np.searchsorted(graded.row_ids_N, row_ids_B, side="right") > places_B
+        use_B = known_B & ~states.missing_N
+        hidden_BD = torch.cat(states.columns, dim=1).numpy()
+        if hidden_ND is None:
+            hidden_ND = np.empty((len(graded.row_ids_N), states.size), dtype=hidden_BD.dtype)
+        hidden_ND[places_B[use_B]] = hidden_BD[use_B]
+        present_N[places_B[use_B]] = True
+    if hidden_ND is None:
+        hidden_ND = np.empty((0, 0), dtype=np.float16)
+    row_ids_N = graded.row_ids_N[present_N]
+    return Rows(
+        hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
+        correct_N=graded.correct_N[present_N],
+        validation_N=hash_unit(row_ids_N, seed) < config.validation_fraction,
+    )
+
+
+class _RayShard(Shard):
+    """The share of one worker of Ray Train."""
+
+    def __init__(self) -> None:
+        context = ray.train.get_context()
+        self.rank, self.size = context.get_world_rank(), context.get_world_size()
+        self._last = time.monotonic()
+
+    def prepare(self, net: nn.Module) -> nn.Module:
+        prepared: nn.Module = ray.train.torch.prepare_model(net)
+        return prepared
+
+    def total(self, values: Tensor) -> Tensor:
+        if self.size > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def keep(self, write: Callable[[Path], None]) -> None:
+        # A report waits for Ray's next look at the worker, and for the other workers: seldom, and by rank 0's clock.
+        due = float(self.rank == 0 and time.monotonic() - self._last > CHECKPOINT_SECONDS)
+        if not self.total(torch.tensor(due, device=ray.train.torch.get_device())):
+            return
+        with TemporaryDirectory() as directory:
+            checkpoint = None
+            if self.rank == 0:
+                write(Path(directory))
+                checkpoint = ray.train.Checkpoint.from_directory(directory)
+            ray.train.report({}, checkpoint=checkpoint)
+        self._last = time.monotonic()
+
+    def restore(self, read: Callable[[Path], None]) -> None:
+        if (checkpoint := ray.train.get_checkpoint()) is not None:
+            with checkpoint.as_directory() as directory:
+                read(Path(directory))
+
+
+def _train(task: dict[str, Any]) -> None:
+    """What each worker runs."""
+    origin = task["origin"]
+    config = TrustConfig.model_validate(origin["config"])
+    torch.set_num_threads(config.cpus_per_worker)
+    logging.getLogger("train").setLevel(logging.INFO)
+    rows = Rows(*ray.get(task["rows"][0]))
+    net, record = fit_arrays(rows, config, seed=origin["seed"], shard=_RayShard())
+    if ray.train.get_context().get_world_rank() == 0:
+        NeuralTrust(net, config.states, origin | asdict(record)).save(Path(task["output"]))
+        log.info(
+            "trust: %d + %d rows, %d epochs in %.0f s, validation AUC %.3f in epoch %d",
+            record.num_fit,
+            record.num_validation,
+            len(record.losses),
+            record.seconds,
+            record.validation_aucs[record.best_epoch - 1],
+            record.best_epoch,
+        )
+
+
+def _refuse_degenerate(rows: Rows, name: str) -> None:
+    for part, of_N in (("fit", ~rows.validation_N), ("validation", rows.validation_N)):
+        num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
+        if num_right in (0, num_rows):
+            raise DegenerateSourceError(
+                f"{name}: {num_right} of {num_rows} weak labels are right in the {part} part of the source, both right "
+                "and wrong ones are needed; give more source rows, another trust.validation_fraction or another teacher"
+            )

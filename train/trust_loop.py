@@ -1,0 +1,247 @@
+"""The loop that fits a neural trust function (paper, section "Neural Trust Functions"), whole or one of its shards.
+
+Not given in the paper and chosen here: what the class weight multiplies (:func:`class_weights`), one AdamW group for
+all parameters, a constant learning rate, batches reshuffled each epoch. Ours, and to be switched off: early stopping on
+validation AUC, standardised inputs. Each shard takes its share of every batch, so that their number leaves the expected
+gradient as it is.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from curation.config import TrustConfig
+from curation.errors import RunFailedError
+from curation.hashing import derive
+from curation.metrics import auc_value
+from curation.trust.neural import Architecture, NeuralTrustNet
+
+EVALUATE_ROWS = 4096
+"""Rows of one forward pass outside training."""
+
+Floats = npt.NDArray[np.floating[Any]]
+Flags = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """Labelled rows with a hidden state, ascending by row id."""
+
+    hidden_ND: Floats
+    """In the stored type, columns in the order of ``TrustConfig.states``."""
+    correct_N: Flags
+    validation_N: Flags
+    """The rows that early stopping looks at; the others are fitted on."""
+
+
+@dataclass(kw_only=True)
+class FitRecord:
+    """How a fit went; a list entry an epoch."""
+
+    num_fit: int
+    num_validation: int
+    share_right_fit: float
+    share_right_validation: float
+    losses: list[float] = field(default_factory=list)
+    """Mean class-weighted cross-entropy over the fit rows, with dropout, as the weights changed."""
+    validation_aucs: list[float] = field(default_factory=list)
+    best_epoch: int = 0
+    """The epoch whose weights are kept, from 1: of the best validation AUC, or the last without early stopping."""
+    seconds: float = 0.0
+
+
+class Fitted(NamedTuple):
+    """A fitted network, in evaluation mode on the CPU, and how the fit went."""
+
+    net: NeuralTrustNet
+    record: FitRecord
+
+
+class Shard:
+    """The share of one process in a fit; this one takes all of it and keeps no checkpoint."""
+
+    rank = 0
+    size = 1
+
+    def prepare(self, net: nn.Module) -> nn.Module:
+        """The network on its device, its gradients averaged over the shards."""
+        return net
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over the shards."""
+        return values
+
+    def keep(self, write: Callable[[Path], None]) -> None:
+        """May have ``write`` fill a directory as a checkpoint; every shard calls it after every epoch."""
+
+    def restore(self, read: Callable[[Path], None]) -> None:
+        """Have ``read`` take up the last checkpoint, where there is one."""
+
+
+def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | None = None) -> Fitted:
+    """Fit a network on ``rows``; with several shards each process calls this with its own and gets the same network.
+
+    Raises:
+        RunFailedError: the loss is no longer finite.
+    """
+    shard = shard or Shard()
+    start = time.monotonic()
+    fit_F, validation_V = np.flatnonzero(~rows.validation_N), np.flatnonzero(rows.validation_N)
+    record = FitRecord(
+        num_fit=len(fit_F),
+        num_validation=len(validation_V),
+        share_right_fit=float(rows.correct_N[fit_F].mean()),
+        share_right_validation=float(rows.correct_N[validation_V].mean()),
+    )
+    torch.manual_seed(derive(seed, "trust weights"))
+    net = NeuralTrustNet(Architecture.of(config, rows.hidden_ND.shape[1]))
+    if config.standardise:
+        net.mean_D, net.scale_D = moments(rows.hidden_ND, fit_F)
+    model = shard.prepare(net)
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+    )
+    progress = _Progress(net, optimizer, record)
+    shard.restore(progress.read)
+    start -= record.seconds
+    weights = class_weights(rows.correct_N[fit_F], config.class_weight)
+    while not _finished(record, config):
+        epoch = len(record.losses) + 1
+        # Seeded anew each epoch, so that a fit that was cut off goes on as it would have.
+        torch.manual_seed(derive(seed, f"trust epoch {epoch} shard {shard.rank}"))
+        order_F = np.random.default_rng([seed, epoch]).permutation(fit_F)
+        loss = _epoch(model, optimizer, rows, order_F, weights, config.batch_size, shard)
+        if not np.isfinite(loss):
+            raise RunFailedError(
+                f"epoch {epoch}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
+            )
+        auc = auc_value(_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
+        progress.add(loss, auc, keep_best=config.patience is not None)
+        record.seconds = time.monotonic() - start
+        shard.keep(progress.write)
+    net.load_state_dict(progress.best)
+    return Fitted(net.cpu().eval(), record)
+
+
+def class_weights(correct_N: Flags, strength: float) -> tuple[float, float]:
+    """The loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
+
+    Our reading of the paper's "class reweighting coefficient": 0 weighs all rows alike, 1 both classes alike.
+    """
+    num_right = int(correct_N.sum())
+    wrong, right = (float((len(correct_N) / (2 * n)) ** strength) for n in (len(correct_N) - num_right, num_right))
+    return wrong, right
+
+
+def shard_loss(
+    logit_N: Tensor, correct_N: Tensor, weights: tuple[float, float], *, batch_size: int, num_shards: int
+) -> Tensor:
+    """One shard's part of a batch's class-weighted cross-entropy: the mean over shards is the mean over rows."""
+    weight_N = torch.where(correct_N > 0, weights[1], weights[0])
+    loss = nn.functional.binary_cross_entropy_with_logits(logit_N, correct_N, weight=weight_N, reduction="sum")
+    return loss * num_shards / batch_size
+
+
+def moments(hidden_ND: Floats, rows_F: Ints) -> tuple[Tensor, Tensor]:
+    """Mean and population standard deviation of the given rows, float32 [D] each; a constant number has scale 1."""
+    chunks = [rows_F[start : start + EVALUATE_ROWS] for start in range(0, len(rows_F), EVALUATE_ROWS)]
+    mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
+    squares = (torch.from_numpy(hidden_ND[chunk]).double().sub_(mean_D).square_().sum(0) for chunk in chunks)
+    scale_D = (cast(Tensor, sum(squares)) / len(rows_F)).sqrt()
+    return cast(Tensor, mean_D).float(), torch.where(scale_D > 1e-6, scale_D, 1.0).float()
+
+
+def _epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    rows: Rows,
+    order_F: Ints,
+    weights: tuple[float, float],
+    batch_size: int,
+    shard: Shard,
+) -> float:
+    """One pass over the fit rows in the given order; the mean loss over them."""
+    model.train()
+    device = next(model.parameters()).device
+    loss_sum = torch.zeros((), device=device)
+    for start in range(0, len(order_F), batch_size):
+        batch_B = order_F[start : start + batch_size]
+        own = batch_B[shard.rank :: shard.size]
+        logit_N = model(torch.from_numpy(rows.hidden_ND[own]).to(device))
+        correct_N = torch.from_numpy(rows.correct_N[own]).to(device, torch.float32)
+        loss = shard_loss(logit_N, correct_N, weights, batch_size=len(batch_B), num_shards=shard.size)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        loss_sum += loss.detach() * len(batch_B) / shard.size
+    return float(shard.total(loss_sum)) / len(order_F)
+
+
+@torch.inference_mode()
+def _logits(net: NeuralTrustNet, hidden_ND: Floats, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
+    """The logit of each row, [V]: every shard computes its share and gets all, so that all decide alike."""
+    net.eval()
+    logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)
+    for start in range(shard.rank * EVALUATE_ROWS, len(rows_V), shard.size * EVALUATE_ROWS):
+        part = slice(start, start + EVALUATE_ROWS)
+        logit_V[part] = net(torch.from_numpy(hidden_ND[rows_V[part]]).to(logit_V.device))
+    logits: npt.NDArray[np.float32] = shard.total(logit_V).cpu().numpy()
+    return logits
+
+
+def _finished(record: FitRecord, config: TrustConfig) -> bool:
+    epochs = len(record.losses)
+    stopped = config.patience is not None and epochs - record.best_epoch >= config.patience
+    return epochs >= config.max_epochs or stopped
+
+
+class _Progress:
+    """All that a fit needs to go on: weights, optimizer, best weights and record, as safetensors and JSON."""
+
+    def __init__(self, net: NeuralTrustNet, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
+        self.net, self.optimizer, self.record = net, optimizer, record
+        self.best: dict[str, Tensor] = net.state_dict()
+
+    def add(self, loss: float, auc: float, *, keep_best: bool) -> None:
+        """Note an epoch; its weights become the best ones if its AUC is, or in any case without ``keep_best``."""
+        best = max(self.record.validation_aucs, default=-1.0)
+        self.record.losses.append(loss)
+        self.record.validation_aucs.append(auc)
+        if auc > best or not keep_best:
+            self.record.best_epoch = len(self.record.losses)
+            state = self.net.state_dict()
+            self.best = {name: tensor.clone() for name, tensor in state.items()} if keep_best else state
+
+    def write(self, directory: Path) -> None:
+        tensors = {f"net.{name}": tensor for name, tensor in self.net.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        for index, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{index}.{name}": tensor for name, tensor in state.items()}
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+        safetensors.torch.save_file(copies, directory / "fit.safetensors")
+        (directory / "fit.json").write_text(json.dumps(asdict(self.record)))
+
+    def read(self, directory: Path) -> None:
+        tensors = safetensors.torch.load_file(directory / "fit.safetensors")
+        parts: dict[str, dict[str, Tensor]] = {"net": {}, "best": {}, "adam": {}}
+        for key, tensor in tensors.items():
+            part, _, name = key.partition(".")
+            parts[part][name] = tensor
+        self.net.load_state_dict(parts["net"])
+        self.best = parts["best"]
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in parts["adam"].items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = tensor
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": state})
+        for name, value in json.loads((directory / "fit.json").read_text()).items():
+            setattr(self.record, name, value)
