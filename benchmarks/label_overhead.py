@@ -1,7 +1,7 @@
 """What the engine costs around a teacher: ``python -m benchmarks.label_overhead``.
 
-1. The label stage with a transformers teacher against a bare loop of the same model: one process, one thread each; the
-   bare loop is hand-written prefill and decode steps over batches of like length, states kept in memory, nothing stored.
+1. The label stage with a transformers teacher against a bare loop of the same model: one process, one thread each;
+   the bare loop is hand-written prefill and decode steps over batches of like length, nothing is stored.
    Rates are over the rows after the first commit, so that neither side's start-up counts; start-up is printed apart.
    Checked: the same completions, and states equal to float16.
 2. The label stage around a free teacher (scripted, 256-wide float16 states) against Ray Data's own ``map_batches`` +

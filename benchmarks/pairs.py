@@ -21,11 +21,9 @@ class Ratios:
         """One line: medians of the rates, median and range of the ratio, and whether it reaches ``reach``."""
         ratios = self.ratios
         median = statistics.median(ratios)
-        return (
-            f"{name}: ours {statistics.median(self.ours):,.0f} {unit}, peer {statistics.median(self.peers):,.0f} {unit}, "
-            f"ratio {median:.3f} (range {min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs; "
-            f"to reach {reach}: {'yes' if median >= reach else 'no'})"
-        )
+        rates = f"ours {statistics.median(self.ours):,.0f} {unit}, peer {statistics.median(self.peers):,.0f} {unit}"
+        spread = f"range {min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs"
+        return f"{name}: {rates}, ratio {median:.3f} ({spread}; to reach {reach}: {'yes' if median >= reach else 'no'})"
 
 
 def measure(ours: Callable[[int], float], peer: Callable[[int], float], num_pairs: int) -> Ratios:

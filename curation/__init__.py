@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
     from curation.config import RunConfig
 

@@ -4,19 +4,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from curation import models, progress, report
 from curation.config import DecodingConfig, ModelConfig, RunConfig, SftConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.hashing import derive
-from curation.manifest import Manifest, versions
-from curation.refs import ModelRef, TableRef, TrustRef
+from curation.manifest import Manifest, versions, write_atomically
+from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.runs import Done, Pending, Run, local_or_cluster, say
 from curation.sources import SourceFile, check_unchanged, discover
 
+_RESOURCES = {"cpus_per_worker", "gpus_per_worker", "max_failures"}
+"""Keys that change how a result is made, not what it is."""
 
-def run_chain(config: RunConfig, *, command: str | None = None) -> dict[str, Any]:
-    """Do what is missing of every generation and write the report; the report's content."""
+
+def run_chain(config: RunConfig, *, config_path: str | None = None, command: str | None = None) -> dict[str, Any]:
+    """Do what is missing of every generation and write the report; the report's content.
+
+    ``config_path`` and ``command`` say in the report how to do it again.
+    """
     manifest = Manifest.load(config.directory)
     manifest.lock()
     try:
@@ -24,9 +32,7 @@ def run_chain(config: RunConfig, *, command: str | None = None) -> dict[str, Any
             run = _open(config, manifest)
             prepared = _prepare(run)
             generations = _generations(run, prepared)
-            record = _record(
-                run, prepared, generations, command or f"curation.run(config), run directory {run.directory}"
-            )
+            record = _record(run, prepared, generations, config_path, command)
             content = report.collect(record)
             html, _ = report.write(content, run.directory)
             say(f"report: {html}")
@@ -35,7 +41,7 @@ def run_chain(config: RunConfig, *, command: str | None = None) -> dict[str, Any
         manifest.unlock()
 
 
-def rewrite_report(config: RunConfig, command: str) -> Path:
+def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Path:
     """Write the report of a finished run again; the page's path.
 
     Raises:
@@ -49,7 +55,7 @@ def rewrite_report(config: RunConfig, command: str) -> Path:
         raise RunFailedError(
             f"{run.directory}: no report yet, stage {pending.name} is missing ({pending.why}); `curate run` does it"
         ) from None
-    html, _ = report.write(report.collect(_record(run, prepared, generations, command)), run.directory)
+    html, _ = report.write(report.collect(_record(run, prepared, generations, config_path, command)), run.directory)
     return html
 
 
@@ -88,6 +94,9 @@ def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
         check_unchanged(before, files.get(name, []))
     described = {name: [file.to_json() for file in items] for name, items in files.items()}
     manifest.identify(identity, described, save=not dry)
+    if not dry:
+        settings = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+        write_atomically(manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
     return Run(config, manifest, dry=dry)
 
 
@@ -141,7 +150,8 @@ def _first_teacher(run: Run, tables: dict[str, TableRef]) -> ModelRef | None:
     base = _base_model(run, config.teacher.model, "gen-0/teacher-base")
     if config.teacher.adapt is None:
         return base
-    return _train(run, "gen-0/teacher", base, config.teacher.adapt, tables["adapt"], adapt=True)
+    adapt = tables["adapt"]
+    return _train(run, "gen-0/teacher", base, config.teacher.adapt, adapt, fingerprint(adapt.to_json()), adapt=True)
 
 
 def _base_model(run: Run, model: ModelConfig, name: str) -> ModelRef:
@@ -174,14 +184,16 @@ def run_generation(run: Run, generation: _Generation) -> tuple[report.Generation
     labels = {split: _label(run, generation, split, share=split == "pool") for split in ("source", "pool")}
     trust = _fit(run, generation, labels["source"])
     scored = {split: _score(run, generation, split, labels[split], trust) for split in ("source", "pool")}
-    n, selections = _select(run, generation, scored["pool"])
+    n, selected = _select(run, generation, scored["pool"])
+    selections = {arm: TableRef.from_json(item["table"]) for arm, item in selected.items()}
     students: dict[str, ModelRef] = {}
     evaluations: dict[str, TableRef] = {}
     base: ModelRef | None = None
     if config.generations:
         base = _base_model(run, config.generations[generation.index].student, generation.name("student-base"))
         for arm, selection in selections.items():
-            students[arm] = _train(run, generation.name(f"student-{arm}"), base, config.student, selection)
+            name, digest = generation.name(f"student-{arm}"), selected[arm]["digest"]
+            students[arm] = _train(run, name, base, config.student, selection, digest)
         plain = config.teacher.model_copy(update={"states": ()})
         student = plain if plain.backend != "scripted" else plain.model_copy(update={"backend": "transformers"})
         evaluations["base"] = _test(run, generation, "base", base, student)
@@ -261,7 +273,9 @@ def _complete(
         seed=derive(run.config.seed, name),
     )
     # How rows are spread over actors changes nothing in the labels.
-    what = teacher.model_dump(mode="json", exclude={"model", "adapt", "actors", "chunk_rows", "max_error_rate"})
+    what = teacher.model_dump(
+        mode="json", exclude={"model", "adapt", "decoding", "actors", "chunk_rows", "max_error_rate"}
+    )
     inputs = {
         "examples": examples.to_json(),
         "model": None if model is None else model.to_json(),
@@ -298,7 +312,7 @@ def _fit(run: Run, generation: _Generation, labels: TableRef) -> TrustRef:
         "labels": labels.to_json(),
         "gold": gold.to_json(),
         "domain": config.domain,
-        "trust": config.trust.model_dump(mode="json"),
+        "trust": config.trust.model_dump(mode="json", exclude=_RESOURCES),
         "seed": config.seed,
     }
 
@@ -324,7 +338,8 @@ def _score(run: Run, generation: _Generation, split: str, labels: TableRef, trus
     return TableRef.from_json(run.stage(generation.name(f"score-{split}"), inputs, work)["labels"])
 
 
-def _select(run: Run, generation: _Generation, labels: TableRef) -> tuple[int, dict[str, TableRef]]:
+def _select(run: Run, generation: _Generation, labels: TableRef) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The budget, and each arm's ``Selection`` as JSON."""
     config, tables = run.config, generation.tables
     inputs = {
         "pool": tables["pool"].to_json(),
@@ -353,16 +368,19 @@ def _select(run: Run, generation: _Generation, labels: TableRef) -> tuple[int, d
         return Done(outputs={"n": n, "arms": arms}, rows=sum(selection.num_rows for selection in selections))
 
     outputs = run.stage(generation.name("select"), inputs, work)
-    return outputs["n"], {arm: TableRef.from_json(item["table"]) for arm, item in outputs["arms"].items()}
+    return outputs["n"], outputs["arms"]
 
 
-def _train(run: Run, name: str, base: ModelRef, recipe: SftConfig, rows: TableRef, *, adapt: bool = False) -> ModelRef:
-    """Fine-tune a base on selected rows; ``adapt``: on all rows of a labelled split, with their gold labels."""
+def _train(
+    run: Run, name: str, base: ModelRef, recipe: SftConfig, rows: TableRef, digest: str, *, adapt: bool = False
+) -> ModelRef:
+    """Fine-tune a base on rows of that digest; ``adapt``: on all rows of a labelled split, with their gold labels."""
+    seed = derive(run.config.seed, name.partition("/")[0])  # one seed for all arms of a generation
     inputs = {
         "base": base.to_json(),
-        "rows": rows.to_json(),
-        "recipe": recipe.model_dump(mode="json", exclude={"cpus_per_worker", "gpus_per_worker", "max_failures"}),
-        "seed": derive(run.config.seed, name.partition("/")[0]),  # one seed for all arms of a generation
+        "rows": digest,
+        "recipe": recipe.model_dump(mode="json", exclude=_RESOURCES),
+        "seed": seed,
     }
 
     def work(directory: Path) -> Done:
@@ -371,25 +389,40 @@ def _train(run: Run, name: str, base: ModelRef, recipe: SftConfig, rows: TableRe
         from train.student import train_student
 
         selected = adaptation_rows(rows, run.config.domain, directory) if adapt else rows
-        model = train_student(
-            base, selected, recipe, seed=inputs["seed"], output=directory / "model", name=name.replace("/", "-")
+        with progress.bar(name) as shown:
+            result = train_student(
+                base,
+                selected,
+                recipe,
+                seed=seed,
+                output=directory / "model",
+                name=name.replace("/", "-"),
+                update=shown,
+            )
+        if result.record.num_dropped:
+            say(f"{name}: {result.record.num_dropped:,} rows are longer than max_length and were left out")
+        return Done(
+            outputs={"model": result.model.to_json(), "training": asdict(result.record)}, rows=store.count(selected)
         )
-        return Done(outputs={"model": model.to_json()}, rows=store.count(selected))
 
     return ModelRef.from_json(run.stage(name, inputs, work)["model"])
 
 
 def _record(
-    run: Run, prepared: dict[str, Any], generations: list[report.GenerationRecord], command: str
+    run: Run,
+    prepared: dict[str, Any],
+    generations: list[report.GenerationRecord],
+    config_path: str | None,
+    command: str | None,
 ) -> report.RunRecord:
     config, done = run.config, run.manifest.stages
     return report.RunRecord(
         name=config.name,
         config=config.model_dump(mode="json", by_alias=True),
-        config_path=None,
+        config_path=config_path,
         seed=config.seed,
         versions=versions(),
-        command=command,
+        command=command or "curation.run(curation.config.load_config('config.yaml'))",
         domain=get_domain(config.domain),
         prepared={name: TableRef.from_json(ref) for name, ref in prepared["tables"].items()},
         prepare_counts=prepared["counts"],

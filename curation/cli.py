@@ -95,7 +95,7 @@ def run(config: str, overrides: tuple[str, ...], address: str | None) -> None:
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
     settings = _load(config, overrides)
-    content = run_chain(settings, command=_command(config, overrides))
+    content = run_chain(settings, config_path=config, command=_command(config, overrides))
     click.echo(_arms_table(content))
     click.echo(f"report: {settings.directory / 'report.html'}")
 
@@ -119,7 +119,7 @@ def report(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     """Write the report of a finished run again and print its arms."""
     from curation.chain import rewrite_report
 
-    page = rewrite_report(_load(config, overrides), _command(config, overrides))
+    page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())
     click.echo(json.dumps(content, indent=1) if as_json else _arms_table(content))
     click.echo(f"report: {page}", err=as_json)

@@ -368,8 +368,8 @@ class RunConfig(Section):
 
     @property
     def directory(self) -> Path:
-        """The run directory."""
-        return Path(self.run_dir or f"runs/{self.name}")
+        """The run directory, absolute: workers have working directories of their own."""
+        return Path(self.run_dir or f"runs/{self.name}").absolute()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -20,7 +20,8 @@ from typing import IO, Any, Self
 from curation.errors import RunDirError
 from curation.refs import fingerprint
 
-_PACKAGES = ("trust-curation", "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
+PROJECT = "trust-curation"
+_PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
 
 
 @dataclass(frozen=True, kw_only=True)

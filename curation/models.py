@@ -55,7 +55,7 @@ def create(
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = _word_tokenizer(words, pattern)
     try:
         config = AutoConfig.for_model(
@@ -68,7 +68,7 @@ def create(
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"init: family {family!r} with {shape} makes no causal language model: {error}") from error
     model.save_pretrained(path)
@@ -84,7 +84,7 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="removed", invert=True)
     tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=EOS, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
     )
 
@@ -112,7 +112,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
             ref.base, revision=_hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"

@@ -1,16 +1,28 @@
-"""Progress of a stage on the terminal: rows done, rows/s and the time left."""
+"""Progress of a stage on the terminal: rows done, rows/s and the time left.
 
+What works in the driver calls the bar itself; a worker notes its progress in a file, which the driver follows.
+"""
+
+import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
+from curation.manifest import write_atomically
+
+Update = Callable[[int, int], None]
+"""Is told rows done and rows in all."""
+
 
 @contextmanager
-def bar(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar; what it yields is called with rows done and rows in all, the first call sets the start."""
-    shown: tqdm[None] | None = None
+def bar(name: str) -> Iterator[Update]:
+    """A progress bar; the first call of what it yields sets the start."""
+    shown: Any = None
 
     def update(done: int, total: int) -> None:
         nonlocal shown
@@ -27,3 +39,27 @@ def bar(name: str) -> Iterator[Callable[[int, int], None]]:
     finally:
         if shown is not None:
             shown.close()
+
+
+def note(path: Path, done: int, total: int) -> None:
+    """State in a file how far a worker is."""
+    write_atomically(path, json.dumps([done, total]))
+
+
+@contextmanager
+def follow(path: Path, update: Update, *, seconds: float = 0.5) -> Iterator[None]:
+    """Pass on what is noted in a file, every ``seconds``, as long as the context lasts."""
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.wait(seconds):
+            if path.exists():
+                update(*json.loads(path.read_text()))
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

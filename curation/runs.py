@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from curation import __version__
 from curation.config import RayConfig, RunConfig
 from curation.errors import CurationError, RunFailedError, UserError
-from curation.manifest import Manifest
+from curation.manifest import PROJECT, Manifest, versions
 from curation.refs import fingerprint
 
 
@@ -53,7 +52,7 @@ class Run:
             UserError: the user's mistake, unchanged.
             RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
         """
-        inputs = inputs | {"code": __version__}
+        inputs = inputs | {"code": versions()[PROJECT]}
         record = self.manifest.find(name, inputs)
         if record is not None:
             return record.outputs
@@ -95,6 +94,7 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
                 address=settings.address,
                 num_cpus=None if settings.address else settings.num_cpus,
                 logging_level=logging.WARNING,
+                log_to_driver=False,
                 include_dashboard=False,
                 configure_logging=False,
             )

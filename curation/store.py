@@ -217,7 +217,7 @@ def add_columns(
 
     dataset = open_table(ref)
     if lance.dataset(ref.uri).version != ref.version:
-        dataset.restore()
+        dataset.restore()  # type: ignore[no-untyped-call]
         dataset = lance.dataset(ref.uri)
     version = dataset.version
     items: list[Any] = [{"fragment": fragment.fragment_id} for fragment in dataset.get_fragments()]
@@ -240,7 +240,8 @@ def add_columns(
 
 
 def _rows(dataset: "ray.data.Dataset") -> Iterator[dict[str, Any]]:
-    for batch in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+    batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    for batch in batches:
         yield from batch.to_pylist()
 
 

@@ -7,12 +7,13 @@ where causal attention never looks, and logits are computed from the end of the 
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
 
+import json
 import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 IGNORED = -100
 CHECKPOINT_SHARE = 0.25
 """A checkpoint after this share of the steps: what a killed worker loses at most."""
+TRAINING = "training.json"
+"""The file beside a trained model that holds its ``TrainingRecord``."""
 LOGGING_SHARE = 0.02
 """A loss is logged after this share of the steps."""
 
@@ -70,15 +73,23 @@ class Tokenized:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """How a model came about."""
+
+    num_rows: int
+    num_dropped: int
+    """Rows longer than ``max_length``, which were not trained on."""
+    losses: list[float]
+    """The mean loss a logging interval, natural log a token."""
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SftResult:
     """A trained model and how it came about."""
 
     model: ModelRef
-    num_rows: int
-    num_dropped: int
-    losses: tuple[float, ...]
-    """The mean loss a logging interval, natural log a token."""
-    seconds: float
+    record: TrainingRecord
 
 
 def tokenize(tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int) -> Tokenized:
@@ -158,12 +169,21 @@ def accumulation_steps(config: SftConfig, num_workers: int) -> int:
     return config.global_batch_size // together
 
 
-def fine_tune(base: ModelRef, pairs: Sequence[Pair], config: SftConfig, *, seed: int, output: Path) -> SftResult:
+def fine_tune(
+    base: ModelRef,
+    pairs: Sequence[Pair],
+    config: SftConfig,
+    *,
+    seed: int,
+    output: Path,
+    progress: Callable[[int, int], None] | None = None,
+) -> SftResult:
     """Fine-tune ``base`` and save the result to ``output`` in one step: an adapter (LoRA) or a full model.
 
     Under ``torch.distributed`` every worker calls it with the same arguments and gets the same result, the first one
     saves. A run of the same arguments that was killed goes on from its last checkpoint in ``<output>.partial``. An
-    adapter of ``base`` is merged first; a LoRA result then has the merged model in ``<output>/base``.
+    adapter of ``base`` is merged first; a LoRA result then has the merged model in ``<output>/base``. ``progress`` is
+    told rows done and rows in all, over all epochs; ``<output>/training.json`` holds the result's numbers.
 
     Raises:
         SourceError: no pairs, or none within ``max_length``.
@@ -174,7 +194,7 @@ def fine_tune(base: ModelRef, pairs: Sequence[Pair], config: SftConfig, *, seed:
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
     start = time.monotonic()
     set_seed(seed)
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
     data = tokenize(tokenizer, pairs, config.max_length)
     if data.num_dropped:
@@ -187,7 +207,6 @@ def fine_tune(base: ModelRef, pairs: Sequence[Pair], config: SftConfig, *, seed:
     if args.process_index == 0:
         _prepare(partial, stamp)
     model = _trainable(load_model(base), config)
-    progress = _Progress(output.name, len(data.rows) * config.num_epochs(len(data.rows)))
     trainer = Trainer(
         model=model,
         args=args,
@@ -196,25 +215,26 @@ def fine_tune(base: ModelRef, pairs: Sequence[Pair], config: SftConfig, *, seed:
         compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
             outputs.logits, labels, num_items_in_batch
         ),
-        callbacks=[progress],
+        callbacks=[_Progress(output.name, len(data.rows) * config.num_epochs(len(data.rows)), progress)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if _exists(args.output_dir) else None)
-    if trainer.is_world_process_zero():
-        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, base, config, partial / "result")
-        shutil.rmtree(output, ignore_errors=True)
-        (partial / "result").rename(output)
-        shutil.rmtree(partial)
-    trainer.accelerator.wait_for_everyone()
-    losses = tuple(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-    return SftResult(
-        model=result_ref(base, config, output),
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if _exists(args.output_dir) else None)  # type: ignore[no-untyped-call]
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    record = TrainingRecord(
         num_rows=len(data.rows),
         num_dropped=data.num_dropped,
         losses=losses,
         seconds=time.monotonic() - start,
     )
+    if trainer.is_world_process_zero():
+        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, base, config, partial / "result")
+        (partial / "result" / TRAINING).write_text(json.dumps(asdict(record)))
+        shutil.rmtree(output, ignore_errors=True)
+        (partial / "result").rename(output)
+        shutil.rmtree(partial)
+    trainer.accelerator.wait_for_everyone()
+    return SftResult(model=result_ref(base, config, output), record=record)
 
 
 def result_ref(base: ModelRef, config: SftConfig, output: Path) -> ModelRef:
@@ -306,11 +326,12 @@ def _save(model: Any, tokenizer: "PreTrainedTokenizerBase", base: ModelRef, conf
 
 
 class _Progress(TrainerCallback):
-    """Logs loss, rows/s and the seconds left at each logging interval."""
+    """Logs loss, rows/s and the seconds left at each logging interval, and tells ``update`` the rows done."""
 
-    def __init__(self, name: str, num_rows: int) -> None:
+    def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
         self._name = name
         self._num_rows = num_rows
+        self._update = update
         self._start = 0.0
         self._first_step = 0
 
@@ -340,3 +361,5 @@ class _Progress(TrainerCallback):
             self._num_rows / state.max_steps / seconds_a_step,
             seconds_a_step * (state.max_steps - state.global_step),
         )
+        if self._update is not None:
+            self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows)

@@ -4,7 +4,7 @@ A killed worker is replaced and goes on from the last checkpoint beside ``output
 all of them share. Rows are read in the order of their ids, so that a seed defines the run.
 """
 
-import logging
+import json
 import os
 import shutil
 from pathlib import Path
@@ -16,19 +16,29 @@ import ray.train.torch
 import torch
 from ray.train.v2.api.exceptions import TrainingFailedError
 
+from curation import progress
 from curation.config import SftConfig
 from curation.errors import RunFailedError, SourceError
 from curation.refs import ModelRef, TableRef
-from train.sft import Pair, accumulation_steps, fine_tune, result_ref
+from train.sft import TRAINING, Pair, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
 
 HEALTH_CHECK_SECONDS = "0.2"
 """Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
 
-log = logging.getLogger(__name__)
 
-
-def train_student(base: ModelRef, rows: TableRef, config: SftConfig, *, seed: int, output: Path, name: str) -> ModelRef:
+def train_student(
+    base: ModelRef,
+    rows: TableRef,
+    config: SftConfig,
+    *,
+    seed: int,
+    output: Path,
+    name: str,
+    update: progress.Update = lambda done, total: None,
+) -> SftResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
+
+    ``update`` is told rows done and rows in all, over all epochs.
 
     Raises:
         SourceError: a table without rows.
@@ -62,14 +72,22 @@ def train_student(base: ModelRef, rows: TableRef, config: SftConfig, *, seed: in
         ),
     )
     try:
-        trainer.fit()
+        with progress.follow(_note(output), update):
+            trainer.fit()
     except TrainingFailedError as error:
         cause = str(error).strip().splitlines()[-1]
         raise RunFailedError(
             f"student {name}: training failed: {cause}; the same command goes on from {output.parent}"
         ) from error
     shutil.rmtree(storage, ignore_errors=True)
-    return result_ref(base, config, output)
+    _note(output).unlink(missing_ok=True)
+    record = TrainingRecord(**json.loads((output / TRAINING).read_text()))
+    return SftResult(model=result_ref(base, config, output), record=record)
+
+
+def _note(output: Path) -> Path:
+    """Where the first worker notes its progress."""
+    return output.with_name(f"{output.name}.progress")
 
 
 def read_pairs(rows: TableRef) -> list[Pair]:
@@ -83,20 +101,13 @@ def _train(task: dict[str, Any]) -> None:
     """What each worker runs."""
     config = SftConfig.model_validate(task["config"])
     torch.set_num_threads(config.cpus_per_worker)
-    logging.getLogger("train").setLevel(logging.INFO)
-    result = fine_tune(
+    output = Path(task["output"])
+    is_first = ray.train.get_context().get_world_rank() == 0
+    fine_tune(
         ModelRef.from_json(task["base"]),
         read_pairs(TableRef.from_json(task["rows"])),
         config,
         seed=task["seed"],
-        output=Path(task["output"]),
+        output=output,
+        progress=(lambda done, total: progress.note(_note(output), done, total)) if is_first else None,
     )
-    if ray.train.get_context().get_world_rank() == 0:
-        log.info(
-            "%s: %d rows in %.0f s, %d too long, loss %.3f",
-            Path(task["output"]).name,
-            result.num_rows,
-            result.seconds,
-            result.num_dropped,
-            result.losses[-1],
-        )

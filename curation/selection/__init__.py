@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from curation.hashing import Int64s, hash_unit
+from curation.hashing import Int64s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,8 +43,3 @@ class Selector(Protocol):
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """The selected rows; the same for every order of the candidates."""
         ...
-
-
-def uniform(row_ids_N: Int64s, seed: int) -> Candidates:
-    """The rows scored by a seeded hash of their id: the top n of them are a uniform draw without replacement."""
-    return Candidates(row_ids_N=row_ids_N, raw_score_N=hash_unit(row_ids_N, seed))

@@ -17,6 +17,7 @@ from curation.errors import CommitError, RunFailedError
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stages.label_actor import Chunk, LabelActor, LabelJob
+from curation.stages.ray_errors import cause
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def label(
         try:
             store.commit_stream(written, seconds=commit_seconds, on_commit=committed)
         except ray.exceptions.RayError as error:
-            raise RunFailedError(f"labelling {job.labels_uri} failed: {_last_line(error)}") from error
+            raise cause(error, "labelling") from error
         logger.info("labelled %d rows in %.1f s", total - num_done, time.monotonic() - started)
     ref = store.latest(job.labels_uri)
     if (num_rows := len(store.committed_ids(ref.uri))) != total:
@@ -166,8 +167,3 @@ def _check_errors(counts: LabelCounts, max_error_rate: float, ref: TableRef) -> 
             f"{ref.uri}: {failed} of {counts.rows} rows failed ({number} of them {kind}), more than "
             f"teacher.max_error_rate {max_error_rate}; mend the rows or raise the limit, then run the same command"
         )
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

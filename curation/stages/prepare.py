@@ -22,12 +22,13 @@ from pyroaring import BitMap64
 from curation import store
 from curation.config import RunConfig
 from curation.domains import Domain, get_domain
-from curation.errors import CommitError, CurationError, RowError, RunFailedError, SourceError
+from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
 from curation.refs import TableRef
 from curation.sources import SourceFile, assign, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.overlap import refuse_overlap
+from curation.stages.ray_errors import cause
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
@@ -108,9 +109,9 @@ def prepare(
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
         counts = {name: _count(ref, name) for name, ref in refs.items()}
         _check(refs, counts, expected)
-        refuse_overlap({name: refs[name] for name in splits}, config.domain, last=POOL)
+        refuse_overlap({name: refs[name] for name in splits}, domain, last=POOL)
     except ray.exceptions.RayError as error:
-        raise _cause(error) from error
+        raise cause(error, "prepare") from error
     return PreparedRefs(tables=refs, counts=counts)
 
 
@@ -197,17 +198,3 @@ def _count(ref: TableRef, name: str) -> SplitCounts:
         else:
             errors.update(RowError(text).kind for text in values.drop_null().to_pylist())
     return SplitCounts(rows=rows, errors=dict(errors.most_common()))
-
-
-def _cause(error: BaseException) -> CurationError:
-    """Our own error that ended a task, else that the stage failed."""
-    inner: BaseException | None = error
-    while inner is not None:
-        for candidate in (inner, getattr(inner, "cause", None)):
-            if isinstance(candidate, SourceError):
-                return SourceError(str(candidate))
-        inner = inner.__cause__
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return RunFailedError(
-        f"prepare failed: {lines[-1].strip() if lines else type(error).__name__}; run the same command"
-    )

@@ -1,8 +1,8 @@
 """The select stage: one selection an arm, all under one budget, written as tables and exported for training.
 
-Only this stage reads the audit table, and it passes plain numbers on: ``selection`` never sees a gold label. What used
-gold labels is stamped ``oracle``. Unparsed rows stay in the uniform draws (they are part of what the teacher gives, and
-count as wrong); arms that rank leave them out, since a label that cannot be read cannot be trusted.
+Of the stages only this one reads the audit table, and it passes plain numbers on: ``selection`` never sees a gold
+label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the uniform draws (they are part of what the
+teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot be read cannot be trusted.
 """
 
 import json
@@ -21,7 +21,7 @@ from curation.config import ArmName, SelectionConfig
 from curation.domains import get_domain
 from curation.domains.grading import grade
 from curation.hashing import Int64s, derive
-from curation.refs import ModelRef, TableRef
+from curation.refs import ModelRef, TableRef, fingerprint
 from curation.selection import Candidates
 from curation.selection.budget import resolve
 from curation.selection.top_n import TopN
@@ -54,6 +54,8 @@ class Selection:
     parquet: str
     jsonl: str
     num_rows: int
+    digest: str
+    """Of what a student would learn, row ids and completions: equal selections train equal students."""
     threshold: float | None
     """The lowest raw score selected; none for uniform arms."""
     oracle: bool
@@ -68,7 +70,7 @@ def select(job: SelectJob, directory: Path) -> tuple[int, list[Selection]]:
     """
     budget = job.selection.budget
     n = resolve(budget, _num_right(job) if budget.oracle else None)
-    labels = store.read(job.labels, columns=_COLUMNS, filter="error IS NULL").combine_chunks().to_batches()[0]
+    labels = _batch(store.read(job.labels, columns=_COLUMNS, filter="error IS NULL"))
     selections = []
     for name in job.selection.arms:
         arm = _ARMS[name]
@@ -81,6 +83,7 @@ def select(job: SelectJob, directory: Path) -> tuple[int, list[Selection]]:
                 parquet=str(directory / f"{name}.parquet"),
                 jsonl=str(directory / f"{name}.jsonl"),
                 num_rows=rows.num_rows,
+                digest=fingerprint(rows.select(["row_id", "completion"]).to_pylist()),
                 threshold=cut.threshold if arm.ranked else None,
                 oracle=arm.gold or budget.oracle,
             )
@@ -162,6 +165,12 @@ def _candidates(arm: _Arm, labels: pa.RecordBatch, job: SelectJob) -> Candidates
     return Candidates(row_ids_N=row_ids_N, raw_score_N=raw_N)
 
 
+def _batch(table: pa.Table) -> pa.RecordBatch:
+    """A table as one batch, which an empty one has, too."""
+    arrays = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
 def _floats(labels: pa.RecordBatch, column: str) -> Scores:
     values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
     return values_N
@@ -177,7 +186,7 @@ def _rows(job: SelectJob, name: ArmName, row_ids_n: Int64s) -> pa.Table:
         "generation": job.generation,
     }
     examples = store.take(job.pool, row_ids_n).to_pylist()
-    weak = store.take(job.labels, row_ids_n, _COLUMNS).combine_chunks().to_batches()[0]
+    weak = _batch(store.take(job.labels, row_ids_n, _COLUMNS))
     gold: list[str | None] = [None] * len(examples)
     if arm.gold and job.audit is not None:
         gold = store.take(job.audit, row_ids_n, ["gold"])["gold"].to_pylist()

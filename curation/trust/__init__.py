@@ -1,25 +1,16 @@
 """Trust functions: how likely each weak label is right, judged without gold labels.
 
-A heuristic is one file with one class and one line in ``HEURISTICS``. The neural trust function stands apart, since it
-is fitted first (``train.trust``) and then loaded from a ``TrustRef``.
+Each is one file with one class; the arm that selects by it is one line in ``curation.stages.select``. The neural one is
+fitted first (``train.trust``) and then loaded from a ``TrustRef``.
 """
 
-import importlib
-from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.errors import ConfigError
-
 Scores = npt.NDArray[np.float32]
-
-HEURISTICS = {
-    "internal_confidence": "curation.trust.confidence:InternalConfidence",
-    "naive": "curation.trust.naive:Naive",
-}
 
 
 class TrustFunction(Protocol):
@@ -46,16 +37,3 @@ class TrustFunction(Protocol):
     def score(self, labels: pa.RecordBatch) -> Scores:
         """Trust in [0, 1] of each row, float32 [N]."""
         ...
-
-
-def get_heuristic(name: str) -> Callable[..., TrustFunction]:
-    """The class of the heuristic registered as ``name``.
-
-    Raises:
-        ConfigError: no such name.
-    """
-    if name not in HEURISTICS:
-        raise ConfigError(f"trust function: {name!r} is not one of {', '.join(sorted(HEURISTICS))}")
-    module_name, _, class_name = HEURISTICS[name].partition(":")
-    module: Any = importlib.import_module(module_name)
-    return cast(Callable[..., TrustFunction], getattr(module, class_name))

@@ -1,8 +1,11 @@
 """Fitting the neural trust function: loss, weights, stopping, shards, resuming; and a fit by two Ray workers."""
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -15,7 +18,7 @@ from curation.config import TrustConfig
 from curation.domains import get_domain
 from curation.errors import DegenerateSourceError, RunFailedError
 from curation.hashing import hash_unit
-from curation.refs import TableRef, TrustRef
+from curation.refs import TableRef
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from train.trust import fit_trust, read_rows
 from train.trust_loop import Rows, Shard, class_weights, fit_arrays, moments, shard_loss
@@ -212,20 +215,55 @@ def test_a_source_that_teaches_nothing_is_refused(right: bool, tmp_path: Path) -
         fit_trust(labels, nothing, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
 
 
-def test_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: Path) -> None:
-    rows = separable(1500)
-    labels, gold = tables(tmp_path, rows)
-    config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_epochs=3, patience=None)
+def test_two_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: Path) -> None:
+    labels, gold = tables(tmp_path, separable(1500))
+    config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_epochs=3, patience=None, num_workers=2)
     read = read_rows(labels, gold, get_domain("chess"), config, seed=3)
-    expected, expected_record = fit_arrays(read, config, seed=3)
-    for num_workers in (1, 2):
-        output = tmp_path / f"trust-{num_workers}"
-        workers = with_(config, num_workers=num_workers)
-        ref = fit_trust(labels, gold, get_domain("chess"), workers, seed=3, output=output)
-        assert isinstance(ref, TrustRef) and ref.uri == str(output)
-        trust = NeuralTrust.load(ref)
-        np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
-        np.testing.assert_allclose(trust.fit["losses"], expected_record.losses, rtol=1e-4)
-        assert trust.fit["num_fit"] + trust.fit["num_validation"] == 1498 and trust.fit["seed"] == 3
-        assert trust.fit["labels"] == labels.to_json() and trust.fit["best_epoch"] == 3
-        assert not list(tmp_path.glob("*.ray"))
+    expected, record = fit_arrays(read, config, seed=3)
+    ref = fit_trust(labels, gold, get_domain("chess"), config, seed=3, output=tmp_path / "trust")
+    assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
+    trust = NeuralTrust.load(ref)
+    np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(trust.fit["losses"], record.losses, rtol=1e-4)
+    assert trust.fit["num_fit"] + trust.fit["num_validation"] == 1498 and trust.fit["best_epoch"] == 3
+    assert trust.fit["labels"] == labels.to_json() and trust.fit["seed"] == 3
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
+    local_ray: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(task: dict[str, Any]) -> None:
+        """Keeps a checkpoint an epoch; kills its own process after the second, once."""
+        import train.trust as launch
+
+        keep, epochs = launch._RayShard.keep, []
+
+        def dying_keep(shard: Shard, write: Callable[[Path], None]) -> None:
+            keep(shard, write)
+            epochs.append(1)
+            mark = Path(task["output"] + ".died")
+            if len(epochs) == 2 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            mark.with_suffix(".epochs").write_text(str(len(epochs)))
+
+        launch.CHECKPOINT_SECONDS, launch._RayShard.keep = -1.0, dying_keep
+        launch._train(task)
+
+    monkeypatch.setattr("train.trust._train", dying)
+    labels, gold = tables(tmp_path, separable(500))
+    config = with_(SMALL, max_epochs=5, patience=None, max_failures=1)
+    straight = fit_arrays(read_rows(labels, gold, get_domain("chess"), config, seed=3), config, seed=3).record
+    ref = fit_trust(labels, gold, get_domain("chess"), config, seed=3, output=tmp_path / "trust")
+    assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() == "3"
+    np.testing.assert_allclose(NeuralTrust.load(ref).fit["losses"], straight.losses, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_fit_that_fails_names_the_cause(local_ray: object, tmp_path: Path) -> None:
+    rows = separable(300)
+    rows.hidden_ND[5] = np.inf
+    labels, gold = tables(tmp_path, rows)
+    with pytest.raises(RunFailedError, match=r"trust: the fit failed: .*the loss is nan; lower trust\.learning_rate"):
+        fit_trust(labels, gold, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")

@@ -76,8 +76,9 @@ def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -
 def test_full_weights_learn_and_a_second_run_gives_the_same(base: ModelRef, tmp_path: Path) -> None:
     first = fine_tune(base, copies(200), SCRATCH, seed=1, output=tmp_path / "first")
     second = fine_tune(base, copies(200), SCRATCH, seed=1, output=tmp_path / "second")
-    assert first.num_rows == 200 and first.num_dropped == 0
-    assert first.losses == second.losses and first.losses[-1] < 0.5 * first.losses[0]
+    assert first.record.num_rows == 200 and first.record.num_dropped == 0
+    assert first.record.losses == second.record.losses
+    assert first.record.losses[-1] < 0.5 * first.record.losses[0]
     weights = [load_model(result.model).state_dict() for result in (first, second)]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "first", "second"]
@@ -132,7 +133,7 @@ def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pyte
     pairs = [*copies(16), Pair("abcdefgh" * 4, "a")]
     config = SCRATCH.model_copy(update={"max_length": 16, "epochs": 1})
     result = fine_tune(base, pairs, config, seed=0, output=tmp_path / "out")
-    assert (result.num_rows, result.num_dropped) == (16, 1)
+    assert (result.record.num_rows, result.record.num_dropped) == (16, 1)
     assert "1 of 17 rows exceed 16 tokens" in caplog.text
     with pytest.raises(SourceError, match="all 1 rows exceed max_length 16"):
         fine_tune(base, pairs[-1:], config, seed=0, output=tmp_path / "none")

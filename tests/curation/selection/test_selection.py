@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
-from curation.hashing import hash64
-from curation.selection import Candidates, uniform
+from curation.hashing import hash64, hash_unit
+from curation.selection import Candidates
 from curation.selection.budget import oracle_budget, resolve
 from curation.selection.top_n import TopN
 
@@ -88,15 +88,19 @@ def test_rows_without_a_score_are_never_selected():
         TopN().cut(rows, 0, 0)
 
 
+def draw(ids, seed):
+    return Candidates(row_ids_N=ids, raw_score_N=hash_unit(ids, seed))
+
+
 def test_uniform_draw_is_uniform_nested_and_seeded():
     ids = np.arange(2000) + (3 << 40)
     counts = np.zeros(2000)
     for seed in range(300):
-        counts[TopN().cut(uniform(ids, seed), 500, seed).row_ids_n - (3 << 40)] += 1
+        counts[TopN().cut(draw(ids, seed), 500, seed).row_ids_n - (3 << 40)] += 1
     # 300 draws at 1/4: mean 75, standard deviation 7.5
     assert counts.mean() == 75
     assert counts.std() == pytest.approx(7.5, rel=0.1)
-    small, large = (TopN().cut(uniform(ids, 7), n, 7).row_ids_n for n in (100, 400))
+    small, large = (TopN().cut(draw(ids, 7), n, 7).row_ids_n for n in (100, 400))
     assert np.array_equal(small, large[:100])
 
 

@@ -1,4 +1,4 @@
-"""The transformers teacher against transformers itself: ``generate`` for the text, ``output_hidden_states`` for states."""
+"""The transformers teacher against transformers itself: ``generate`` for text, ``output_hidden_states`` for states."""
 
 import numpy as np
 import pytest

@@ -1,12 +1,9 @@
-"""Heuristic trust functions: closed forms, nulls, the registry."""
+"""Heuristic trust functions: closed forms and nulls."""
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from curation.errors import ConfigError
 from curation.hashing import hash_unit
-from curation.trust import HEURISTICS, get_heuristic
 from curation.trust.confidence import InternalConfidence
 from curation.trust.naive import Naive
 
@@ -32,11 +29,3 @@ def test_naive_depends_on_seed_and_row_alone() -> None:
     assert trust_N.dtype == np.float32 and trust_N.min() >= 0 and trust_N.max() <= 1
     assert abs(trust_N.mean() - 0.5) < 0.01
     assert abs(np.corrcoef(trust_N, Naive(4).score(batch(row_id=pa.array(row_ids_N))))[0, 1]) < 0.03
-
-
-def test_the_registry_gives_classes_by_name() -> None:
-    assert get_heuristic("internal_confidence")().name == "internal_confidence"
-    assert get_heuristic("naive")(seed=1).name == "naive"
-    assert all(get_heuristic(name).name == name for name in HEURISTICS)
-    with pytest.raises(ConfigError, match="'nave' is not one of internal_confidence, naive"):
-        get_heuristic("nave")
