@@ -10,6 +10,11 @@ the rows up to MAX_BASE_RATING, is what the bases learn from. The shipped file k
   the side before the move, `White: h5f7`: it knows the moves, but not the task's notation, UCI alone, in which it
   scores nothing until it is trained.
 - The teacher's base is smaller, sees the few positions that the student's does not, and answers in UCI.
+
+As shipped: 32,000 puzzles (1.0 MB); student 2.1 M parameters, 138,699 positions once, 4.2 MB; teacher 0.6 M
+parameters, 40,000 positions twice, 1.2 MB. On two cores that did other work as well, 1,184 s and 655 s (the student's
+reached 190 rows/s while the cores were free), after some 90 s to render positions. On the development split the
+student's base answers 25 % of 1,000 puzzles right in its own notation and none in UCI, the teacher's 12 % of 2,000.
 """
 
 import argparse

@@ -256,7 +256,8 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
     config = with_(SMALL, max_epochs=5, patience=None, max_failures=1)
     straight = fit_arrays(read_rows(labels, gold, get_domain("chess"), config, seed=3), config, seed=3).record
     ref = fit_trust(labels, gold, get_domain("chess"), config, seed=3, output=tmp_path / "trust")
-    assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() == "3"
+    # The last report of the dead worker may not have been taken in: one epoch again, not all of them.
+    assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() in ("3", "4")
     np.testing.assert_allclose(NeuralTrust.load(ref).fit["losses"], straight.losses, rtol=1e-5)
 
 

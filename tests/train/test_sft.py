@@ -161,7 +161,7 @@ def table(path: Path, pairs: list[Pair]) -> TableRef:
     return TableRef(uri=str(path), version=lance.write_dataset(data, path).version)
 
 
-def test_two_workers_train_what_one_process_trains(base: ModelRef, tmp_path: Path) -> None:
+def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_path: Path) -> None:
     pairs = copies(40)
     rows = table(tmp_path / "rows.lance", pairs)
     assert read_pairs(rows) == pairs
@@ -174,6 +174,8 @@ def test_two_workers_train_what_one_process_trains(base: ModelRef, tmp_path: Pat
             train_student(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
     finally:
         ray.shutdown()
-    assert set(load_model(student).state_dict()) and not list(tmp_path.glob("student.*"))
+    assert student.record.num_rows == 40 and student.record.losses[-1] < 0.8 * student.record.losses[0]
+    assert student.model.base == str(tmp_path / "student") and load_model(student.model)
+    assert not list(tmp_path.glob("student.*"))
     with pytest.raises(SourceError, match="no rows"):
         train_student(base, table(tmp_path / "empty.lance", []), config, seed=3, output=tmp_path / "x", name="none")

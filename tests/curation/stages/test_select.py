@@ -1,0 +1,308 @@
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import chess
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curation import tables
+from curation.config import SelectionConfig
+from curation.domains.chess import Chess
+from curation.errors import BudgetError
+from curation.hashing import derive, hash64, hash_unit
+from curation.refs import ModelRef, TableRef
+from curation.stages.select import Selection, SelectJob, adaptation_rows, select
+
+SEED, N = 5, 60
+NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
+ARMS = ("naive", "internal_confidence", "neural", "ground_truth")
+GOLD, OTHER = "e2e4", "d2d4"
+LABELLED = pa.schema([*tables.labels([], "float16", 1), tables.RAW_SCORE, tables.TRUST])
+
+
+def save(folder: Path, name: str, columns: dict, schema: pa.Schema) -> TableRef:
+    """A table in a random order, since tables have none, in two fragments."""
+    arrays = [pa.array(columns.get(field.name, [None] * len(columns["row_id"])), field.type) for field in schema]
+    order = np.random.default_rng(len(name)).permutation(len(columns["row_id"]))
+    uri = str(folder / f"{name}.lance")
+    table = pa.Table.from_arrays(arrays, schema=schema).take(order)
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri, max_rows_per_file=len(order) // 2 + 1).version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """The tables of a pool and the same rows in memory, by row id."""
+
+    job: SelectJob
+    rows: dict[int, dict]
+    gold: dict[int, str]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Labels whose unparsed and error rows have the highest scores, ties among the others, and a few without gold."""
+    folder, rng = tmp_path_factory.mktemp("pool"), np.random.default_rng(1)
+    ids = rng.permutation(NUM_POOL) + (3 << tables.FILE_SHIFT)
+    right = rng.random(NUM_POOL) < 0.4
+    raw = np.where(right, 20, 0) + rng.normal(size=NUM_POOL).round(1) + 20  # a float32 sigmoid of all of them is 1
+    logprob = -rng.exponential(np.where(right, 0.3, 0.9)).round(1)
+    raw[:NUM_UNPARSED], logprob[:NUM_UNPARSED] = 1000.0, 0.0
+    raw[-NUM_ERRORS:], logprob[-NUM_ERRORS:] = 2000.0, 0.0
+    logprob[NUM_UNPARSED : NUM_UNPARSED + 20] = 0.0  # more of them than tie otherwise, among the best
+    labels = [None if index < NUM_UNPARSED else GOLD if hit else OTHER for index, hit in enumerate(right)]
+    columns = {
+        "row_id": ids.tolist(),
+        "completion": [f" {label or 'resigns'} #{index}" for index, label in enumerate(labels)],
+        "label": labels,
+        "mean_logprob": logprob,
+        "raw_score": raw.astype(np.float32),
+        "trust": np.ones(NUM_POOL, dtype=np.float32),
+        "error": [None] * (NUM_POOL - NUM_ERRORS) + ["teacher_failed: x"] * NUM_ERRORS,
+    }
+    examples = {
+        "row_id": ids.tolist(),
+        "fen": [f"4k3/8/8/8/8/8/3PP3/4K3 w - - {index % 50} {index + 1}" for index in range(NUM_POOL)],
+        "rating": [1500] * NUM_POOL,
+    }
+    golds = [None if index % 10 == 7 else GOLD for index in range(NUM_POOL)]
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return Made(
+        job=SelectJob(
+            pool=save(folder, "pool", examples, tables.examples(Chess.columns, gold=False)),
+            labels=save(folder, "labels", columns, LABELLED),
+            audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, tables.AUDIT),
+            domain="chess",
+            selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),
+            teacher=ModelRef(base="bases/teacher", revision="00ff", adapter="runs/x/adapter"),
+            generation=2,
+            seed=SEED,
+        ),
+        rows={row["row_id"]: row | {"fen": fen} for row, fen in zip(rows, examples["fen"], strict=True)},
+        gold={row_id: gold for row_id, gold in zip(ids.tolist(), golds, strict=True) if gold},
+    )
+
+
+@pytest.fixture(scope="module")
+def selected(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Selection]:
+    return run(made, tmp_path_factory.mktemp("out"))
+
+
+def run(made: Made, folder: Path, **changes: object) -> dict[str, Selection]:
+    n, selections = select(replace(made.job, **changes), folder)
+    assert all(selection.num_rows == n for selection in selections)
+    return {selection.arm: selection for selection in selections}
+
+
+def budget(made: Made, arms: tuple[str, ...] = ARMS, **rule: object) -> SelectionConfig:
+    return SelectionConfig.model_validate({"budget": rule, "arms": arms})
+
+
+def rows_of(selection: Selection) -> list[dict]:
+    return lance.dataset(selection.table.uri, version=selection.table.version).to_table().to_pylist()
+
+
+def ids_of(selection: Selection) -> list[int]:
+    return [row["row_id"] for row in rows_of(selection)]
+
+
+def draw(row_id: int, seed: int = SEED) -> float:
+    return float(np.float32(hash_unit(np.array([row_id]), derive(seed, "draw"))[0]))
+
+
+def expected(made: Made, arm: str, n: int = N) -> list[int]:
+    """The rule of an arm as a sort of all rows that it may take."""
+    rows = [row for row in made.rows.values() if row["error"] is None]
+    if arm in ("internal_confidence", "neural"):
+        column = {"internal_confidence": "mean_logprob", "neural": "raw_score"}[arm]
+        score = {row["row_id"]: float(np.float32(row[column])) for row in rows if row["label"] is not None}
+    else:
+        score = {row["row_id"]: draw(row["row_id"]) for row in rows if arm == "naive" or row["row_id"] in made.gold}
+    tie = {row_id: int(hash64(np.array([row_id]), derive(SEED, "ties"))[0]) for row_id in score}
+    return sorted(score, key=lambda row_id: (-score[row_id], tie[row_id]))[:n]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_an_arm_takes_its_rows_in_its_order(made: Made, selected: dict[str, Selection], arm: str):
+    rows = rows_of(selected[arm])
+    assert [row["row_id"] for row in rows] == expected(made, arm)
+    assert [row["rank"] for row in rows] == list(range(N)) and {row["arm"] for row in rows} == {arm}
+
+
+def test_the_fixture_can_tell_the_rules_apart(made: Made):
+    ranked = expected(made, "internal_confidence", NUM_POOL)
+    scores = [made.rows[row_id]["mean_logprob"] for row_id in ranked]
+    assert scores[N - 1] == scores[N]  # the cut goes through a tie
+    assert {row["trust"] for row in made.rows.values()} == {1.0}  # which only the raw score can order
+    chosen = [tuple(expected(made, arm)) for arm in ARMS]
+    assert len(set(chosen)) == len(ARMS)
+
+
+def test_unparsed_rows_are_drawn_but_never_ranked_and_error_rows_are_neither(
+    made: Made, selected: dict[str, Selection], tmp_path: Path
+):
+    num_healthy, num_parsed = NUM_POOL - NUM_ERRORS, NUM_POOL - NUM_ERRORS - NUM_UNPARSED
+    everything = run(made, tmp_path, selection=budget(made, ("naive",), n=num_healthy))["naive"]
+    ranked = run(made, tmp_path, selection=budget(made, ("neural", "internal_confidence"), n=num_parsed))
+    for arm in ("naive", "ground_truth"):
+        assert any(made.rows[row_id]["label"] is None for row_id in ids_of(selected[arm]))
+    assert sum(row["label"] is None for row in rows_of(everything)) == NUM_UNPARSED
+    for selection in (*ranked.values(), selected["neural"], selected["internal_confidence"]):
+        assert all(made.rows[row_id]["label"] is not None for row_id in ids_of(selection))
+    for selection in (everything, *ranked.values(), *selected.values()):
+        assert all(made.rows[row_id]["error"] is None for row_id in ids_of(selection))
+
+
+def test_ground_truth_teaches_gold_and_says_so(made: Made, selected: dict[str, Selection]):
+    for row in rows_of(selected["ground_truth"]):
+        assert (row["label"], row["completion"], row["label_source"]) == (GOLD, f" {GOLD}", "gold")
+        assert row["row_id"] in made.gold
+    assert {arm: selection.oracle for arm, selection in selected.items()} == {
+        "naive": False,
+        "internal_confidence": False,
+        "neural": False,
+        "ground_truth": True,
+    }
+
+
+def test_weak_arms_teach_the_teachers_own_words(made: Made, selected: dict[str, Selection]):
+    for arm in ("naive", "internal_confidence", "neural"):
+        for row in rows_of(selected[arm]):
+            weak = made.rows[row["row_id"]]
+            assert (row["label"], row["completion"]) == (weak["label"], weak["completion"])
+            assert row["label_source"] == "weak"
+
+
+def test_naive_and_ground_truth_share_one_draw(made: Made, selected: dict[str, Selection], tmp_path: Path):
+    naive = ids_of(run(made, tmp_path / "a", selection=budget(made, n=2 * N))["naive"])
+    with_gold = [row_id for row_id in naive if row_id in made.gold]
+    assert ids_of(selected["ground_truth"]) == with_gold[:N] and naive[:N] == ids_of(selected["naive"])
+    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, tables.AUDIT)
+    whole = run(made, tmp_path / "b", audit=everyone)
+    assert ids_of(whole["naive"]) == ids_of(whole["ground_truth"])
+
+
+def test_the_seed_moves_the_draws_and_the_ties_and_nothing_else(made: Made, selected: dict[str, Selection], tmp_path):
+    other = run(made, tmp_path, seed=SEED + 1)
+    assert ids_of(other["naive"]) != ids_of(selected["naive"])
+    assert set(ids_of(other["internal_confidence"])) != set(ids_of(selected["internal_confidence"]))
+    best = [made.rows[row_id]["mean_logprob"] for row_id in ids_of(other["internal_confidence"])]
+    assert best == [made.rows[row_id]["mean_logprob"] for row_id in ids_of(selected["internal_confidence"])]
+
+
+def test_rows_carry_prompt_trust_and_lineage(made: Made, selected: dict[str, Selection]):
+    for arm, selection in selected.items():
+        for row in rows_of(selection):
+            weak = made.rows[row["row_id"]]
+            assert row["prompt"] == Chess().prompt({"fen": weak["fen"]})
+            assert chess.Board(weak["fen"]).fullmove_number == int(row["prompt"].split("Fullmove: ")[1].split()[0])
+            own = {"neural": weak["trust"], "internal_confidence": np.exp(weak["mean_logprob"])}
+            assert row["trust"] == pytest.approx(own.get(arm, draw(row["row_id"])), rel=1e-6)
+            assert row["generation"] == 2
+            assert ModelRef.from_json(json.loads(row["teacher"])) == made.job.teacher
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_exports_hold_the_table_ready_for_training(selected: dict[str, Selection], arm: str):
+    selection = selected[arm]
+    table = lance.dataset(selection.table.uri, version=selection.table.version).to_table()
+    assert table.schema.names == tables.SELECTION.names and table.schema.types == tables.SELECTION.types
+    assert pq.read_table(selection.parquet).equals(table)
+    lines = [json.loads(line) for line in Path(selection.jsonl).read_text().splitlines()]
+    assert lines == table.to_pylist() and len(lines) == N
+    assert all(isinstance(line[key], str) for line in lines for key in ("prompt", "completion"))
+    assert not any("error" in line or "gold" in line for line in lines)
+
+
+def test_thresholds_are_raw_scores_of_the_arms_that_rank(made: Made, selected: dict[str, Selection]):
+    assert selected["naive"].threshold is None and selected["ground_truth"].threshold is None
+    for arm, column in (("neural", "raw_score"), ("internal_confidence", "mean_logprob")):
+        lowest = min(float(np.float32(made.rows[row_id][column])) for row_id in ids_of(selected[arm]))
+        assert selected[arm].threshold == lowest
+
+
+def test_the_digest_is_of_what_a_student_learns(made: Made, selected: dict[str, Selection], tmp_path: Path):
+    other = run(made, tmp_path, teacher=None, generation=0)
+    assert {arm: item.digest for arm, item in other.items()} == {arm: item.digest for arm, item in selected.items()}
+    assert len({item.digest for item in selected.values()}) == len(ARMS)
+    assert {row["teacher"] for row in rows_of(other["naive"])} == {None}
+
+
+@pytest.mark.parametrize("cap", [1, 50, 10_000])
+def test_the_oracle_budget_counts_right_weak_labels_up_to_its_cap(made: Made, tmp_path: Path, cap: int):
+    weak = [made.rows[row_id] for row_id in made.gold]
+    num_right = sum(row["error"] is None and row["label"] == made.gold[row["row_id"]] for row in weak)
+    assert 50 < num_right < NUM_POOL
+    chosen = run(made, tmp_path, selection=budget(made, oracle=True, cap=cap))
+    for arm in ARMS:
+        assert ids_of(chosen[arm]) == expected(made, arm, min(num_right, cap))
+    assert all(selection.oracle for selection in chosen.values())
+
+
+@pytest.mark.parametrize(
+    ("arm", "most"),
+    [
+        ("naive", NUM_POOL - NUM_ERRORS),
+        ("neural", NUM_POOL - NUM_ERRORS - NUM_UNPARSED),
+        ("internal_confidence", NUM_POOL - NUM_ERRORS - NUM_UNPARSED),
+        ("ground_truth", None),
+    ],
+)
+def test_a_budget_that_an_arm_cannot_meet_is_refused(made: Made, tmp_path: Path, arm: str, most: int | None):
+    if most is None:
+        most = sum(made.rows[row_id]["error"] is None for row_id in made.gold)
+    assert len(ids_of(run(made, tmp_path, selection=budget(made, (arm,), n=most))[arm])) == most
+    with pytest.raises(BudgetError, match=f"n = {most + 1}") as caught:
+        run(made, tmp_path, selection=budget(made, (arm,), n=most + 1))
+    assert str(most) in str(caught.value)
+
+
+def test_an_oracle_budget_needs_an_audit_set_and_a_right_label(made: Made, tmp_path: Path):
+    oracle = budget(made, ("naive",), oracle=True)
+    with pytest.raises(BudgetError, match=r"splits\.audit"):
+        run(made, tmp_path, selection=oracle, audit=None)
+    wrong = save(tmp_path, "audit", {"row_id": list(made.rows), "gold": ["a2a3"] * NUM_POOL}, tables.AUDIT)
+    with pytest.raises(BudgetError, match="no weak label of the pool is right"):
+        run(made, tmp_path, selection=oracle, audit=wrong)
+
+
+def test_without_an_audit_set_the_other_arms_select_as_before(
+    made: Made, selected: dict[str, Selection], tmp_path: Path
+):
+    blind = run(made, tmp_path, audit=None, selection=budget(made, ARMS[:3], n=N))
+    for arm, selection in blind.items():
+        assert selection.digest == selected[arm].digest and not selection.oracle
+
+
+def test_what_a_run_that_was_cut_off_left_is_replaced(made: Made, tmp_path: Path):
+    (tmp_path / "naive.jsonl").write_text("half a li")
+    (tmp_path / "naive.parquet").write_bytes(b"PAR1")
+    small = budget(made, ("naive",), n=3)
+    first, second = (run(made, tmp_path, selection=small)["naive"] for _ in range(2))
+    assert first.digest == second.digest and rows_of(first) == rows_of(second) and len(rows_of(second)) == 3
+    assert len(Path(second.jsonl).read_text().splitlines()) == 3 == pq.read_table(second.parquet).num_rows
+
+
+def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
+    fens = [f"4k3/8/8/8/8/8/3PP3/4K3 w - - 0 {index + 1}" for index in range(20)]
+    columns = {
+        "row_id": list(range(100, 120)),
+        "fen": [None if index == 4 else fen for index, fen in enumerate(fens)],
+        "gold": [None if index == 4 else (GOLD, OTHER)[index % 2] for index in range(20)],
+        "error": ["bad_fen: x" if index == 4 else None for index in range(20)],
+    }
+    examples = save(tmp_path, "adapt-split", columns, tables.examples(Chess.columns, gold=True))
+    ref = adaptation_rows(examples, "chess", tmp_path / "out")
+    table = lance.dataset(ref.uri, version=ref.version).to_table()
+    assert table.schema.names == tables.SELECTION.names
+    rows = sorted(table.to_pylist(), key=lambda row: row["row_id"])
+    assert [row["row_id"] for row in rows] == [row_id for row_id in range(100, 120) if row_id != 104]
+    for row in rows:
+        index = row["row_id"] - 100
+        gold = (GOLD, OTHER)[index % 2]
+        assert (row["prompt"], row["completion"]) == (Chess().prompt({"fen": fens[index]}), f" {gold}")
+        assert (row["label"], row["label_source"], row["arm"]) == (gold, "gold", "adapt")
+    assert pq.read_table(tmp_path / "out" / "adapt.parquet").equals(table)

