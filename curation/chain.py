@@ -14,7 +14,8 @@ from curation.hashing import derive
 from curation.manifest import Manifest, versions, write_atomically
 from curation.refs import ModelRef, TableRef, TrustRef, fingerprint
 from curation.runs import Done, Pending, Run, local_or_cluster, say
-from curation.sources import SourceFile, check_unchanged, discover
+from curation.selection.budget import check_pool
+from curation.sources import SourceFile, check_unchanged, discover, split_sizes
 
 _RESOURCES = {"cpus_per_worker", "gpus_per_worker", "max_failures"}
 """Keys that change how a result is made, not what it is."""
@@ -92,6 +93,7 @@ def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, before in known.items():
         check_unchanged(before, files.get(name, []))
+    check_pool(config.selection.budget, split_sizes(config, files)["pool"] // max(1, len(config.generations)))
     described = {name: [file.to_json() for file in items] for name, items in files.items()}
     manifest.identify(identity, described, save=not dry)
     if not dry:

@@ -39,7 +39,7 @@ class PresetSection(Section):
         if not isinstance(value, Mapping):
             return value
         name = value.get("preset", cls.model_fields["preset"].default)
-        return {**cls.presets().get(name, {}), **value}
+        return {**(cls.presets().get(name, {}) if isinstance(name, str) else {}), **value}
 
 
 class SourceConfig(Section):
@@ -427,20 +427,24 @@ def _override(raw: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
-    *parents, last = key.split(".")
-    node: Any = raw
-    for parent in parents:
-        node = node[int(parent)] if isinstance(node, list) and parent.isdigit() else node.setdefault(parent, {})
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"--set {text!r}: {parent} is a value, not a section")
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text!r}: the value is no YAML") from error
-    if isinstance(node, list):
-        node[int(last)] = parsed
-    else:
-        node[last] = parsed
+    *parents, last = key.split(".")
+    node: Any = raw
+    for parent in parents:
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, text)]
+    node[last if isinstance(node, dict) else _place(node, last, text)] = parsed
+
+
+def _place(node: Any, part: str, text: str) -> int:
+    """The place in a list that a part of a key names."""
+    if not isinstance(node, list):
+        raise ConfigError(f"--set {text!r}: {part!r} is asked of a value, not of a section")
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
+    return int(part)
 
 
 def _absolute(config: RunConfig, root: Path) -> RunConfig:
@@ -485,13 +489,23 @@ def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:
 def _known_keys(root: type[BaseModel], location: Sequence[str]) -> list[str]:
     """The keys of the section at a location, following models through optional, list and mapping types."""
     model: type[BaseModel] | None = root
+    inside = False  # a list or a mapping: the next part is a place or a name in it, not a key of ours
     for part in location:
-        if model is None:
+        if inside:
+            inside = False
+            continue
+        fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
+        if part not in fields:
             return []
-        fields = {(field.alias or name): field for name, field in model.model_fields.items()}
-        if part in fields:
-            model = _model_in(fields[part].annotation)
+        annotation = fields[part].annotation
+        model, inside = _model_in(annotation), _is_container(annotation)
     return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
+
+
+def _is_container(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_container(get_args(annotation)[0])
+    return get_origin(annotation) in (tuple, list, dict)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -91,7 +91,7 @@ class Manifest:
             raw = json.loads(path.read_text())
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
             return cls(directory, raw["identity"], raw["files"], stages)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
 
     def lock(self) -> None:

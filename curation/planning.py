@@ -14,7 +14,8 @@ from curation.config import ModelConfig, RunConfig
 from curation.domains import get_domain
 from curation.errors import RowError
 from curation.manifest import Manifest
-from curation.sources import assign, discover, read_rows, require_columns
+from curation.selection.budget import check_pool
+from curation.sources import discover, read_rows, require_columns, split_sizes
 
 PROBE_ROWS = 256
 
@@ -44,12 +45,14 @@ def check(config: RunConfig) -> Iterator[str]:
         UserError: what is wrong, as `curate run` would say it.
     """
     domain = get_domain(config.domain)
-    for name, source in config.sources.items():
-        files = discover(source)
-        require_columns(files, domain.required)
-        yield f"source {name}: {len(files)} files, {sum(file.num_rows for file in files):,} rows"
-    for name, num_rows in split_sizes(config).items():
+    files = {name: discover(source) for name, source in config.sources.items()}
+    for name, items in files.items():
+        require_columns(items, domain.required)
+        yield f"source {name}: {len(items)} files, {sum(file.num_rows for file in items):,} rows"
+    sizes = split_sizes(config, files)
+    for name, num_rows in sizes.items():
         yield f"split {name}: {num_rows:,} rows"
+    check_pool(config.selection.budget, sizes["pool"] // max(1, len(config.generations)))
     wanted = {"teacher": config.teacher.model}
     wanted |= {f"student {index}": generation.student for index, generation in enumerate(config.generations)}
     for role, model in wanted.items():
@@ -57,24 +60,12 @@ def check(config: RunConfig) -> Iterator[str]:
             yield f"{role}: {_described(model)}"
 
 
-def split_sizes(config: RunConfig) -> dict[str, int]:
-    """The rows of each split, from the files' metadata alone."""
-    named = config.splits.named()
-    sizes: dict[str, int] = {}
-    for name, source in config.sources.items():
-        splits = {split: value for split, value in named.items() if value.source == name}
-        if splits:
-            total = sum(file.num_rows for file in discover(source))
-            sizes |= assign(total, splits, config.seed).counts
-    return {name: sizes[name] for name in named}
-
-
 def make_plan(config: RunConfig, *, probe: bool) -> Plan:
     """Every stage with its rows, whether it is done, and the seconds of the labelling ones as a probe foresees them.
 
     The probe labels a few hundred rows with the teacher's un-adapted base in this process; it changes nothing.
     """
-    sizes = split_sizes(config)
+    sizes = split_sizes(config, {name: discover(source) for name, source in config.sources.items()})
     manifest = Manifest.load(config.directory)
     pending = chain.first_pending(config)
     names = chain.stage_names(config)

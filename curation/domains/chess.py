@@ -38,7 +38,7 @@ class Chess:
         rating = raw.get("rating")
         try:
             return {"fen": board.fen(en_passant="fen"), "rating": None if rating is None else int(rating)}
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise RowError(f"bad_rating: {rating!r} is no whole number") from error
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
@@ -92,9 +92,9 @@ class Chess:
         board = _board(example["fen"])
         word = words[0]
         try:
-            if _UCI.fullmatch(word.lower()):
-                return board.parse_uci(word.lower()).uci()
-            return board.parse_san(word).uci()
+            uci = _UCI.fullmatch(word.lower())
+            move = board.parse_uci(word.lower()) if uci else board.parse_san(word)
+            return move.uci() if move else None  # python-chess reads a pass as the null move
         except ValueError:  # python-chess derives illegal, ambiguous and unreadable moves from it
             return None
 
@@ -153,6 +153,9 @@ def _moves(raw: Mapping[str, Any]) -> list[str]:
 
 def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
     try:
-        return board.push_uci(uci)
+        if move := board.parse_uci(uci):
+            board.push(move)
+            return move
     except ValueError as error:
         raise RowError(f"illegal_move: {whose} {uci!r} in {board.fen()!r}") from error
+    raise RowError(f"illegal_move: {whose} {uci!r} is a pass")

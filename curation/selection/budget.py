@@ -32,3 +32,16 @@ def resolve(budget: BudgetConfig, num_right: int | None) -> int:
             "set splits.audit: true, or selection.budget.n"
         )
     return oracle_budget(num_right, budget.cap)
+
+
+def check_pool(budget: BudgetConfig, num_rows: int) -> None:
+    """Refuse, before anything is labelled, a budget that no pool of ``num_rows`` can meet.
+
+    Raises:
+        BudgetError: ``n`` is larger.
+    """
+    if budget.n is not None and budget.n > num_rows:
+        raise BudgetError(
+            f"selection.budget: n = {budget.n:,} is more than the {num_rows:,} rows of the pool (of a generation's "
+            "share of it); lower n or give a larger pool"
+        )

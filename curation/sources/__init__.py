@@ -3,7 +3,7 @@
 from curation.sources.files import SourceFile, check_unchanged, discover, require_columns
 from curation.sources.ids import check_unique, row_ids
 from curation.sources.readers import read_rows
-from curation.sources.splits import Assignment, Permutation, assign
+from curation.sources.splits import Assignment, Permutation, assign, split_sizes
 
 __all__ = [
     "Assignment",
@@ -16,4 +16,5 @@ __all__ = [
     "read_rows",
     "require_columns",
     "row_ids",
+    "split_sizes",
 ]

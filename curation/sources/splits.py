@@ -5,16 +5,17 @@ power of two, applied again where it leaves the range (Black, Rogaway, "Ciphers 
 2002, cycle walking).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from curation.config import SplitConfig
+from curation.config import RunConfig, SplitConfig
 from curation.errors import ConfigError, SourceError
 from curation.hashing import hash64
+from curation.sources.files import SourceFile
 
 _ROUNDS = 8
 Int64s = npt.NDArray[np.int64]
@@ -100,3 +101,17 @@ def _wanted(split: SplitConfig, total_rows: int) -> int:
     if split.fraction is not None:
         return int(Fraction(str(split.fraction)) * total_rows)  # the decimal that was written: 0.29 of 100 is 29
     return split.rows or 0
+
+
+def split_sizes(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dict[str, int]:
+    """The rows of each split, in the order of ``SplitsConfig.named``, from the files' own counts.
+
+    Raises:
+        ConfigError, SourceError: as :func:`assign`.
+    """
+    named = config.splits.named()
+    sizes: dict[str, int] = {}
+    for name, items in files.items():
+        splits = {split: value for split, value in named.items() if value.source == name}
+        sizes |= assign(sum(file.num_rows for file in items), splits, config.seed).counts if splits else {}
+    return {name: sizes[name] for name in named}
