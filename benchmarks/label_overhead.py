@@ -1,7 +1,8 @@
 """What the engine costs around a teacher: ``python -m benchmarks.label_overhead``.
 
-1. The label stage with a transformers teacher against a bare loop of the same model: one process, one thread each;
-   the bare loop is hand-written prefill and decode steps over batches of like length, nothing is stored.
+1. The label stage with a transformers teacher against a bare loop of the same model: one process, one thread each.
+   The bare loop renders the prompts, runs hand-written prefill and decode steps over batches of like length, keeps the
+   states in memory and reads the labels from the completions; nothing is stored.
    Rates are over the rows after the first commit, so that neither side's start-up counts; start-up is printed apart.
    Checked: the same completions, and states equal to float16.
 2. The label stage around a free teacher (scripted, 256-wide float16 states) against Ray Data's own ``map_batches`` +
@@ -142,7 +143,7 @@ def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
         directory / "model", family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=0
     )
     examples = chess_examples(directory, num_rows)
-    prompts = [domain.prompt(example) for example in store.read(examples).to_pylist()]
+    rows = store.read(examples).to_pylist()
     torch.set_num_threads(1)
     model, tokenizer = models.load_model(ref), models.load_tokenizer(ref)
     starts: list[float] = []
@@ -161,21 +162,22 @@ def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
         starts.append(seen[first][0] - begun)
         return (seen[-1][1] - seen[first][1]) / (seen[-1][0] - seen[first][0])
 
-    computed: dict[int, tuple[str, np.ndarray[Any, Any]]] = {}
+    computed: dict[int, tuple[str, str | None, np.ndarray[Any, Any]]] = {}
 
     def peer(pair: int) -> float:
         begun = time.monotonic()
         for chunk in range(0, num_rows, CHUNK_ROWS):
-            for places, texts, hidden_ND in bare_loop(model, tokenizer, prompts[chunk : chunk + CHUNK_ROWS]):
+            part = rows[chunk : chunk + CHUNK_ROWS]
+            for places, texts, hidden_ND in bare_loop(model, tokenizer, [domain.prompt(row) for row in part]):
                 for place, text, state in zip(places, texts, hidden_ND.numpy(), strict=True):
-                    computed[chunk + place] = (text, state)
+                    computed[chunk + place] = (text, domain.parse(text, part[place]), state)
         return num_rows / (time.monotonic() - begun)
 
     result = measure(ours, peer, num_pairs)
     stored = lance.dataset(str(directory / "labels-0.lance")).to_table().to_pylist()
     for row in stored:
-        text, state = computed[row["row_id"]]
-        assert row["completion"] == text, (row["completion"], text)
+        text, parsed, state = computed[row["row_id"]]
+        assert (row["completion"], row["label"]) == (text, parsed), (row["completion"], text)
         np.testing.assert_allclose(np.array(row["state_output_last"], np.float32), state, rtol=2e-3, atol=2e-3)
     print(f"  checked {len(stored)} rows: completions equal, states equal to float16")
     print(f"  start-up of the label stage to its first commit: {np.median(starts):.1f} s (not in the rate)")

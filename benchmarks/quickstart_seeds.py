@@ -5,7 +5,6 @@ quickstart's own configuration, in ``runs/quickstart-seed-<seed>``. A finished r
 """
 
 import argparse
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -17,18 +16,17 @@ CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 
 
 def table(reports: list[dict[str, Any]]) -> str:
-    """The arms over all seeds, as Markdown: mean and range over the seeds, and each seed's estimate with its interval."""
-    names = [arm["name"] for arm in reports[0]["arms"]]
-    rows = [(name, [arm for report in reports for arm in report["arms"] if arm["name"] == name]) for name in names]
+    """The arms as Markdown: the mean over the seeds, and each seed's estimate with its interval."""
+    by_seed = [{arm["name"]: arm for arm in report["arms"]} for report in reports]
     lines = [
-        f"| arm | purity %, mean of {len(reports)} seeds | each seed (95 % interval) | test accuracy %, mean | each seed |",
+        f"| arm | purity %, mean of {len(reports)} seeds | each (95 % interval) | test accuracy %, mean | each |",
         "| --- | --- | --- | --- | --- |",
     ]
     for label, estimates in (("base of the student", "base"), ("weak teacher", "teacher")):
         found = [_estimate(report[estimates]) for report in reports]
         lines.append(f"| {label} | | | {_mean(found)} | {_each(found)} |")
-    for name, arms in rows:
-        purity, accuracy = [arm["purity"] for arm in arms], [arm["accuracy"] for arm in arms]
+    for name in by_seed[0]:
+        purity, accuracy = ([arms[name][key] for arms in by_seed] for key in ("purity", "accuracy"))
         lines.append(f"| {name} | {_mean(purity)} | {_each(purity)} | {_mean(accuracy)} | {_each(accuracy)} |")
     return "\n".join(lines)
 
@@ -44,7 +42,7 @@ def _mean(estimates: list[dict[str, Any]]) -> str:
 
 
 def _each(estimates: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{100 * e['value']:.1f} ({100 * e['low']:.1f}–{100 * e['high']:.1f})" for e in estimates)
+    return ", ".join(f"{100 * e['value']:.1f} ({100 * e['low']:.1f}-{100 * e['high']:.1f})" for e in estimates)
 
 
 def main() -> None:

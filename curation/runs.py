@@ -100,10 +100,10 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
             )
         except ConnectionError as error:
             raise RunFailedError(f"ray.address: {settings.address!r} does not answer ({error})") from error
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns that its progress bars are off
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.verbose_progress = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
     try:
         yield
     finally:

@@ -1,0 +1,170 @@
+"""Whole runs on small models: two generations, the same command again, a changed setting, wrong input."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from curation import planning, run, store
+from curation.config import load_config
+from curation.domains import get_domain
+from curation.domains.grading import grade
+from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
+from curation.hashing import derive
+from curation.refs import TableRef
+from curation.stages.label import Share
+
+ROOT = Path(__file__).parents[1]
+SMALL = {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4, "lora": {"rank": 4, "alpha": 8}}
+CONFIG = {
+    "name": "chain",
+    "splits": {
+        "adapt": {"from": "puzzles", "rows": 128},
+        "source": {"from": "puzzles", "rows": 500},
+        "test": {"from": "puzzles", "rows": 150},
+        "pool": {"from": "puzzles", "rows": 600},
+        "audit": True,
+    },
+    "teacher": {
+        "model": {"path": str(ROOT / "examples/bases/teacher")},
+        "adapt": SMALL,
+        "states": ["prompt_last", "output_last"],
+        "chunk_rows": 200,
+        "actors": {"min": 2, "max": 2},
+        "decoding": {"max_tokens": 4},
+    },
+    "trust": {
+        "states": ["prompt_last", "output_last"],
+        "width": 16,
+        "depth": 1,
+        "max_epochs": 3,
+        "learning_rate": 1e-3,
+    },
+    "selection": {"budget": {"n": 40}, "arms": ["naive", "neural"]},
+    "student": SMALL,
+    "generations": [{"student": {"path": str(ROOT / "examples/bases/teacher")}}] * 2,
+    "evaluation": {"decoding": {"max_tokens": 4}},
+}
+
+
+def load(directory: Path, puzzle_file: Path, changes: dict | None = None, overrides: tuple[str, ...] = ()):
+    config = copy.deepcopy(CONFIG) | {
+        "run_dir": str(directory / "run"),
+        "sources": {"puzzles": {"path": str(puzzle_file)}},
+        **(changes or {}),
+    }
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return load_config(path, overrides)
+
+
+def stages(directory: Path) -> dict:
+    return json.loads((directory / "run" / "manifest.json").read_text())["stages"]
+
+
+def events(directory: Path, kind: str) -> list[str]:
+    lines = (directory / "run" / "events.jsonl").read_text().splitlines()
+    return [event["stage"] for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
+    config = load(tmp_path, puzzle_file)
+    plan = planning.make_plan(config, probe=True)
+    assert all(stage.state in ("not done yet", "to do") for stage in plan.stages) and plan.rows_per_second > 0
+    report = run(config)
+
+    done = stages(tmp_path)
+    assert set(done) == {stage.name for stage in plan.stages}
+    assert [arm["name"] for arm in report["arms"]] == ["naive", "neural"]
+    for arm in report["arms"]:
+        assert arm["purity"]["n"] == 40 and arm["accuracy"]["n"] == 150
+    assert (tmp_path / "run" / "report.html").exists()
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["arms"] == report["arms"]
+
+    # The student of the chain's arm teaches the next generation, on rows of the pool that the first did not see.
+    student = done["gen-0/student-neural"]["outputs"]["model"]
+    assert student["adapter"] is not None
+    assert done["gen-1/label-pool"]["inputs"]["model"] == student
+    pool = TableRef.from_json(done["prepare"]["outputs"]["tables"]["pool"])
+    tables = [TableRef.from_json(done[f"gen-{index}/score-pool"]["outputs"]["labels"]) for index in range(2)]
+    ids = [set(store.read(table, ["row_id"])["row_id"].to_pylist()) for table in tables]
+    assert not ids[0] & ids[1]
+    assert ids[0] | ids[1] == set(store.read(pool, ["row_id"])["row_id"].to_pylist())
+    share = Share(index=1, of=2, seed=derive(config.seed, "share"))
+    assert len(ids[1]) == int(share.takes(store.read(pool, ["row_id"])["row_id"].to_numpy()).sum())
+
+    # Purity in the report is the share of right labels among the selected, counted here by hand.
+    audit = TableRef.from_json(done["prepare"]["outputs"]["tables"]["audit"])
+    graded = grade(tables[1], audit, get_domain("chess"))
+    right = dict(zip(graded.row_ids_N.tolist(), graded.correct_N.tolist(), strict=True))
+    for arm in ("naive", "neural"):
+        table = TableRef.from_json(done["gen-1/select"]["outputs"]["arms"][arm]["table"])
+        selected = store.read(table, ["row_id"])["row_id"].to_pylist()
+        told = next(item for item in report["arms"] if item["name"] == arm)["purity"]["value"]
+        assert told == pytest.approx(sum(right[row_id] for row_id in selected) / 40)
+
+    # The same command again does nothing; another budget redoes the selections and what hangs on them, no labels.
+    assert run(config)["arms"] == report["arms"]
+    assert len(events(tmp_path, "finished")) == len(done)
+    assert all(stage.state == "done" for stage in planning.make_plan(config, probe=False).stages)
+    curate_only = load(tmp_path, puzzle_file, {"generations": []}, ("selection.budget.n=30",))
+    pending = planning.make_plan(curate_only, probe=False)
+    assert next(stage.name for stage in pending.stages if stage.state != "done") == "gen-0/label-pool"
+
+    lines = "\n".join(planning.status_lines(config))
+    assert "not running" in lines and "gen-1/test-neural" in lines
+
+    with pytest.raises(RunDirError, match=r"another configuration \(seed was 0, is 1\)"):
+        run(load(tmp_path, puzzle_file, overrides=("seed=1",)))
+
+
+def test_a_changed_budget_redoes_the_selection_alone(local_ray, tmp_path, puzzle_file):
+    changes = {"generations": [], "teacher": CONFIG["teacher"] | {"adapt": None}}
+    run(load(tmp_path, puzzle_file, changes))
+    before = stages(tmp_path)
+    report = run(load(tmp_path, puzzle_file, changes, ("selection.budget.n=30",)))
+    after = stages(tmp_path)
+    assert {name for name in after if after[name] != before[name]} == {"gen-0/select"}
+    assert report["arms"][0]["purity"]["n"] == 30 and report["arms"][0]["accuracy"] is None
+    assert events(tmp_path, "started").count("gen-0/select") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"selection": {"budget": {"n": 601}, "arms": ["naive"]}, "generations": []}, BudgetError, "n = 601 is more"),
+        ({"sources": {"puzzles": {"path": "/nowhere/x.parquet"}}}, SourceError, "/nowhere/x.parquet"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_labelled(local_ray, tmp_path, puzzle_file, changes, error, message):
+    with pytest.raises(error, match=message):
+        run(load(tmp_path, puzzle_file, changes))
+    assert not list(tmp_path.glob("run/gen-*"))
+
+
+def test_a_teacher_that_is_always_wrong_is_refused(local_ray, tmp_path, puzzle_file):
+    teacher = {"backend": "scripted", "scripted": {"completions": [" nonsense"]}}
+    with pytest.raises(DegenerateSourceError, match="all wrong"):
+        run(load(tmp_path, puzzle_file, {"teacher": teacher, "trust": {}, "generations": []}))
+
+
+def test_an_input_that_changed_since_is_refused(local_ray, tmp_path, puzzles):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "mine.parquet"
+    pq.write_table(pa.Table.from_pylist(puzzles), path)
+    changes = {
+        "splits": {"source": {"from": "puzzles", "rows": 100}, "pool": {"from": "puzzles"}},
+        "teacher": {"backend": "scripted"},
+        "trust": {},
+        "generations": [],
+        "selection": {"budget": {"n": 10}, "arms": ["naive"]},
+    }
+    with pytest.raises(DegenerateSourceError):
+        run(load(tmp_path, path, changes))
+    pq.write_table(pa.Table.from_pylist(puzzles[:-1]), path)
+    with pytest.raises(SourceError, match="num_rows was 1000, is 999"):
+        run(load(tmp_path, path, changes))
