@@ -435,13 +435,13 @@ def _override(raw: dict[str, Any], text: str) -> None:
     node: Any = raw
     for parent in parents:
         node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, text)]
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"--set {text!r}: {parent} is a value, not a section")
     node[last if isinstance(node, dict) else _place(node, last, text)] = parsed
 
 
-def _place(node: Any, part: str, text: str) -> int:
+def _place(node: list[Any], part: str, text: str) -> int:
     """The place in a list that a part of a key names."""
-    if not isinstance(node, list):
-        raise ConfigError(f"--set {text!r}: {part!r} is asked of a value, not of a section")
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
     return int(part)

@@ -146,7 +146,7 @@ def test_bad_input_is_refused_before_anything_is_labelled(local_ray, tmp_path, p
 
 def test_a_teacher_that_is_always_wrong_is_refused(local_ray, tmp_path, puzzle_file):
     teacher = {"backend": "scripted", "scripted": {"completions": [" nonsense"]}}
-    with pytest.raises(DegenerateSourceError, match="all wrong"):
+    with pytest.raises(DegenerateSourceError, match="both right and wrong ones are needed"):
         run(load(tmp_path, puzzle_file, {"teacher": teacher, "trust": {}, "generations": []}))
 
 

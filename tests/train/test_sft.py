@@ -7,7 +7,6 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
-import ray
 import torch
 
 from curation.config import SftConfig
@@ -161,19 +160,16 @@ def table(path: Path, pairs: list[Pair]) -> TableRef:
     return TableRef(uri=str(path), version=lance.write_dataset(data, path).version)
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_path: Path) -> None:
     pairs = copies(40)
     rows = table(tmp_path / "rows.lance", pairs)
     assert read_pairs(rows) == pairs
     config = SCRATCH.model_copy(update={"num_workers": 2, "epochs": 2, "max_failures": 0})
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        student = train_student(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
-        shutil.rmtree(base.base)
-        with pytest.raises(RunFailedError, match="student naive: training failed"):
-            train_student(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
-    finally:
-        ray.shutdown()
+    student = train_student(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
+    shutil.rmtree(base.base)
+    with pytest.raises(RunFailedError, match="student naive: training failed"):
+        train_student(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
     assert student.record.num_rows == 40 and student.record.losses[-1] < 0.8 * student.record.losses[0]
     assert student.model.base == str(tmp_path / "student") and load_model(student.model)
     assert not list(tmp_path.glob("student.*"))
