@@ -23,7 +23,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-## The models under examples/bases, again from the Lichess rows in PUZZLES (about an hour on two cores).
+## The models under examples/bases, again: make bases PUZZLES=lichess_puzzles.parquet
 bases: $(INSTALLED)
 	$(BIN)/python examples/make_bases.py $(PUZZLES)
 

@@ -7,6 +7,7 @@ writes beside the old result, and whatever a killed run left half done under the
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,6 +88,9 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
     import ray
     import ray.data
 
+    # Ray forks only to execute another program; how many actors fill a machine is the configuration's business.
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")
+    warnings.filterwarnings("ignore", message="(?s).*The minimum number of concurrent actors")
     started = not ray.is_initialized()
     if started:
         try:

@@ -1,6 +1,6 @@
 """Make what the quickstart starts from: ``data/puzzles.parquet`` and the small bases ``bases/{teacher,student}``.
 
-    python examples/make_bases.py [PUZZLES.parquet] [--bases student teacher]
+    python examples/make_bases.py PUZZLES.parquet [--bases student teacher]
 
 PUZZLES is a Parquet file of Lichess puzzles (CC0): puzzle_id, fen, moves, rating. Rows rated below MAX_RATING are
 shuffled and dealt: first those that are shipped, then a development split that nothing trains on; all the rest, with
@@ -116,8 +116,7 @@ def make_base(name: str, init: InitConfig, pairs: list[Pair], config: SftConfig)
 def main() -> None:
     """Write the puzzles and the bases that are asked for."""
     parser = argparse.ArgumentParser(description="Make the quickstart's puzzles and bases.")
-    default = HERE.parent.parent / "shared/data/chess/lichess_puzzles.parquet"
-    parser.add_argument("puzzles", nargs="?", default=default, help="a Parquet file of Lichess puzzles")
+    parser.add_argument("puzzles", help="a Parquet file of Lichess puzzles")
     parser.add_argument("--bases", nargs="*", default=["student", "teacher"], choices=["student", "teacher"])
     asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")

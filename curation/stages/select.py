@@ -215,4 +215,5 @@ def _write(rows: pa.Table, stem: Path) -> TableRef:
     with stem.with_suffix(".jsonl").open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
     uri = str(stem.with_suffix(".lance"))
-    return TableRef(uri=uri, version=lance.write_dataset(rows, uri, mode="overwrite").version)
+    mode = "overwrite" if Path(uri).exists() else "create"
+    return TableRef(uri=uri, version=lance.write_dataset(rows, uri, mode=mode).version)
