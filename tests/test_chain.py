@@ -69,6 +69,7 @@ def events(directory: Path, kind: str) -> list[str]:
     return [event["stage"] for event in map(json.loads, lines) if event["event"] == kind]
 
 
+@pytest.mark.timeout(1200)
 def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     config = load(tmp_path, puzzle_file)
     plan = planning.make_plan(config, probe=True)

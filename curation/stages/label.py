@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 import ray.data
+from pyroaring import BitMap64
 
 from curation import store, tables
 from curation.config import ActorsConfig
@@ -138,10 +139,8 @@ def _written(items: list[Any], job: LabelJob, actors: ActorsConfig) -> ray.data.
     )
 
 
-def _chunks(examples: TableRef, chunk_rows: int, share: Share, done: Any) -> Iterator[tuple[Chunk | None, int]]:
+def _chunks(examples: TableRef, chunk_rows: int, share: Share, done: BitMap64) -> Iterator[tuple[Chunk | None, int]]:
     """Per chunk of the table: what is left to label (None: nothing) and how many of its rows belong to the share."""
-    from pyroaring import BitMap64
-
     start = 0
     scanner = store.open_table(examples).scanner(
         columns=["row_id"], batch_size=chunk_rows, scan_in_order=True, strict_batch_size=True
