@@ -7,7 +7,7 @@ that it leaves open is named in docs/method.md. Relative paths of sources and mo
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -40,6 +40,18 @@ class PresetSection(Section):
             return value
         name = value.get("preset", cls.model_fields["preset"].default)
         return {**(cls.presets().get(name, {}) if isinstance(name, str) else {}), **value}
+
+
+class TrainSection(PresetSection):
+    """A recipe that Ray Train runs, and what its workers take."""
+
+    RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "max_failures"}
+    """Keys that change how a result is made, not what it is."""
+
+    num_workers: PositiveInt = 1
+    cpus_per_worker: PositiveInt = 1
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+    max_failures: Annotated[int, Field(ge=0)] = 2
 
 
 class SourceConfig(Section):
@@ -133,7 +145,7 @@ class LoraConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
-class SftConfig(PresetSection):
+class SftConfig(TrainSection):
     """Supervised fine-tuning, loss on the completion's tokens only.
 
     Preset ``paper``: App. "Training Details", table of SFT hyperparameters. Preset ``scratch``: full weights of a small
@@ -154,10 +166,6 @@ class SftConfig(PresetSection):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     lora: LoraConfig | None = LoraConfig()
     gradient_checkpointing: bool = True
-    num_workers: PositiveInt = 1
-    cpus_per_worker: PositiveInt = 1
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
-    max_failures: Annotated[int, Field(ge=0)] = 2
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:
@@ -249,7 +257,7 @@ class TeacherConfig(Section):
         return self
 
 
-class TrustConfig(PresetSection):
+class TrustConfig(TrainSection):
     """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
 
     Ours, and to be switched off: early stopping on validation AUC (``patience: null``) and standardised inputs
@@ -273,10 +281,6 @@ class TrustConfig(PresetSection):
     """Epochs without a better validation AUC before stopping; ``null`` runs all epochs and keeps the last."""
     standardise: bool = True
     validation_fraction: Share = 0.2
-    num_workers: PositiveInt = 1
-    cpus_per_worker: PositiveInt = 1
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
-    max_failures: Annotated[int, Field(ge=0)] = 2
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:
