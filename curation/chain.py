@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from curation import report
+from curation import progress, report
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -106,7 +106,8 @@ def _prepare(run: Run) -> dict[str, Any]:
     files = {name: [SourceFile.from_json(item) for item in items] for name, items in run.manifest.files.items()}
 
     def work(directory: Path) -> Done:
-        prepared = prepare(config, directory, files)
+        with progress.bar("prepare") as shown:
+            prepared = prepare(config, directory, files, progress=shown)
         return Done(outputs=prepared.to_json(), rows=sum(counts.rows for counts in prepared.counts.values()))
 
     identity = config.model_dump(mode="json", include={"domain", "seed", "splits"})
