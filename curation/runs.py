@@ -19,6 +19,8 @@ from curation.errors import CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
 from curation.refs import fingerprint
 
+RAY_ATTEMPTS = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
@@ -93,17 +95,7 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
     warnings.filterwarnings("ignore", message="(?s).*The minimum number of concurrent actors")
     started = not ray.is_initialized()
     if started:
-        try:
-            ray.init(
-                address=settings.address,
-                num_cpus=None if settings.address else settings.num_cpus,
-                logging_level=logging.WARNING,
-                log_to_driver=False,
-                include_dashboard=False,
-                configure_logging=False,
-            )
-        except ConnectionError as error:
-            raise RunFailedError(f"ray.address: {settings.address!r} does not answer ({error})") from error
+        _start_ray(settings)
     logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns that its progress bars are off
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -113,6 +105,29 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
     finally:
         if started:
             ray.shutdown()
+
+
+def _start_ray(settings: RayConfig) -> None:
+    """Start or join Ray; a busy machine may be too slow for its start, so that is tried again."""
+    import ray
+
+    for attempt in range(1, RAY_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address=settings.address,
+                num_cpus=None if settings.address else settings.num_cpus,
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+                include_dashboard=False,
+                configure_logging=False,
+            )
+            return
+        except ConnectionError as error:
+            raise RunFailedError(f"ray.address: {settings.address!r} does not answer ({error})") from error
+        except Exception as error:  # Ray raises no class of its own where its processes do not come up in time
+            if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
+                raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
+            say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
 
 
 def say(text: str) -> None:

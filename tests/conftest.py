@@ -1,4 +1,3 @@
-import logging
 import os
 from pathlib import Path
 
@@ -28,13 +27,12 @@ def puzzle_file():
 def local_ray():
     """One local Ray for all tests of a process."""
     import ray
-    import ray.data
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    yield ray
-    ray.shutdown()
+    from curation.config import RayConfig
+    from curation.runs import local_or_cluster
+
+    with local_or_cluster(RayConfig(num_cpus=2)):
+        yield ray
 
 
 @pytest.fixture(scope="session")
