@@ -1,7 +1,5 @@
 """The label stage: a table of examples and a teacher become a labels table, each row exactly once."""
 
-import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,8 +17,6 @@ from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stages.label_actor import Chunk, LabelActor, LabelJob
 from curation.stages.ray_errors import cause
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +75,6 @@ def label(
         progress(num_done, total)
     if items:
         written = _written(items, job, job.teacher.actors)
-        started = time.monotonic()
 
         def committed(rows: int) -> None:
             if progress is not None:
@@ -89,7 +84,6 @@ def label(
             store.commit_stream(written, seconds=commit_seconds, on_commit=committed)
         except ray.exceptions.RayError as error:
             raise cause(error, "labelling") from error
-        logger.info("labelled %d rows in %.1f s", total - num_done, time.monotonic() - started)
     ref = store.latest(job.labels_uri)
     if (num_rows := len(store.committed_ids(ref.uri))) != total:
         raise CommitError(f"{ref.uri}: {total} rows in, {num_rows} rows out")
