@@ -34,7 +34,9 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
     """What a teacher yields, a row per request.
 
     ``completion`` text of the answer, stop token or string cut; ``mean_logprob`` mean natural-log probability of the
-    answer's tokens (without the stop token) under the teacher, null for an empty answer; ``num_prompt_tokens``,
+    answer's tokens (without the stop token) under the teacher, null for an empty answer; ``option_logprobs`` the sum
+    of each option's token log-probabilities given the prompt, without an end token, in the order of the request's
+    options (the completion is then the chosen option), null where the answer was generated; ``num_prompt_tokens``,
     ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
@@ -46,6 +48,7 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
             ROW_ID,
             pa.field("completion", pa.string()),
             pa.field("mean_logprob", pa.float32()),
+            pa.field("option_logprobs", pa.list_(pa.float32())),
             pa.field("num_prompt_tokens", pa.int32()),
             pa.field("num_output_tokens", pa.int32()),
             pa.field("truncated", pa.bool_()),
@@ -61,17 +64,39 @@ def labels(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schem
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
 
 
-RAW_SCORE = pa.field("raw_score", pa.float32())
-"""What rows are ranked by: the logit of the neural trust function (a float32 sigmoid saturates at 1)."""
-TRUST = pa.field("trust", pa.float32())
-"""Trust score in [0, 1], larger is more reliable; null for error rows. Added to the labels table as a new version."""
+def raw_column(function: str) -> str:
+    """The column of a fitted trust function's raw score, by which rows are ranked (a float32 sigmoid saturates at 1).
+
+    Added to the labels table, like :func:`trust_column` and the signals, as a new version; null for error rows.
+    """
+    return f"{function}_raw"
+
+
+def trust_column(function: str) -> str:
+    """The column of a fitted trust function's score in [0, 1], larger is more reliable."""
+    return f"{function}_trust"
+
+
+SIGNAL = pa.schema([ROW_ID, pa.field("value", pa.float32()), ERROR])
+"""One number a row from a pass beyond labelling, null where it cannot be read; later a column of the labels table that
+has the signal's name."""
+
+GRADES = pa.schema(
+    [
+        ROW_ID,
+        pa.field("correct", pa.bool_(), nullable=False),
+        pa.field("judged", pa.bool_(), nullable=False),  # by the judge model, whom the domain's rule called wrong
+    ]
+)
+"""Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Of the pool
+only the select and report stages read it."""
 
 SELECTION = pa.schema(
     [
         ROW_ID,
         pa.field("arm", pa.string()),
         pa.field("rank", pa.int64()),  # 0 is the most trusted; the order of the draw for uniform arms
-        TRUST,  # the arm's own score in [0, 1]; of a uniform arm the draw
+        pa.field("trust", pa.float32()),  # the arm's own score in [0, 1]; of a uniform arm the draw
         pa.field("prompt", pa.string()),
         pa.field("completion", pa.string()),
         pa.field("label", pa.string()),

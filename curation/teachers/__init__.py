@@ -25,6 +25,8 @@ class Request:
 
     row_id: int
     prompt: str
+    options: tuple[str, ...] | None = None
+    """The completions to choose from by their likelihood (one alone: to score it); None: the answer is generated."""
 
 
 class Teacher(Protocol):

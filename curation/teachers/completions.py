@@ -17,6 +17,7 @@ def completion_batch(
     row_ids: Sequence[int],
     completions: Sequence[str | None],
     mean_logprobs: Sequence[float | None],
+    option_logprobs: Sequence[Sequence[float] | None] | None = None,
     num_prompt_tokens: Sequence[int | None],
     num_output_tokens: Sequence[int | None],
     truncated: Sequence[bool | None],
@@ -48,6 +49,7 @@ def completion_batch(
         pa.array(row_ids, pa.int64()),
         pa.array(completions, pa.string()),
         pa.array(mean_logprobs, pa.float32()),
+        pa.array([None] * num_rows if option_logprobs is None else option_logprobs, pa.list_(pa.float32())),
         pa.array(num_prompt_tokens, pa.int32()),
         pa.array(num_output_tokens, pa.int32()),
         pa.array(truncated, pa.bool_()),
@@ -73,6 +75,16 @@ def error_batch(
         state_dtype=state_dtype,
         errors=errors,
     )
+
+
+def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
+    """What is wrong with the options of a request, as the error of its row; None: nothing."""
+    if not options:
+        return "bad_options: none given; a request with options needs at least one"
+    empty = [place for place, number in enumerate(num_tokens) if number == 0]
+    if empty:
+        return f"bad_options: option {empty[0] + 1} of {len(options)}, {options[empty[0]]!r}, has no tokens"
+    return None
 
 
 def _fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:

@@ -14,13 +14,16 @@ from curation.config import DecodingConfig, ScriptedConfig, TeacherConfig
 from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
 from curation.teachers import Request
-from curation.teachers.completions import Array, completion_batch
+from curation.teachers.completions import Array, bad_options, completion_batch, error_batch
 
 _BATCH_ROWS = 256
 
 
 class ScriptedTeacher:
-    """Completions chosen by a hash of the row id, states filled from it, and the faults of ``ScriptedConfig``."""
+    """Completions or options chosen by a hash of the row id, states filled from it, and ``ScriptedConfig``'s faults.
+
+    Words count as tokens; of options the chosen one has the row's own log-probability, and each other one 1 less.
+    """
 
     def __init__(self, config: TeacherConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
@@ -36,13 +39,19 @@ class ScriptedTeacher:
             if self._script.seconds_per_row:
                 time.sleep(self._script.seconds_per_row * len(batch))
             self._note(batch)
-            yield self._complete(batch, seed)
+            bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
+            if bad:
+                yield error_batch(list(bad), list(bad.values()), self._states, self._state_dtype, self.state_size)
+            yield self._complete([request for request in batch if request.row_id not in bad], seed)
 
     def _complete(self, batch: list[Request], seed: int) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
-        choice_N = hash64(ids_N, seed) % np.uint64(len(self._script.completions))
-        completions = [self._script.completions[int(choice)] for choice in choice_N]
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
+        mean_logprobs = np.log(unit_N + 1e-6).tolist()
+        texts = [self._script.completions if request.options is None else request.options for request in batch]
+        choices = [number % len(those) for those, number in zip(texts, hash64(ids_N, seed).tolist(), strict=True)]
+        completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
+        num_words = [len(completion.split()) for completion in completions]
         states: dict[str, Array] = {
             name: np.repeat(unit_N[:, None] + np.float32(position), self.state_size, axis=1)
             for position, name in enumerate(self._states)
@@ -51,9 +60,15 @@ class ScriptedTeacher:
         return completion_batch(
             row_ids=ids_N.tolist(),
             completions=completions,
-            mean_logprobs=np.log(unit_N + 1e-6).tolist(),
+            mean_logprobs=mean_logprobs,
+            option_logprobs=[
+                None
+                if request.options is None
+                else [mean * words - (place != choice) for place in range(len(request.options))]
+                for request, mean, words, choice in zip(batch, mean_logprobs, num_words, choices, strict=True)
+            ],
             num_prompt_tokens=[len(request.prompt.split()) for request in batch],
-            num_output_tokens=[len(completion.split()) for completion in completions],
+            num_output_tokens=num_words,
             truncated=[False] * len(batch),
             states=states,
             state_dtype=self._state_dtype,
@@ -75,3 +90,9 @@ class ScriptedTeacher:
             descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
             os.close(descriptor)
+
+
+def _problem(request: Request) -> str | None:
+    if request.options is None:
+        return None
+    return bad_options(request.options, [len(option.split()) for option in request.options])

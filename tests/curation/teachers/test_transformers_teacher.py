@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from curation.config import DecodingConfig, ModelConfig, TeacherConfig
+from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.models import load_model, load_tokenizer
 from curation.teachers import Request, load_teacher
@@ -28,7 +28,7 @@ def rows_of(batches):
 
 @pytest.fixture(scope="module")
 def requests(puzzles):
-    domain = get_domain("chess")
+    domain = get_domain(DomainConfig(name="chess"))
     return [Request(row_id=7 * i, prompt=domain.prompt(domain.read(raw))) for i, raw in enumerate(puzzles[:60])]
 
 

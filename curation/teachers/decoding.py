@@ -1,0 +1,238 @@
+"""Answers decoded by a causal LM, greedily or sampled, with their log-probabilities and hidden states.
+
+The state at token k is known in the step that draws token k + 1: a row that ends by a stop token has its last state in
+that very step, one that ends by the length cap takes one more. Log-probabilities are the model's own, before penalty,
+temperature and limits.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from transformers import (
+    MinPLogitsWarper,
+    PreTrainedTokenizerBase,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from curation.config import DecodingConfig, TeacherConfig
+from curation.hashing import hash64
+from curation.teachers.completions import completion_batch
+from curation.teachers.forward import Forward
+from curation.teachers.prompts import TokenisedRequest
+
+
+@dataclass(kw_only=True)
+class _Row:
+    """One answer under way."""
+
+    generator: torch.Generator | None
+    tokens: list[int] = field(default_factory=list)  # the answer so far, without a stop token
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+    truncated: bool = False
+    num_content: int | None = None  # set once the answer's end is known
+
+
+class Decoder:
+    """Draws answers token by token."""
+
+    def __init__(self, forward: Forward, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]) -> None:
+        self._forward = forward
+        self._tokenizer = tokenizer
+        self._stop_ids = stop_ids
+        self._piece_texts: dict[int, str] = {}
+
+    @torch.inference_mode()
+    def complete(
+        self, requests: Sequence[TokenisedRequest], config: TeacherConfig, decoding: DecodingConfig, *, seed: int
+    ) -> pa.RecordBatch:
+        """A batch of ``tables.completions`` of requests that fit one batch."""
+        rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]
+        states = _States(
+            len(rows), self._forward.state_size, config.states, keep=2 + max(map(len, decoding.stop), default=0)
+        )
+        active = list(range(len(rows)))
+        prefix, (logits_B1V, hidden_B1D) = self._forward.start([request.prompt for request in requests])
+        states.prompt(hidden_B1D[:, 0])
+        seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
+        while True:
+            self._draw([rows[index] for index in active], logits_B1V[:, 0], seen_BV, decoding)
+            ended = [place for place, index in enumerate(active) if self._ended(rows[index], states.num_steps)]
+            states.finish(
+                ended, [active[place] for place in ended], [rows[active[place]].num_content or 0 for place in ended]
+            )
+            if len(ended) == len(active):
+                break
+            if ended and 2 * len(ended) >= len(active):  # go on with the others alone once they are the smaller half
+                gone = set(ended)
+                kept = [place for place in range(len(active)) if place not in gone]
+                kept_K = self._forward.tensor(kept)
+                prefix = prefix.select(kept_K)
+                states.select(kept_K)
+                seen_BV = None if seen_BV is None else seen_BV[kept_K]
+                active = [active[place] for place in kept]
+            # A finished row that stays in the batch is fed its last token again; what it gives is not read.
+            next_B1 = self._forward.tensor(
+                [[rows[index].tokens[-1] if rows[index].tokens else self._forward.pad] for index in active]
+            )
+            logits_B1V, hidden_B1D = self._forward.extend(prefix, next_B1)
+            states.answer(hidden_B1D[:, 0])
+        return completion_batch(
+            row_ids=[request.request.row_id for request in requests],
+            completions=[row.text for row in rows],
+            mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
+            num_prompt_tokens=[len(request.prompt) for request in requests],
+            num_output_tokens=[row.num_content for row in rows],
+            truncated=[row.truncated for row in rows],
+            states=states.arrays(),
+            state_dtype=config.state_dtype,
+        )
+
+    def _draw(
+        self, rows: list[_Row], logits_BV: torch.Tensor, seen_BV: torch.Tensor | None, decoding: DecodingConfig
+    ) -> None:
+        """Append the next token of each row that has not ended, and look whether it ends the answer.
+
+        ``seen_BV`` marks the tokens that the answers have, and is kept up.
+        """
+        allowed_BV = logits_BV if seen_BV is None else logits_BV - decoding.presence_penalty * seen_BV
+        if decoding.temperature == 0:
+            chosen_B = allowed_BV.argmax(dim=-1)
+        else:
+            probs_BV = distribution(allowed_BV, decoding).cpu()
+            draws = [
+                torch.multinomial(probs_V, 1, generator=row.generator)
+                for probs_V, row in zip(probs_BV, rows, strict=True)
+            ]
+            chosen_B = torch.cat(draws).to(logits_BV.device)
+        if seen_BV is not None:
+            seen_BV.scatter_(1, chosen_B[:, None], True)
+        logprob_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - logits_BV.logsumexp(dim=-1)
+        for row, token, logprob in zip(rows, chosen_B.tolist(), logprob_B.tolist(), strict=True):
+            if row.num_content is not None:
+                continue
+            if token in self._stop_ids:
+                row.num_content, row.text = len(row.tokens), self._decode(row.tokens)
+            elif len(row.tokens) == decoding.max_tokens:  # the step beyond the cap: its token is dropped
+                row.num_content, row.text, row.truncated = len(row.tokens), self._decode(row.tokens), True
+            else:
+                row.tokens.append(token)
+                row.logprobs.append(logprob)
+                self._cut_at_stop(row, decoding.stop)
+
+    def _cut_at_stop(self, row: _Row, stop: tuple[str, ...]) -> None:
+        if not any(end[-1] in self._piece(row.tokens[-1]) for end in stop):
+            return
+        text = self._decode(row.tokens)
+        cuts = [place for end in stop if (place := text.find(end)) >= 0]
+        if cuts:
+            row.text = text[: min(cuts)]
+            lengths = (len(self._decode(row.tokens[:num_tokens])) for num_tokens in range(len(row.tokens) + 1))
+            row.num_content = next(k for k, length in enumerate(lengths) if length >= len(row.text))
+
+    def _ended(self, row: _Row, num_steps: int) -> bool:
+        """Whether the answer is over and the state of its last token has been seen."""
+        return row.num_content is not None and row.num_content <= num_steps
+
+    def _piece(self, token: int) -> str:
+        if token not in self._piece_texts:
+            self._piece_texts[token] = self._decode([token])
+        return self._piece_texts[token]
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+class _States:
+    """The hidden states of a batch that were asked for, filled as rows end."""
+
+    def __init__(self, num_rows: int, state_size: int, names: tuple[str, ...], *, keep: int) -> None:
+        self.num_steps = 0
+        """Answer tokens whose states have been seen."""
+        self._kept = {name: torch.zeros(num_rows, state_size) for name in names}
+        self._recent: deque[torch.Tensor] = deque(maxlen=keep)  # states of the newest answer tokens, [B, D] each
+        self._done: set[int] = set()
+
+    def prompt(self, hidden_BD: torch.Tensor) -> None:
+        """Take the states at the last prompt tokens."""
+        self._prompt_BD = self._first_BD = hidden_BD.float()
+        self._sum_BD = torch.zeros_like(self._prompt_BD)
+
+    def answer(self, hidden_BD: torch.Tensor) -> None:
+        """Take the states at the answer tokens that were just fed."""
+        state_BD = hidden_BD.float()
+        if self.num_steps == 0:
+            self._first_BD = state_BD
+        self.num_steps += 1
+        self._sum_BD = self._sum_BD + state_BD
+        self._recent.append(state_BD)
+
+    def finish(self, places: list[int], rows: list[int], num_content: list[int]) -> None:
+        """Keep what was asked for of the rows (of the whole batch) that stand at ``places`` of the active ones."""
+        groups: dict[int, list[tuple[int, int]]] = {}
+        for place, row, length in zip(places, rows, num_content, strict=True):
+            if row not in self._done:
+                groups.setdefault(length, []).append((place, row))
+        for length, members in groups.items():
+            place_K, row_K = torch.tensor(members).T
+            self._done.update(row_K.tolist())
+            for name, kept_ND in self._kept.items():
+                kept_ND[row_K] = self._state(name, length)[place_K.to(self._prompt_BD.device)].cpu()
+
+    def _state(self, name: str, length: int) -> torch.Tensor:
+        """The states of a position, [B, D], for answers of ``length`` tokens, of which all have been seen."""
+        if name == "prompt_last" or length == 0:
+            return self._prompt_BD
+        if name == "output_first":
+            return self._first_BD
+        beyond = self.num_steps - length  # answer tokens seen that belong to a stop string
+        if name == "output_last":
+            return self._recent[-1 - beyond]
+        surplus = sum(list(self._recent)[len(self._recent) - beyond :], torch.zeros_like(self._sum_BD))
+        return (self._sum_BD - surplus) / length
+
+    def select(self, places_K: torch.Tensor) -> None:
+        """Go on with some of the active rows only."""
+        self._prompt_BD, self._first_BD = self._prompt_BD[places_K], self._first_BD[places_K]
+        self._sum_BD = self._sum_BD[places_K]
+        self._recent = deque((state_BD[places_K] for state_BD in self._recent), maxlen=self._recent.maxlen)
+
+    def arrays(self) -> dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"]:
+        """The states of all rows, float32 [N, D] by position."""
+        return {name: kept_ND.numpy() for name, kept_ND in self._kept.items()}
+
+
+def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:
+    """Probabilities after temperature, top-k, top-p and min-p, each over what the one before it left, float32 [B, V].
+
+    Transformers' own warpers in its order. vLLM applies min-p before top-k and top-p: the same tokens unless top-p is
+    below 1 as well. A presence penalty has been taken from the logits before, in both.
+    """
+    ids: Any = None  # the tokens so far, which none of these reads
+    scores = TemperatureLogitsWarper(decoding.temperature)(ids, logits_BV)
+    if decoding.top_k:
+        scores = TopKLogitsWarper(decoding.top_k)(ids, scores)
+    if decoding.top_p < 1:
+        scores = TopPLogitsWarper(decoding.top_p)(ids, scores)
+    if decoding.min_p:
+        scores = MinPLogitsWarper(decoding.min_p)(ids, scores)
+    probs: torch.Tensor = scores.softmax(dim=-1)
+    return probs
+
+
+def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Generator | None:
+    if decoding.temperature == 0:
+        return None
+    mixed = int(hash64(np.array([row_id], dtype=np.int64), seed)[0])
+    return torch.Generator().manual_seed(mixed >> 1)
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
