@@ -1,14 +1,18 @@
 """Trust functions: how likely each weak label is right, judged without gold labels.
 
-Each is one file with one class; the arm that selects by it is one line in ``curation.stages.select``. The neural one is
-fitted first (``train.trust``) and then loaded from a ``TrustRef``.
+The arm that selects by one is one line in ``curation.arms``. Heuristics read one column of the labels table, a line
+each in ``curation.trust.column``. Those in ``FITTED`` are fitted on the source split (``train.trust``), loaded from a
+``TrustRef`` to score the labels, and from then on read from the column that the scores went to.
 """
 
-from typing import Protocol
+import importlib
+from typing import Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from curation.refs import TrustRef
 
 Scores = npt.NDArray[np.float32]
 
@@ -19,7 +23,10 @@ class TrustFunction(Protocol):
     Rows with ``error`` set or an unparsed label are the caller's business; a row whose features are null scores NaN.
     """
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As ``curation.arms`` calls it."""
+        ...
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -37,3 +44,36 @@ class TrustFunction(Protocol):
     def score(self, labels: pa.RecordBatch) -> Scores:
         """Trust in [0, 1] of each row, float32 [N]."""
         ...
+
+
+class FittedTrust(TrustFunction, Protocol):
+    """A trust function whose parameters were fitted and saved."""
+
+    @classmethod
+    def load(cls, ref: TrustRef) -> Self:
+        """The trust function that ``ref`` pins.
+
+        Raises:
+            ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
+        """
+        ...
+
+
+FITTED = {
+    "neural": "curation.trust.neural:NeuralTrust",
+    "linear_probe": "curation.trust.linear_probe:LinearProbe",
+}
+
+
+def load_fitted(name: str, ref: TrustRef) -> FittedTrust:
+    """A fitted trust function, ready to score labels that hold its states."""
+    module, _, class_name = FITTED[name].partition(":")
+    return cast(FittedTrust, getattr(importlib.import_module(module), class_name).load(ref))
+
+
+def get_trust(name: str, seed: int) -> TrustFunction:
+    """The trust function of that name over scored labels; ``seed`` is that of a draw."""
+    from curation.trust.column import COLUMN_TRUST
+    from curation.trust.naive import Naive
+
+    return Naive(seed) if name == Naive.name else COLUMN_TRUST[name]

@@ -1,0 +1,77 @@
+"""Signals: what an arm needs beyond the labelling pass, one float a pool row, stored as a column of the labels table.
+
+A signal asks a model further questions about a row and its weak label (paper, App. "Baseline Details"). Each is one
+file with one class and one line in ``SIGNALS``; :func:`curation.signals.measure.measure` asks, by any teacher.
+"""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from curation.config import DecodingConfig
+from curation.domains import Domain, Example
+from curation.teachers import Request
+
+SIGNALS = {
+    "icl_mean_logprob": "curation.signals.icl:IclMeanLogprob",
+    "verbalized_confidence": "curation.signals.verbalized:VerbalizedConfidence",
+    "ensemble_agreement": "curation.signals.ensemble:EnsembleAgreement",
+    "self_consistency": "curation.signals.self_consistency:SelfConsistency",
+    "reward": "curation.signals.verifier:Verifier",  # models with a reward head: curation.signals.reward
+    "judge": "curation.signals.judge:Judge",  # grades, and never selects
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weak:
+    """What the weak teacher said of a row."""
+
+    label: str | None
+    """None: unparsed."""
+    completion: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came back for one request."""
+
+    completion: str
+    """Generated, or the likeliest option."""
+    mean_logprob: float | None
+    """Mean natural-log probability of the completion's tokens; None for an empty one."""
+    option_logprobs: tuple[float, ...] | None = None
+    """Summed natural-log probability of each option, in the request's order; None where it had none."""
+
+
+class Signal(Protocol):
+    """One float a row, read from a model's answers; a row for which a method raises ``RowError`` has none."""
+
+    name: str
+    """The column of the labels table."""
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """What to ask about a row, usually one question; none where nothing can be asked.
+
+        The i-th requests of all rows go to the model together, with a seed of their own: repeated ones are samples.
+        """
+        ...
+
+    def decoding(self, base: DecodingConfig) -> DecodingConfig:
+        """How answers are drawn, given how the weak labels were."""
+        ...
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """The signal, from one answer a request, in their order; None where nothing can be read."""
+        ...
+
+
+def get_signal(name: str, **options: Any) -> Signal:
+    """The signal registered as ``name``, made with ``options``."""
+    module, _, class_name = SIGNALS[name].partition(":")
+    return cast(Signal, getattr(importlib.import_module(module), class_name)(**options))
+
+
+def label_request(domain: Domain, row_id: int, example: Example) -> Request:
+    """The question that the labelling pass asks of a row."""
+    return Request(row_id=row_id, prompt=domain.prompt(example), options=domain.options(example))

@@ -1,0 +1,39 @@
+"""ICL + internal confidence: the weak answer's probability after fixed demonstrations (paper, App. "Baseline Details").
+
+The answer itself is the one that the teacher gave without them.
+"""
+
+from collections.abc import Sequence
+
+from curation.config import DecodingConfig
+from curation.domains import Domain, Example
+from curation.signals import Answer, Weak
+from curation.teachers import Request
+
+
+class IclMeanLogprob:
+    """Mean log-probability of the weak completion under the prompt with demonstrations.
+
+    Args:
+        shots: examples that carry ``gold``, the same for every row; five in the paper.
+    """
+
+    name = "icl_mean_logprob"
+
+    def __init__(self, *, shots: Sequence[Example]) -> None:
+        self._shots = tuple(shots)
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The weak completion as the only option; nothing for an empty one."""
+        if not weak.completion:
+            return []
+        prompt = domain.prompt(example, shots=self._shots)
+        return [Request(row_id=row_id, prompt=prompt, options=(weak.completion,))]
+
+    def decoding(self, base: DecodingConfig) -> DecodingConfig:
+        """As the labels were drawn; nothing is generated."""
+        return base
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """The mean log-probability, at most 0."""
+        return answers[0].mean_logprob

@@ -1,0 +1,42 @@
+"""A judge model: is a label right although the domain's own rule calls it wrong (paper: Omni-Judge, on Omni-MATH)?
+
+Asked only where gold labels are known: to grade, never to select. The paper gives no prompt; the verdict line is in the
+form that Omni-Judge gives, the wording is ours.
+"""
+
+import re
+from collections.abc import Sequence
+
+from curation.config import DecodingConfig
+from curation.domains import Domain, Example
+from curation.signals import Answer, Weak
+from curation.teachers import Request
+
+QUESTION = """
+
+A reference answer and a student's final answer to the task above:
+Reference answer: {gold}
+Student's answer: {label}
+Do the two state the same answer? End with the line "Equivalence Judgement: TRUE" or "Equivalence Judgement: FALSE".
+"""
+_VERDICT = re.compile(r"\b(true|false)\b", re.IGNORECASE)
+
+
+class Judge:
+    """1 where the judge's last word is TRUE, 0 where it is FALSE."""
+
+    name = "judge"
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The row's prompt, its gold label (``gold`` of the example) and the weak label."""
+        question = QUESTION.format(gold=example["gold"], label=weak.label)
+        return [Request(row_id=row_id, prompt=domain.prompt(example) + question)]
+
+    def decoding(self, base: DecodingConfig) -> DecodingConfig:
+        """The judge's own, which is what it is given."""
+        return base
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """1, 0, or None where it gives no verdict."""
+        verdicts = _VERDICT.findall(answers[0].completion)
+        return float(verdicts[-1].lower() == "true") if verdicts else None

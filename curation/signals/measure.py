@@ -1,0 +1,57 @@
+"""Signals of many rows: every request to a teacher, every answer to its signal."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from curation.config import DecodingConfig
+from curation.domains import Domain, Example
+from curation.hashing import derive
+from curation.signals import Answer, Signal, Weak
+from curation.teachers import Teacher
+
+T = TypeVar("T")
+Row = tuple[int, Example, Weak]
+"""Row id, example and weak label of a healthy row."""
+_READ = ["row_id", "completion", "mean_logprob", "option_logprobs", "error"]
+
+
+def measure(
+    signal: Signal, domain: Domain, teacher: Teacher, rows: Iterable[Row], decoding: DecodingConfig, *, seed: int
+) -> dict[int, float | None]:
+    """The signal of each row by row id; None where it cannot be asked, answered or read.
+
+    ``decoding`` is that of the labelling pass. Unparsed rows are not asked: arms that rank leave them out.
+    """
+    by_id = {row_id: (example, weak) for row_id, example, weak in rows}
+    asked = {
+        row_id: attempt(lambda: signal.requests(domain, row_id, example, weak)) or []  # noqa: B023 (called at once)
+        for row_id, (example, weak) in by_id.items()
+        if weak.label is not None
+    }
+    answers: dict[int, list[Answer]] = {row_id: [] for row_id in asked}
+    for turn in range(max(map(len, asked.values()), default=0)):
+        requests = [of_row[turn] for of_row in asked.values() if len(of_row) > turn]
+        drawn = teacher.label(requests, signal.decoding(decoding), seed=derive(seed, f"{signal.name}/{turn}"))
+        for batch in drawn:
+            for row in batch.select(_READ).to_pylist():
+                if row.pop("error") is None:
+                    options = row.pop("option_logprobs")
+                    answers[row.pop("row_id")].append(
+                        Answer(**row, option_logprobs=None if options is None else tuple(options))
+                    )
+    values: dict[int, float | None] = dict.fromkeys(by_id)
+    for row_id, requests in asked.items():
+        if requests and len(answers[row_id]) == len(requests):
+            example, weak = by_id[row_id]
+            value = attempt(lambda: signal.value(domain, example, weak, answers[row_id]))  # noqa: B023 (called at once)
+            values[row_id] = value if value is not None and math.isfinite(value) else None
+    return values
+
+
+def attempt(function: Callable[[], T]) -> T | None:
+    """The result, or None where it raises: a domain is users' code, and a row without a signal is no failure."""
+    try:
+        return function()
+    except (Exception, SystemExit):
+        return None

@@ -1,0 +1,41 @@
+"""Self-consistency: how often the teacher gives the weak label when asked again (after Wang et al. 2023; ours)."""
+
+import math
+from collections.abc import Sequence
+
+from curation.config import DecodingConfig
+from curation.domains import Domain, Example
+from curation.signals import Answer, Weak, label_request
+from curation.teachers import Request
+
+
+class SelfConsistency:
+    """Share of ``num_samples`` sampled labels that are the weak label.
+
+    Where options are scored nothing is sampled: the share that samples would tend to, the chosen option's probability
+    among the options, is read from one pass.
+    """
+
+    name = "self_consistency"
+
+    def __init__(self, *, num_samples: int = 8, temperature: float = 0.7) -> None:
+        self._num_samples = num_samples
+        self._temperature = temperature
+
+    def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
+        """The weak teacher's question, once a sample."""
+        request = label_request(domain, row_id, example)
+        return [request] * (self._num_samples if request.options is None else 1)
+
+    def decoding(self, base: DecodingConfig) -> DecodingConfig:
+        """As the weak labels were drawn, but at this temperature."""
+        return base.model_copy(update={"temperature": self._temperature})
+
+    def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
+        """The share, in [0, 1]; samples that cannot be read agree with none."""
+        if (options := domain.options(example)) is not None:
+            logprobs = answers[0].option_logprobs or ()
+            weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
+            return weights[options.index(weak.completion)] / sum(weights)
+        labels = [domain.parse(answer.completion, example) for answer in answers]
+        return sum(weak.label is not None and domain.is_correct(label, weak.label) for label in labels) / len(labels)

@@ -1,0 +1,133 @@
+"""A linear probe: logistic regression on the teacher's hidden states (ours; the paper has none)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from curation.errors import DegenerateSourceError, ModelError, SourceError
+from curation.refs import TrustRef
+from curation.tables import state_column
+from curation.trust import Scores
+from curation.trust.neural import DESCRIPTION, SCORE_ROWS, WEIGHTS, pin, read_states
+
+MAX_ITERATIONS = 1000
+
+
+class LinearProbe:
+    """A fitted linear probe; raw score: the logit, trust: its sigmoid."""
+
+    name = "linear_probe"
+
+    def __init__(self, weight_D: Tensor, bias: Tensor, states: Sequence[str], fit: Mapping[str, Any]) -> None:
+        self.weight_D, self.bias = weight_D.double(), bias.double()
+        self.states = tuple(states)
+        self.fit = fit
+        """What it was fitted on and how that went, as JSON."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the states, in the order in which they form the input."""
+        return tuple(state_column(state) for state in self.states)
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The logit of each row, float32 [N]; NaN where a state is null.
+
+        Raises:
+            SourceError: a state column is missing, or the states have another size than those it was fitted on.
+        """
+        states = read_states(labels, self.features)
+        if states.size != len(self.weight_D):
+            raise SourceError(
+                f"{', '.join(self.features)}: {states.size} numbers a row, the linear probe was fitted on "
+                f"{len(self.weight_D)}; score the labels of the teacher that it was fitted for"
+            )
+        raw_N = np.empty(labels.num_rows, dtype=np.float32)
+        for start, hidden_ND in states.batches(SCORE_ROWS):
+            raw_N[start : start + len(hidden_ND)] = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
+        raw_N[states.missing_N] = np.nan
+        return raw_N
+
+    def to_trust(self, raw_N: Scores) -> Scores:
+        """The sigmoid of logits, float32 [N]."""
+        trust_N: Scores = torch.sigmoid(torch.tensor(raw_N)).numpy()
+        return trust_N
+
+    def score(self, labels: pa.RecordBatch) -> Scores:
+        """The trust score of each row, float32 [N]; NaN where a state is null."""
+        return self.to_trust(self.raw_score(labels))
+
+    def save(self, directory: Path) -> TrustRef:
+        """Write weights and description into ``directory``, made where missing."""
+        directory.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file({"weight_D": self.weight_D, "bias": self.bias}, directory / WEIGHTS)
+        description = {"states": self.states, "fit": self.fit}
+        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        return pin(directory)
+
+    @classmethod
+    def load(cls, ref: TrustRef) -> Self:
+        """The linear probe that ``ref`` pins.
+
+        Raises:
+            ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
+        """
+        directory = Path(ref.uri)
+        if (found := pin(directory).digest) != ref.digest:
+            raise ModelError(f"trust function {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+        try:
+            weights = safetensors.torch.load_file(directory / WEIGHTS)
+            description = json.loads((directory / DESCRIPTION).read_text())
+            return cls(weights["weight_D"], weights["bias"], description["states"], description["fit"])
+        except (KeyError, TypeError, ValueError, SafetensorError) as error:
+            raise ModelError(f"trust function {ref.uri}: no linear probe ({error})") from error
+
+
+def fit_linear_probe(
+    hidden_ND: npt.NDArray[np.floating[Any]],
+    correct_N: npt.NDArray[np.bool_],
+    *,
+    states: Sequence[str],
+    class_weight: float,
+    origin: Mapping[str, Any],
+) -> LinearProbe:
+    """Fit on hidden states, columns of ``states`` side by side, and whether each row's weak label is right.
+
+    Inputs are standardised (folded into the weights afterwards) and the weights shrunk by scikit-learn's default
+    penalty. The fit draws nothing at random.
+
+    Args:
+        hidden_ND: the states.
+        correct_N: the target.
+        states: the positions that form the input, in order.
+        class_weight: as ``TrustConfig.class_weight``.
+        origin: what to put on record of where the rows are from, as JSON.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all wrong.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    counts_2 = np.bincount(correct_N, minlength=2)
+    if not counts_2.all():
+        raise DegenerateSourceError(
+            f"linear probe: {counts_2[1]} of {len(correct_N)} weak labels are right, both right and wrong ones are "
+            "needed; give more source rows or another teacher"
+        )
+    scaler = StandardScaler()
+    scaled_ND = scaler.fit_transform(hidden_ND.astype(np.float32))
+    weights = dict(enumerate(((len(correct_N) / (2 * counts_2)) ** class_weight).tolist()))
+    model = LogisticRegression(class_weight=weights, max_iter=MAX_ITERATIONS).fit(scaled_ND, correct_N.astype(np.int64))
+    weight_D = model.coef_[0].astype(np.float64) / scaler.scale_
+    bias = float(model.intercept_[0]) - float(weight_D @ scaler.mean_)
+    record = {"num_fit": len(correct_N), "num_right": int(counts_2[1]), "num_iterations": int(model.n_iter_[0])}
+    return LinearProbe(torch.from_numpy(weight_D), torch.tensor(bias), states, {**origin, **record})

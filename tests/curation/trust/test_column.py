@@ -1,0 +1,57 @@
+"""Trust read from a column: closed forms, nulls, and what is outside the scale."""
+
+import warnings
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.special import expit
+
+from curation.arms import ARMS, FITTED
+from curation.errors import SourceError
+from curation.trust import FITTED as TRUST_FITTED
+from curation.trust.column import COLUMN_TRUST
+
+LOGPROBS = ("internal_confidence", "icl_confidence")
+SHARES = ("verbalized_confidence", "ensemble", "self_consistency")
+
+
+def labels(name: str, values: list[float | None]) -> pa.RecordBatch:
+    return pa.record_batch({COLUMN_TRUST[name].column: pa.array(values, pa.float32())})
+
+
+@pytest.mark.parametrize("name", LOGPROBS)
+def test_a_mean_logprob_becomes_the_geometric_mean_probability(name: str) -> None:
+    batch = labels(name, [0.0, np.log(0.25), None, 1e-7, -300.0])
+    raw_N, trust_N = COLUMN_TRUST[name].raw_score(batch), COLUMN_TRUST[name].score(batch)
+    assert raw_N.dtype == trust_N.dtype == np.float32
+    np.testing.assert_allclose(trust_N, [1, 0.25, np.nan, 1, 0], rtol=1e-6)
+    np.testing.assert_allclose(raw_N, np.float32([0, np.log(0.25), np.nan, 1e-7, -300]))
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_share_is_its_own_trust_within_the_scale(name: str) -> None:
+    trust_N = COLUMN_TRUST[name].score(labels(name, [0.0, 0.3, 1.0, None, 1.0000001, -0.1]))
+    assert trust_N.dtype == np.float32
+    np.testing.assert_array_equal(trust_N, np.float32([0, 0.3, 1, np.nan, 1, 0]))
+
+
+def test_a_reward_becomes_its_sigmoid_and_ranks_where_that_saturates() -> None:
+    batch = labels("reward", [0.0, -3.5, None, 40.0, 41.0, -200.0, 1e30, -1e30])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        raw_N, trust_N = COLUMN_TRUST["reward"].raw_score(batch), COLUMN_TRUST["reward"].score(batch)
+    assert trust_N.dtype == np.float32 and raw_N[4] > raw_N[3]
+    np.testing.assert_allclose(trust_N, expit(raw_N), rtol=1e-6, atol=1e-38)
+
+
+def test_each_arm_has_its_trust_function() -> None:
+    assert {arm.trust for arm in ARMS.values()} == {"naive", *COLUMN_TRUST} and set(FITTED) == set(TRUST_FITTED)
+    signals = {arm.trust: arm.signal for arm in ARMS.values() if arm.signal is not None}
+    assert all(COLUMN_TRUST[trust].column == signal for trust, signal in signals.items())
+    assert all(trust.features == (trust.column,) for trust in COLUMN_TRUST.values())
+
+
+def test_a_missing_column_is_refused() -> None:
+    with pytest.raises(SourceError, match=r"column reward is missing; label with the arm reward selected"):
+        COLUMN_TRUST["reward"].raw_score(labels("ensemble", [1.0]))
