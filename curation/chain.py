@@ -9,9 +9,11 @@ from curation import progress, report
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
-from curation.generation import Generation, base_model, run_generation, train_model
+from curation.generation import generation_stages, run_generation
+from curation.labelling import Generation
+from curation.learning import teacher_model
 from curation.manifest import Manifest, versions, write_atomically
-from curation.refs import ModelRef, TableRef, fingerprint
+from curation.refs import TableRef
 from curation.runs import Done, Pending, Run, local_or_cluster, say
 from curation.selection.budget import check_pool
 from curation.sources import SourceFile, check_unchanged, discover, split_sizes
@@ -69,21 +71,16 @@ def first_pending(config: RunConfig) -> Pending | None:
 def stage_names(config: RunConfig) -> list[str]:
     """The names of all stages of a run, in order."""
     names = ["prepare"]
-    for index, generation in enumerate(config.generations or [None]):
-        stages = []
-        if index == 0 and config.teacher.model is not None:
-            stages += ["teacher-base"] if config.teacher.model.init is not None else []
-            stages += ["teacher"] if config.teacher.adapt is not None else []
-        stages += ["label-source", "label-pool", "trust", "score-source", "score-pool", "select"]
-        if generation is not None:
-            tested = ["base", "teacher", *config.selection.arms]
-            stages += ["student-base"] if generation.student.init is not None else []
-            stages += [f"student-{arm}" for arm in config.selection.arms] + [f"test-{name}" for name in tested]
-        names += [f"gen-{index}/{stage}" for stage in stages]
+    if (model := config.teacher.model) is not None:
+        names += ["gen-0/teacher-base"] if model.init is not None else []
+        names += ["gen-0/teacher"] if config.teacher.adapt is not None else []
+    for index in range(max(1, len(config.generations))):
+        names += generation_stages(config, index)
     return names
 
 
 def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
+    get_domain(config.domain)
     identity = config.model_dump(mode="json", include={"domain", "seed", "sources", "splits"})
     known = {name: [SourceFile.from_json(item) for item in items] for name, items in manifest.files.items()}
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
@@ -117,7 +114,8 @@ def _prepare(run: Run) -> dict[str, Any]:
 def _generations(run: Run, prepared: dict[str, Any]) -> list[report.GenerationRecord]:
     config = run.config
     tables = {name: TableRef.from_json(ref) for name, ref in prepared["tables"].items()}
-    teacher = _first_teacher(run, tables)
+    model = config.teacher.model
+    teacher = None if model is None else teacher_model(run, model, tables, "teacher")
     records = []
     for index in range(max(1, len(config.generations))):
         generation = Generation(index=index, teacher=teacher, tables=tables, num_shares=max(1, len(config.generations)))
@@ -125,19 +123,6 @@ def _generations(run: Run, prepared: dict[str, Any]) -> list[report.GenerationRe
         records.append(record)
         teacher = students.get(config.chain_arm)
     return records
-
-
-def _first_teacher(run: Run, tables: dict[str, TableRef]) -> ModelRef | None:
-    config = run.config
-    if config.teacher.model is None:
-        return None
-    base = base_model(run, config.teacher.model, "gen-0/teacher-base")
-    if config.teacher.adapt is None:
-        return base
-    adapt = tables["adapt"]
-    return train_model(
-        run, "gen-0/teacher", base, config.teacher.adapt, adapt, fingerprint(adapt.to_json()), adapt=True
-    )
 
 
 def _record(
@@ -154,8 +139,8 @@ def _record(
         config_path=config_path,
         seed=config.seed,
         versions=versions(),
-        command=command or "curation.run(curation.config.load_config('config.yaml'))",
-        domain=get_domain(config.domain),
+        command=command or "curation.run(curation.config_file.load_config('config.yaml'))",
+        domain=get_domain(config.domain_of("pool")),
         prepared={name: TableRef.from_json(ref) for name, ref in prepared["tables"].items()},
         prepare_counts=prepared["counts"],
         stages=[
@@ -167,6 +152,7 @@ def _record(
                 started=done[name].started,
             )
             for name in stage_names(config)
+            if name in done
         ],
         generations=generations,
     )

@@ -126,7 +126,7 @@ def report(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
 
 
 def _load(config: str, overrides: tuple[str, ...]) -> Any:
-    from curation.config import load_config
+    from curation.config_file import load_config
 
     return load_config(config, overrides)
 

@@ -5,14 +5,13 @@ that it leaves open is named in docs/method.md. Relative paths of sources and mo
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from curation.errors import ConfigError
+from curation.arms import ARMS, REFERENCE_ARM, signals_of
 
 StateName = Literal["prompt_last", "output_first", "output_last", "output_mean"]
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -54,10 +53,33 @@ class TrainSection(PresetSection):
     max_failures: Annotated[int, Field(ge=0)] = 2
 
 
+class DomainConfig(Section):
+    """A task interface by ``name`` (registered, an entry point's, or ``module:Class``); all other keys are its options.
+
+    A plain string is the name alone.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the domain's class is constructed with."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
     path: str
+    domain: DomainConfig | None = None
+    """The rows' task interface where it is another than the run's: to measure trust out of its domain."""
     format: Literal["auto", "parquet", "jsonl", "csv", "lance"] = "auto"
     id_column: str | None = None
     """A column of unique integers to use as row ids; position-based ids otherwise."""
@@ -77,21 +99,34 @@ class SplitConfig(Section):
         return self
 
 
+class ProbeConfig(SplitConfig):
+    """Labelled rows on which the fitted trust function is measured, beside the validation rows and the pool."""
+
+    regime: Literal["ID", "OOD-dist", "OOD-domain"]
+    """In the paper's terms (section "Evaluation"): the fit's own benchmark, another one, another task interface."""
+
+
 class SplitsConfig(Section):
     """Disjoint parts of the sources, drawn by a seeded permutation of each source's rows."""
 
     adapt: SplitConfig | None = None
     source: SplitConfig
     calibration: SplitConfig | None = None
+    """Labelled rows of the pool's own distribution, on which a risk budget is calibrated."""
+    shots: SplitConfig | None = None
+    """The fixed demonstrations of the ICL arm (five in the paper)."""
     pool: SplitConfig
     test: SplitConfig | None = None
+    probes: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ProbeConfig] = {}
+    """Further labelled sets on which trust is measured, by name: fit on one source, evaluate on many."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 
     def named(self) -> dict[str, SplitConfig]:
-        """The splits that are given, by name, in a fixed order."""
-        names = ("adapt", "source", "calibration", "test", "pool")
-        return {name: split for name in names if (split := getattr(self, name)) is not None}
+        """The splits that are given, by name, in a fixed order; a probe's name starts with ``probe-``."""
+        names = ("adapt", "source", "calibration", "shots", "test", "pool")
+        given = {name: split for name in names if (split := getattr(self, name)) is not None}
+        return given | {f"probe-{name}": probe for name, probe in self.probes.items()}
 
 
 class InitConfig(Section):
@@ -166,6 +201,8 @@ class SftConfig(TrainSection):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     lora: LoraConfig | None = LoraConfig()
     gradient_checkpointing: bool = True
+    chat_template: bool = False
+    """Learn answers to prompts in the tokenizer's chat template, a prompt as one user turn."""
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:
@@ -186,13 +223,19 @@ class SftConfig(TrainSection):
 
 
 class DecodingConfig(Section):
-    """How a completion is drawn; temperature 0 is greedy."""
+    """How a completion is drawn, temperature 0 is greedy; of requests with options, how one is chosen."""
 
     max_tokens: PositiveInt = 8
     temperature: Annotated[float, Field(ge=0)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     """0 is no limit."""
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Tokens less likely than this share of the likeliest one are not drawn; 0 is no limit."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Taken from the logits of tokens that the answer already has (the prompt's do not count), greedy or not."""
+    normalise_options: bool = False
+    """Choose an option by the mean log-probability of its tokens; off, as in the paper: by their sum."""
     stop: tuple[str, ...] = ("\n",)
     """Strings that end an answer, besides the tokenizer's end token; cut from the completion."""
 
@@ -240,6 +283,8 @@ class TeacherConfig(Section):
     state_dtype: Literal["float16", "float32"] = "float16"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     decoding: DecodingConfig = DecodingConfig()
+    chat_template: bool = False
+    """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
     batch_tokens: PositiveInt = 8192
     """Tokens (prompt, padded, plus answer) in one forward batch."""
     chunk_rows: PositiveInt = 4096
@@ -298,34 +343,128 @@ class TrustConfig(TrainSection):
         }
 
 
+class RiskConfig(Section):
+    """Risk-controlled selection, calibrated on ``splits.calibration`` (paper, "Risk-Controlled Data Selection").
+
+    With probability 1 - ``delta`` over the calibration rows at most ``alpha`` of the labels selected are wrong, in
+    expectation over the pool's distribution. ``curation.selection.risk`` says what each rule proves.
+    """
+
+    alpha: Share
+    delta: Share = 0.1
+    rule: Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"] = (
+        "fixed_sequence"
+    )
+    kind: Literal["threshold", "top_k"] = "threshold"
+
+
 class BudgetConfig(Section):
-    """How many rows every arm selects: ``n``, or the paper's oracle count of right weak labels, at most ``cap``."""
+    """How many rows every arm selects; exactly one rule, each resolved into one common n."""
+
+    RULES: ClassVar = ("n", "share", "oracle", "fit_purity", "threshold", "risk")
 
     n: PositiveInt | None = None
+    """A fixed number of rows."""
+    share: Share | None = None
+    """A share of the pool rows that were labelled without error."""
     oracle: bool = False
+    """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
     cap: PositiveInt = 2_000
+    fit_purity: bool = False
+    """floor(purity of the reference arm on its fit set x right weak labels in the pool) (paper, quantitative
+    reasoning); needs the audit set."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """As many rows as have a trust of at least this in the reference arm."""
+    risk: RiskConfig | None = None
+    """As many rows as a calibrated threshold of the reference arm lets pass; none where none can be certified."""
+    reference: str = REFERENCE_ARM
+    """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
+
+    @property
+    def rule(self) -> str:
+        """The rule that is given."""
+        return next(name for name in self.RULES if getattr(self, name) not in (None, False))
+
+    @property
+    def needs_gold(self) -> bool:
+        """The pool's gold labels go into n."""
+        return self.oracle or self.fit_purity
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        if (self.n is None) != self.oracle:
-            raise ValueError("takes n (a positive integer) or oracle: true, one of them")
+        given = [name for name in self.RULES if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"takes exactly one of {', '.join(self.RULES)}; found {found}")
         return self
-
-
-ArmName = Literal["naive", "internal_confidence", "neural", "ground_truth"]
 
 
 class SelectionConfig(Section):
     """The arms and their common budget."""
 
     budget: BudgetConfig
-    arms: tuple[ArmName, ...] = ("naive", "internal_confidence", "neural", "ground_truth")
+    arms: tuple[str, ...] = ("naive", "internal_confidence", "neural", "ground_truth")
+    """Names of ``curation.arms.ARMS``."""
+    difficulty_bins: PositiveInt = 10
+    """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""
 
     @model_validator(mode="after")
     def _arms(self) -> Self:
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
+        for name in (*self.arms, self.budget.reference):
+            if name not in ARMS:
+                near = difflib.get_close_matches(name, ARMS, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARMS)}"
+                raise ValueError(f"no arm is called {name!r}; {hint}")
+        reference = ARMS[self.budget.reference]
+        if not reference.ranked or reference.gold:
+            raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
         return self
+
+
+class SelfConsistencyConfig(Section):
+    """The vote of further samples of the teacher."""
+
+    num_samples: PositiveInt = 8
+    temperature: Annotated[float, Field(gt=0)] = 0.7
+
+
+class RewardConfig(Section):
+    """The model that the reward arm ranks by."""
+
+    model: ModelConfig
+    kind: Literal["classifier", "custom", "verifier"] = "classifier"
+    """A sequence-classification head (Skywork-Reward), a head of the model's own code (ArmoRM, Qwen2.5-Math-RM), or a
+    causal model that judges in words (CompassVerifier)."""
+    trust_remote_code: bool = False
+    """Run the model's own code; ``custom`` needs it."""
+
+    @model_validator(mode="after")
+    def _trusted(self) -> Self:
+        if self.kind == "custom" and not self.trust_remote_code:
+            raise ValueError(
+                "kind custom runs the model's own code: read it, then set trust_remote_code: true"
+            )
+        return self
+
+
+class SignalsConfig(Section):
+    """What the passes beyond labelling need; each is made only where an arm asks for it."""
+
+    second_teacher: ModelConfig | None = None
+    """The ensemble arm's other, independent teacher."""
+    self_consistency: SelfConsistencyConfig = SelfConsistencyConfig()
+    reward: RewardConfig | None = None
+
+
+class JudgeConfig(Section):
+    """A model that grades the labels which the domain's own rule calls wrong (paper: Omni-Judge, on Omni-MATH only)."""
+
+    model: ModelConfig
+    splits: tuple[str, ...] = ("pool",)
+    """Where it is asked; the others are graded by the domain's rule alone."""
+    decoding: DecodingConfig = DecodingConfig(max_tokens=256, stop=())
 
 
 class GenerationConfig(Section):
@@ -338,6 +477,18 @@ class EvaluationConfig(Section):
     """How students are tested; greedy unless said otherwise."""
 
     decoding: DecodingConfig = DecodingConfig()
+    num_runs: PositiveInt = 1
+    """Tests with a seed each, whose accuracies are averaged (paper, math: 5); more than one needs a temperature."""
+    chat_template: bool = False
+    """Ask base, teacher and students through the tokenizer's chat template, a prompt as one user turn."""
+    margin: Share = 0.02
+    """What a student may fall short of ground truth by and still be called near-lossless."""
+
+    @model_validator(mode="after")
+    def _runs_differ(self) -> Self:
+        if self.num_runs > 1 and self.decoding.temperature == 0:
+            raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
+        return self
 
 
 class RayConfig(Section):
@@ -354,21 +505,45 @@ class RunConfig(Section):
     run_dir: str | None = None
     """Where the run keeps its tables; ``runs/<name>`` of the working directory where unset."""
     seed: Annotated[int, Field(ge=0)] = 0
-    domain: str = "chess"
+    chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
+    """The paper's use of chat templates with a family (App. "Mathematical Problem Solving"): fills ``chat_template`` of
+    teacher, student and evaluation where they are not given."""
+    domain: DomainConfig = DomainConfig(name="chess")
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     splits: SplitsConfig
     teacher: TeacherConfig
     trust: TrustConfig = TrustConfig()
+    signals: SignalsConfig = SignalsConfig()
+    judge: JudgeConfig | None = None
     selection: SelectionConfig
     student: SftConfig = SftConfig()
     """How every student is trained."""
     generations: tuple[GenerationConfig, ...] = ()
     """The students' bases, one a generation; none: curate only, train nothing."""
-    chain_arm: ArmName = "neural"
+    chain_arm: str = REFERENCE_ARM
     """The arm whose student teaches the next generation."""
     evaluation: EvaluationConfig = EvaluationConfig()
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     ray: RayConfig = RayConfig()
+
+    CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {
+        "qwen3": {"teacher": False, "student": False, "evaluation": True},
+        "gemma3": {"teacher": True, "student": False, "evaluation": True},
+        "llama3": {"teacher": True, "student": False, "evaluation": True},
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _chat(cls, value: Any) -> Any:
+        family = value.get("chat_preset") if isinstance(value, Mapping) else None
+        if not isinstance(family, str) or family not in cls.CHAT_PRESETS:
+            return value
+        filled = dict(value)
+        for section, on in cls.CHAT_PRESETS[family].items():
+            given = filled.get(section) or {}
+            if isinstance(given, Mapping):
+                filled[section] = {"chat_template": on, **given}
+        return filled
 
     @property
     def directory(self) -> Path:
@@ -387,134 +562,32 @@ class RunConfig(Section):
             raise ValueError("teacher.adapt needs a split: add splits.adapt")
         if self.generations and self.splits.test is None:
             raise ValueError("generations need a test split: add splits.test")
-        needs_gold = self.selection.budget.oracle or "ground_truth" in self.selection.arms
-        if needs_gold and not self.splits.audit:
-            raise ValueError(
-                "the ground_truth arm and the oracle budget read the pool's gold labels: "
-                "set splits.audit: true, or drop them"
-            )
+        oracles = [f"the {name} arm" for name in self.selection.arms if ARMS[name].oracle]
+        if self.selection.budget.needs_gold:
+            oracles.append(f"the {self.selection.budget.rule} budget")
+        if oracles and not self.splits.audit:
+            raise ValueError(f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it")
         if len(self.generations) > 1 and self.chain_arm not in self.selection.arms:
             raise ValueError(f"chain_arm: {self.chain_arm!r} is not among selection.arms")
+        self._signals_can_be_made()
         return self
 
+    def _signals_can_be_made(self) -> None:
+        asked = signals_of(self.selection.arms)
+        if "icl_mean_logprob" in asked and self.splits.shots is None:
+            raise ValueError(
+                "the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)"
+            )
+        if "ensemble_agreement" in asked and self.signals.second_teacher is None:
+            raise ValueError("the ensemble arm asks a second teacher: set signals.second_teacher")
+        if "reward" in asked and self.signals.reward is None:
+            raise ValueError("the reward arm ranks by a reward model: set signals.reward.model")
+        if self.selection.budget.risk is not None and self.splits.calibration is None:
+            raise ValueError(
+                "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: "
+                "add splits.calibration"
+            )
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML), paths made absolute.
-
-    Raises:
-        ConfigError: a file that is missing or no YAML mapping, a broken rule, an unknown key.
-    """
-    path = Path(path)
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `curate init` writes a commented one") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
-    for override in overrides:
-        _override(raw, override)
-    return _absolute(parse_config(raw, str(path)), path.resolve().parent)
-
-
-def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
-    """The configuration in a mapping; errors are named by key, with ``where`` before it."""
-    try:
-        return RunConfig.model_validate(raw)
-    except ValidationError as error:
-        problems = [_explain(RunConfig, item) for item in error.errors()]
-        raise ConfigError(f"{where}: {'; '.join(problems)}") from error
-
-
-def _override(raw: dict[str, Any], text: str) -> None:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is no YAML") from error
-    *parents, last = key.split(".")
-    node: Any = raw
-    for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, text)]
-        if not isinstance(node, dict | list):
-            raise ConfigError(f"--set {text!r}: {parent} is a value, not a section")
-    node[last if isinstance(node, dict) else _place(node, last, text)] = parsed
-
-
-def _place(node: list[Any], part: str, text: str) -> int:
-    """The place in a list that a part of a key names."""
-    if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
-    return int(part)
-
-
-def _absolute(config: RunConfig, root: Path) -> RunConfig:
-    def source(item: SourceConfig) -> SourceConfig:
-        local = "://" not in item.path
-        return item.model_copy(update={"path": str(root / item.path)}) if local else item
-
-    def model(item: ModelConfig) -> ModelConfig:
-        update = {
-            key: str(root / value)
-            for key in ("path", "adapter")
-            if (value := getattr(item, key)) is not None and (root / value).exists()
-        }
-        return item.model_copy(update=update)
-
-    teacher = config.teacher
-    if teacher.model is not None:
-        teacher = teacher.model_copy(update={"model": model(teacher.model)})
-    return config.model_copy(
-        update={
-            "sources": {name: source(item) for name, item in config.sources.items()},
-            "teacher": teacher,
-            "generations": tuple(g.model_copy(update={"student": model(g.student)}) for g in config.generations),
-        }
-    )
-
-
-def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:
-    location = [str(part) for part in error["loc"]]
-    key = ".".join(location) or "(top level)"
-    if error["type"] == "extra_forbidden":
-        known = _known_keys(root, location[:-1])
-        near = difflib.get_close_matches(location[-1], known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
-        return f"{key}: unknown key; {hint}"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] in ("missing", "value_error"):
-        return f"{key}: {message}" if location else message
-    return f"{key}: {error['input']!r}: {message}"
-
-
-def _known_keys(root: type[BaseModel], location: Sequence[str]) -> list[str]:
-    """The keys of the section at a location, following models through optional, list and mapping types."""
-    model: type[BaseModel] | None = root
-    inside = False  # a list or a mapping: the next part is a place or a name in it, not a key of ours
-    for part in location:
-        if inside:
-            inside = False
-            continue
-        fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
-        if part not in fields:
-            return []
-        annotation = fields[part].annotation
-        model, inside = _model_in(annotation), _is_container(annotation)
-    return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
-
-
-def _is_container(annotation: Any) -> bool:
-    if get_origin(annotation) is Annotated:
-        return _is_container(get_args(annotation)[0])
-    return get_origin(annotation) in (tuple, list, dict)
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if get_origin(annotation) in (Union, tuple, dict, list, Annotated) or get_args(annotation):
-        return next((model for arg in get_args(annotation) if (model := _model_in(arg)) is not None), None)
-    return None
+    def domain_of(self, split: str) -> DomainConfig:
+        """The task interface of a split's rows: its source's, where that names one."""
+        return self.sources[self.splits.named()[split].source].domain or self.domain

@@ -1,283 +1,210 @@
-"""One generation: a teacher labels, a trust function is fitted and scores, arms select, students learn and are tested.
+"""One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
 
-Each function here is one stage: what it reads and how it is done, handed to :meth:`curation.runs.Run.stage`.
-"""
-
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from curation import models, progress, report
-from curation.config import DecodingConfig, ModelConfig, SftConfig, TeacherConfig, TrainSection
-from curation.domains import get_domain
-from curation.hashing import derive
-from curation.refs import ModelRef, TableRef, TrustRef
+from curation import arms, report, store
+from curation.config import ModelConfig, RunConfig
+from curation.labelling import Generation, complete, fit, grade, label, score, signal
+from curation.learning import base_model, train_model
+from curation.refs import ModelRef, TableRef
 from curation.runs import Done, Run, say
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """What a generation works with."""
-
-    index: int
-    teacher: ModelRef | None
-    tables: dict[str, TableRef]
-    num_shares: int
-
-    def name(self, stage: str) -> str:
-        """The name of one of its stages, e.g. ``gen-0/select``."""
-        return f"gen-{self.index}/{stage}"
-
-
-def base_model(run: Run, model: ModelConfig, name: str) -> ModelRef:
-    """Resolve a model; one that is to come from scratch is made by the stage ``name``."""
-    if model.path is not None:
-        return models.resolve(model.path, model.revision, model.adapter)
-    init = model.init
-    assert init is not None, "ModelConfig takes one of path and init"
-    seed = derive(run.config.seed, name)
-
-    def work(directory: Path) -> Done:
-        vocabulary = get_domain(run.config.domain).vocabulary()
-        ref = models.create(
-            directory,
-            family=init.family,
-            shape=init.shape(),
-            words=vocabulary.words,
-            pattern=vocabulary.pattern,
-            seed=seed,
-        )
-        return Done(outputs={"model": ref.to_json()}, rows=0)
-
-    inputs = {"init": init.model_dump(mode="json"), "domain": run.config.domain, "seed": seed}
-    return ModelRef.from_json(run.stage(name, inputs, work)["model"])
 
 
 def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationRecord, dict[str, ModelRef]]:
     """Label, fit, score, select, train and test; the record for the report and the students by arm."""
     config = run.config
-    labels = {split: _label(run, generation, split, share=split == "pool") for split in ("source", "pool")}
-    trust = _fit(run, generation, labels["source"])
-    scored = {split: _score(run, generation, split, labels[split], trust) for split in ("source", "pool")}
-    n, selected = _select(run, generation, scored["pool"])
+    splits = labelled_splits(config)
+    labels = {split: label(run, generation, split) for split in splits}
+    grades = {"source": grade(run, generation, "source", "source", labels["source"])}
+    fitted = fit(run, generation, labels["source"], grades["source"])
+    scored = {}
+    for split in splits:
+        if split != "source" and (split != "pool" or config.splits.audit):
+            grades[split] = grade(run, generation, split, split, labels[split])
+        signals = {name: signal(run, generation, name, split, labels[split]) for name in signals_on(config, split)}
+        scored[split] = score(run, generation, split, labels[split], fitted, signals)
+    shift = _shift(run, generation, labels)
+    budget, selected = _select(run, generation, scored, grades)
     selections = {arm: TableRef.from_json(item["table"]) for arm, item in selected.items()}
-    students: dict[str, ModelRef] = {}
-    evaluations: dict[str, TableRef] = {}
-    base: ModelRef | None = None
-    if config.generations:
-        base = base_model(run, config.generations[generation.index].student, generation.name("student-base"))
-        for arm, selection in selections.items():
-            name, digest = generation.name(f"student-{arm}"), selected[arm]["digest"]
-            students[arm] = train_model(run, name, base, config.student, selection, digest)
-        plain = config.teacher.model_copy(update={"states": ()})
-        student = plain if plain.backend != "scripted" else plain.model_copy(update={"backend": "transformers"})
-        evaluations["base"] = _test(run, generation, "base", base, student)
-        evaluations["teacher"] = _test(run, generation, "teacher", generation.teacher, plain)
-        for arm, model in students.items():
-            evaluations[arm] = _test(run, generation, arm, model, student)
+    students, base, tests = _students(run, generation, selected)
     record = report.GenerationRecord(
         index=generation.index,
         teacher=generation.teacher,
         student_base=base,
-        labels_source=scored["source"],
-        labels_pool=scored["pool"],
-        trust=trust,
+        labels=scored,
+        grades=grades,
+        trust=fitted[arms.REFERENCE_ARM],
         selections=selections,
-        n=n,
-        budget_is_oracle=config.selection.budget.oracle,
-        evaluations=evaluations,
+        budget=budget,
+        shift=shift,
+        tests=tests,
         label_counts={
-            split: run.manifest.stages[generation.name(f"label-{split}")].outputs["counts"]
-            for split in ("source", "pool")
+            split: run.manifest.stages[generation.name(f"label-{split}")].outputs["counts"] for split in splits
+        },
+        unread={
+            name: run.manifest.stages[generation.name(f"signal-{name}-pool")].outputs["num_unread"]
+            for name in signals_on(config, "pool")
         },
     )
     return record, students
 
 
-def _label(run: Run, generation: Generation, split: str, *, share: bool) -> TableRef:
-    from curation.stages.label import Share
+def generation_stages(config: RunConfig, index: int) -> list[str]:
+    """The names of a generation's stages, in the order in which they are done."""
+    judged = () if config.judge is None else config.judge.splits
 
-    part = Share()
-    if share and generation.num_shares > 1:
-        part = Share(index=generation.index, of=generation.num_shares, seed=derive(run.config.seed, "share"))
-    return _complete(
-        run,
-        generation.name(f"label-{split}"),
-        generation.tables[split],
-        generation.teacher,
-        run.config.teacher,
-        run.config.teacher.decoding,
-        part,
-    )
+    def grading(stage: str, split: str) -> list[str]:
+        return [f"grade-{stage}", *([f"judge-{stage}"] if split in judged else [])]
+
+    def made(name: str, model: ModelConfig | None) -> list[str]:
+        return [f"{name}-base"] if index == 0 and model is not None and model.init is not None else []
+
+    splits = labelled_splits(config)
+    stages = [f"label-{split}" for split in splits]
+    stages += made("judge", config.judge.model if config.judge else None) + grading("source", "source") + ["trust"]
+    stages += [f"trust-{name}" for name in arms.fitted_of(config.selection.arms) if name != arms.REFERENCE_ARM]
+    for split in splits:
+        if split != "source" and (split != "pool" or config.splits.audit):
+            stages += grading(split, split)
+        for name in signals_on(config, split):
+            if name == "ensemble_agreement" and index == 0:
+                stages += made("second-teacher", config.signals.second_teacher)
+                stages += ["second-teacher"] if config.teacher.adapt is not None else []
+            if name == "reward":
+                stages += made("reward", config.signals.reward.model if config.signals.reward else None)
+            stages.append(f"signal-{name}-{split}")
+        stages.append(f"score-{split}")
+    stages += ["shift", "select"]
+    if config.generations:
+        stages += ["student-base"] if config.generations[index].student.init is not None else []
+        stages += [f"student-{arm}" for arm in config.selection.arms]
+        for name in ("base", "teacher", *config.selection.arms):
+            for stage in test_stages(config, name):
+                stages += [stage, *grading(stage, "test")]
+    return [f"gen-{index}/{stage}" for stage in dict.fromkeys(stages)]
 
 
-def _test(run: Run, generation: Generation, name: str, model: ModelRef | None, teacher: TeacherConfig) -> TableRef:
-    from curation.stages.label import Share
-
-    return _complete(
-        run,
-        generation.name(f"test-{name}"),
-        generation.tables["test"],
-        model,
-        teacher,
-        run.config.evaluation.decoding,
-        Share(),
-    )
+def labelled_splits(config: RunConfig) -> list[str]:
+    """The splits that the teacher labels, the source first and the pool last."""
+    calibration = ["calibration"] if config.selection.budget.risk is not None else []
+    return ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
 
 
-def _complete(
-    run: Run,
-    name: str,
-    examples: TableRef,
-    model: ModelRef | None,
-    teacher: TeacherConfig,
-    decoding: DecodingConfig,
-    share: Any,
-) -> TableRef:
-    """Label a table with a model: the label stage of a teacher, and the test of a student."""
-    from curation.stages.label import count_labels, label
-    from curation.stages.label_actor import LabelJob
+def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:
+    """The signals that are made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
+    selection = config.selection
+    if split == "pool":
+        return arms.signals_of((*selection.arms, selection.budget.reference))
+    reads_reference = split == "calibration" or (split == "source" and selection.budget.fit_purity)
+    return arms.signals_of((selection.budget.reference,)) if reads_reference else ()
 
-    job = LabelJob(
-        examples=examples,
-        labels_uri="",
-        domain=run.config.domain,
-        teacher=teacher,
-        model=model,
-        decoding=decoding,
-        seed=derive(run.config.seed, name),
-    )
-    # How rows are spread over actors changes nothing in the labels.
-    what = teacher.model_dump(
-        mode="json", exclude={"model", "adapt", "decoding", "actors", "chunk_rows", "max_error_rate"}
-    )
+
+def test_stages(config: RunConfig, name: str) -> list[str]:
+    """The stages that test one model, one a run."""
+    runs = config.evaluation.num_runs
+    return [f"test-{name}" if runs == 1 else f"test-{name}-{number}" for number in range(runs)]
+
+
+def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> dict[str, Any]:
+    """How the teacher's states of the pool differ from those of the source and, where there is one, the calibration."""
+    config = run.config
+    compared = {split: labels[split] for split in ("source", "calibration") if split in labels}
     inputs = {
-        "examples": examples.to_json(),
-        "model": None if model is None else model.to_json(),
-        "domain": job.domain,
-        "teacher": what,
-        "decoding": decoding.model_dump(mode="json"),
-        "seed": job.seed,
-        "share": asdict(share),
-    }
-
-    def work(directory: Path) -> Done:
-        with progress.bar(name) as shown:
-
-            def update(done: int, total: int) -> None:
-                shown(done, total)
-                run.manifest.event("progress", stage=name, rows=done, total=total)
-
-            ref = label(
-                replace(job, labels_uri=str(directory / "labels.lance")),
-                state_size=teacher.scripted.state_size if model is None else models.state_size(model),
-                share=share,
-                commit_seconds=run.config.commit_seconds,
-                progress=update,
-            )
-        counts = count_labels(ref)
-        return Done(outputs={"labels": ref.to_json(), "counts": asdict(counts)}, rows=counts.rows)
-
-    return TableRef.from_json(run.stage(name, inputs, work)["labels"])
-
-
-def _fit(run: Run, generation: Generation, labels: TableRef) -> TrustRef:
-    config, gold = run.config, generation.tables["source"]
-    inputs = {
-        "labels": labels.to_json(),
-        "gold": gold.to_json(),
-        "domain": config.domain,
-        "trust": config.trust.model_dump(mode="json", exclude=TrainSection.RESOURCES),
+        "pool": labels["pool"].to_json(),
+        "compared": {split: ref.to_json() for split, ref in compared.items()},
+        "states": list(config.trust.states),
         "seed": config.seed,
     }
 
     def work(directory: Path) -> Done:
-        from curation import store
-        from train.trust import fit_trust
+        from curation.stages.shift import measure_shift
 
-        trust = fit_trust(labels, gold, get_domain(config.domain), config.trust, seed=config.seed, output=directory)
-        return Done(outputs={"trust": trust.to_json()}, rows=store.count(labels))
+        found = {
+            split: measure_shift(ref, labels["pool"], config.trust.states, seed=config.seed)
+            for split, ref in compared.items()
+        }
+        return Done(outputs=found, rows=store.count(labels["pool"]))
 
-    return TrustRef.from_json(run.stage(generation.name("trust"), inputs, work)["trust"])
-
-
-def _score(run: Run, generation: Generation, split: str, labels: TableRef, trust: TrustRef) -> TableRef:
-    def work(directory: Path) -> Done:
-        from curation import store
-        from curation.stages.score import score
-
-        scored = score(labels, trust)
-        return Done(outputs={"labels": scored.to_json()}, rows=store.count(scored))
-
-    inputs = {"labels": labels.to_json(), "trust": trust.to_json()}
-    return TableRef.from_json(run.stage(generation.name(f"score-{split}"), inputs, work)["labels"])
+    return run.stage(generation.name("shift"), inputs, work)
 
 
-def _select(run: Run, generation: Generation, labels: TableRef) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The budget, and each arm's ``Selection`` as JSON."""
+def _select(
+    run: Run, generation: Generation, scored: Mapping[str, TableRef], grades: Mapping[str, TableRef]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The budget and each arm's ``Selection``, both as JSON."""
     config, tables = run.config, generation.tables
+    audit = tables.get("audit")
     inputs = {
         "pool": tables["pool"].to_json(),
-        "labels": labels.to_json(),
-        "audit": tables["audit"].to_json() if "audit" in tables else None,
-        "domain": config.domain,
+        "labels": {split: scored[split].to_json() for split in ("source", "calibration", "pool") if split in scored},
+        "grades": {split: grades[split].to_json() for split in ("source", "calibration", "pool") if split in grades},
+        "audit": None if audit is None else audit.to_json(),
+        "domain": config.domain_of("pool").model_dump(mode="json"),
         "selection": config.selection.model_dump(mode="json"),
         "seed": config.seed,
     }
 
     def work(directory: Path) -> Done:
+        from curation.stages.budget import Scored
         from curation.stages.select import SelectJob, select
 
+        rows = {split: Scored(labels=ref, grades=grades.get(split)) for split, ref in scored.items()}
         job = SelectJob(
             pool=tables["pool"],
-            labels=labels,
-            audit=tables.get("audit"),
-            domain=config.domain,
+            labels=scored["pool"],
+            audit=audit,
+            grades=grades.get("pool"),
+            source=rows["source"],
+            calibration=rows.get("calibration"),
+            domain=config.domain_of("pool"),
             selection=config.selection,
             teacher=generation.teacher,
             generation=generation.index,
             seed=config.seed,
         )
-        n, selections = select(job, directory)
-        arms = {selection.arm: asdict(selection) for selection in selections}
-        return Done(outputs={"n": n, "arms": arms}, rows=sum(selection.num_rows for selection in selections))
+        budget, selections = select(job, directory)
+        chosen = {selection.arm: asdict(selection) for selection in selections}
+        outputs = {"budget": asdict(budget), "arms": chosen}
+        return Done(outputs=outputs, rows=sum(selection.num_rows for selection in selections))
 
     outputs = run.stage(generation.name("select"), inputs, work)
-    return outputs["n"], outputs["arms"]
+    if not outputs["budget"]["n"]:
+        say(f"{generation.name('select')}: NOTHING IS SELECTED: {outputs['budget']['risk']['guarantee']}")
+    return outputs["budget"], outputs["arms"]
 
 
-def train_model(
-    run: Run, name: str, base: ModelRef, recipe: SftConfig, rows: TableRef, digest: str, *, adapt: bool = False
-) -> ModelRef:
-    """Fine-tune a base on rows of that digest; ``adapt``: on all rows of a labelled split, with their gold labels."""
-    seed = derive(run.config.seed, name.partition("/")[0])  # one seed for all arms of a generation
-    inputs = {
-        "base": base.to_json(),
-        "rows": digest,
-        "recipe": recipe.model_dump(mode="json", exclude=TrainSection.RESOURCES),
-        "seed": seed,
-    }
+def _students(
+    run: Run, generation: Generation, selected: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, ModelRef], ModelRef | None, dict[str, list[TableRef]]]:
+    """The students by arm, their base, and the grades of every model's tests, a table a run."""
+    config = run.config
+    if not config.generations:
+        return {}, None, {}
+    base = base_model(run, config.generations[generation.index].student, generation.name("student-base"))
+    students = {}
+    for arm, item in selected.items():
+        if item["num_rows"]:
+            rows = TableRef.from_json(item["table"])
+            name = generation.name(f"student-{arm}")
+            students[arm] = train_model(run, name, base, config.student, rows, item["digest"])
+    tested = {"base": base, "teacher": generation.teacher, **students}
+    return students, base, {name: _tests(run, generation, name, model) for name, model in tested.items()}
 
-    def work(directory: Path) -> Done:
-        from curation import store
-        from curation.stages.select import adaptation_rows
-        from train.student import train_student
 
-        selected = adaptation_rows(rows, run.config.domain, directory) if adapt else rows
-        with progress.bar(name) as shown:
-            result = train_student(
-                base,
-                selected,
-                recipe,
-                seed=seed,
-                output=directory / "model",
-                name=name.replace("/", "-"),
-                update=shown,
-            )
-        if result.record.num_dropped:
-            say(f"{name}: {result.record.num_dropped:,} rows are longer than max_length and were left out")
-        return Done(
-            outputs={"model": result.model.to_json(), "training": asdict(result.record)}, rows=store.count(selected)
-        )
+def _tests(run: Run, generation: Generation, name: str, model: ModelRef | None) -> list[TableRef]:
+    """The grades of a model's answers to the test split, one table a run."""
+    from curation.stages.label import Share
 
-    return ModelRef.from_json(run.stage(name, inputs, work)["model"])
+    evaluation, teacher = run.config.evaluation, run.config.teacher
+    changes: dict[str, Any] = {"states": (), "chat_template": evaluation.chat_template}
+    if model is not None and teacher.backend == "scripted":
+        changes["backend"] = "transformers"
+    asked = teacher.model_copy(update=changes)
+    tables = []
+    for stage in test_stages(run.config, name):
+        labels = complete(run, generation, stage, "test", model, asked, evaluation.decoding, Share())
+        tables.append(grade(run, generation, stage, "test", labels))
+    return tables

@@ -44,17 +44,19 @@ def check(config: RunConfig) -> Iterator[str]:
     Raises:
         UserError: what is wrong, as `curate run` would say it.
     """
-    domain = get_domain(config.domain)
     files = {name: discover(source) for name, source in config.sources.items()}
     for name, items in files.items():
-        require_columns(items, domain.required)
+        require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
         yield f"source {name}: {len(items)} files, {sum(file.num_rows for file in items):,} rows"
     sizes = split_sizes(config, files)
     for name, num_rows in sizes.items():
         yield f"split {name}: {num_rows:,} rows"
     check_pool(config.selection.budget, sizes["pool"] // max(1, len(config.generations)))
-    wanted = {"teacher": config.teacher.model}
+    wanted: dict[str, ModelConfig | None] = {"teacher": config.teacher.model}
     wanted |= {f"student {index}": generation.student for index, generation in enumerate(config.generations)}
+    wanted["second teacher"] = config.signals.second_teacher
+    wanted["reward model"] = None if config.signals.reward is None else config.signals.reward.model
+    wanted["judge"] = None if config.judge is None else config.judge.model
     for role, model in wanted.items():
         if model is not None:
             yield f"{role}: {_described(model)}"
@@ -110,38 +112,42 @@ def _described(model: ModelConfig) -> str:
 
 
 def _stage_rows(name: str, config: RunConfig, sizes: dict[str, int]) -> int | None:
+    """The rows that a stage works on, where they are known before it is done."""
     stage = name.rpartition("/")[2]
-    shares = max(1, len(config.generations))
+    sizes = sizes | {"pool": sizes["pool"] // max(1, len(config.generations))}
+    n = config.selection.budget.n
     if stage == "prepare":
         return sum(sizes.values())
-    if stage == "teacher":
+    if stage in ("teacher", "second-teacher"):
         return sizes.get("adapt")
-    if stage.startswith("test-"):
+    if stage.startswith(("test-", "grade-test-")):
         return sizes.get("test")
-    if stage.startswith("student-"):
-        return config.selection.budget.n
-    if stage.endswith("-pool"):
-        return sizes["pool"] // shares
-    if stage.endswith("-source") or stage == "trust":
+    if stage.startswith("student-") and stage != "student-base":
+        return n
+    if stage.startswith("trust"):
         return sizes["source"]
-    return None if config.selection.budget.n is None else config.selection.budget.n * len(config.selection.arms)
+    if stage == "select":
+        return None if n is None else n * len(config.selection.arms)
+    splits = [split for split in sizes if stage.endswith(f"-{split}")]
+    return sizes[max(splits, key=len)] if splits else None
 
 
 def _probe(config: RunConfig) -> float | None:
     """Rows/s of one teacher in this process, start-up left out; None for a teacher that is yet to be made."""
-    from curation.teachers import Request, load_teacher
+    from curation.signals import label_request
+    from curation.teachers import load_teacher
 
     model = config.teacher.model
     if config.teacher.backend != "scripted" and (model is None or model.path is None):
         return None
     ref = None if model is None or model.path is None else models.resolve(model.path, model.revision, model.adapter)
-    domain = get_domain(config.domain)
+    domain = get_domain(config.domain_of("source"))
     files = discover(config.sources[config.splits.source.source])
     raw_rows = (raw for file in files for batch in read_rows(file) for raw in batch.to_pylist())
     requests = []
     for place, raw in enumerate(islice(raw_rows, PROBE_ROWS)):
         try:
-            requests.append(Request(row_id=place, prompt=domain.prompt(domain.read(raw))))
+            requests.append(label_request(domain, place, domain.read(raw)))
         except RowError:
             continue
     teacher = load_teacher(config.teacher, ref)

@@ -83,6 +83,15 @@ class Run:
         say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
         return done.outputs
 
+    def progress(self, name: str, shown: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """Tells rows done and rows in all of a stage to a bar and, for ``curate status``, to the events."""
+
+        def update(done: int, total: int) -> None:
+            shown(done, total)
+            self.manifest.event("progress", stage=name, rows=done, total=total)
+
+        return update
+
 
 @contextmanager
 def local_or_cluster(settings: RayConfig) -> Iterator[None]:

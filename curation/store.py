@@ -52,6 +52,13 @@ def latest(uri: str) -> TableRef:
     return TableRef(uri=uri, version=lance.dataset(uri).version)
 
 
+def write(table: pa.Table, uri: str) -> TableRef:
+    """A whole small table at once; replaces what a run that was cut off left there."""
+    Path(uri).parent.mkdir(parents=True, exist_ok=True)
+    mode = "overwrite" if Path(uri).exists() else "create"
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
+
+
 def open_table(ref: TableRef) -> lance.LanceDataset:
     """The Lance dataset at the pinned version."""
     return lance.dataset(ref.uri, version=ref.version)
@@ -73,22 +80,53 @@ def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[st
     Raises:
         CommitError: an id is not in the table.
     """
-    dataset = open_table(ref)
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
     offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
     start = 0
-    for batch in dataset.scanner(columns=["row_id"], scan_in_order=True).to_batches():
-        ids = batch.column("row_id").to_numpy()
+    for ids in _ids_in_order(ref):
         place = np.searchsorted(sorted_N, ids)
         place[place == len(sorted_N)] = 0
         hit = np.flatnonzero(sorted_N[place] == ids) if len(sorted_N) else np.empty(0, dtype=np.int64)
         offsets_N[order_N[place[hit]]] = start + hit
         start += len(ids)
+    return _take(ref, row_ids_N, offsets_N, columns)
+
+
+class Lookup:
+    """:func:`take` again and again: holds 16 bytes a row of the table instead of scanning its ids each time."""
+
+    def __init__(self, ref: TableRef) -> None:
+        self._ref = ref
+        ids_M = np.concatenate([np.empty(0, dtype=np.int64), *_ids_in_order(ref)])
+        self._offsets_M = np.argsort(ids_M)
+        self._sorted_M = ids_M[self._offsets_M]
+
+    def take(self, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
+        place_N = np.minimum(np.searchsorted(self._sorted_M, row_ids_N), len(self._sorted_M) - 1)
+        offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
+        if len(self._sorted_M):
+            offsets_N = np.where(self._sorted_M[place_N] == row_ids_N, self._offsets_M[place_N], -1)
+        return _take(self._ref, row_ids_N, offsets_N, columns)
+
+
+def _ids_in_order(ref: TableRef) -> "Iterator[npt.NDArray[np.int64]]":
+    for batch in open_table(ref).scanner(columns=["row_id"], scan_in_order=True).to_batches():
+        yield batch.column("row_id").to_numpy()
+
+
+def _take(
+    ref: TableRef,
+    row_ids_N: "npt.NDArray[np.int64]",
+    offsets_N: "npt.NDArray[np.int64]",
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """The rows at the offsets; -1 marks an id that the table does not hold."""
     if (offsets_N < 0).any():
         missing = row_ids_N[offsets_N < 0]
         raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")
-    return dataset.take(offsets_N, columns=None if columns is None else list(columns))
+    return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))
 
 
 def committed_ids(uri: str) -> BitMap64:

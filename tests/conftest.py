@@ -38,10 +38,11 @@ def local_ray():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """A random Qwen3-shaped model with the chess vocabulary."""
+    from curation.config import DomainConfig
     from curation.domains import get_domain
     from curation.models import create
 
-    vocabulary = get_domain("chess").vocabulary()
+    vocabulary = get_domain(DomainConfig(name="chess")).vocabulary()
     shape = {
         "hidden_size": 32,
         "num_hidden_layers": 2,

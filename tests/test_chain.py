@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from curation import planning, run, store
-from curation.config import load_config
-from curation.domains import get_domain
-from curation.domains.grading import grade
+from curation.config_file import load_config
+from curation.domains.grading import read_grades
 from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
 from curation.hashing import derive
 from curation.refs import TableRef
@@ -97,8 +96,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     assert len(ids[1]) == int(share.takes(store.read(pool, ["row_id"])["row_id"].to_numpy()).sum())
 
     # Purity in the report is the share of right labels among the selected, counted here by hand.
-    audit = TableRef.from_json(done["prepare"]["outputs"]["tables"]["audit"])
-    graded = grade(tables[1], audit, get_domain("chess"))
+    graded = read_grades(TableRef.from_json(done["gen-1/grade-pool"]["outputs"]["grades"]))
     right = dict(zip(graded.row_ids_N.tolist(), graded.correct_N.tolist(), strict=True))
     for arm in ("naive", "neural"):
         table = TableRef.from_json(done["gen-1/select"]["outputs"]["arms"][arm]["table"])

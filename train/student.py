@@ -5,25 +5,19 @@ all of them share. Rows are read in the order of their ids, so that a seed defin
 """
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import lance
 import ray.train
-import ray.train.torch
 import torch
-from ray.train.v2.api.exceptions import TrainingFailedError
 
 from curation import progress
 from curation.config import SftConfig
-from curation.errors import RunFailedError, SourceError
+from curation.errors import SourceError
 from curation.refs import ModelRef, TableRef
+from train.launch import launch
 from train.sft import TRAINING, Pair, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
-
-HEALTH_CHECK_SECONDS = "0.2"
-"""Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
 
 
 def train_student(
@@ -49,37 +43,15 @@ def train_student(
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
         raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
     output = output.resolve()
-    storage = output.with_name(f"{output.name}.ray")
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
-    trainer = ray.train.torch.TorchTrainer(
-        _train,
-        train_loop_config={
-            "base": base.to_json(),
-            "rows": rows.to_json(),
-            "config": config.model_dump(mode="json"),
-            "seed": seed,
-            "output": str(output),
-        },
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=config.num_workers,
-            use_gpu=config.gpus_per_worker > 0,
-            resources_per_worker={"CPU": config.cpus_per_worker, "GPU": config.gpus_per_worker},
-        ),
-        run_config=ray.train.RunConfig(
-            name=name,
-            storage_path=str(storage),
-            failure_config=ray.train.FailureConfig(max_failures=config.max_failures),
-        ),
-    )
-    try:
-        with progress.follow(_note(output), update):
-            trainer.fit()
-    except TrainingFailedError as error:
-        cause = str(error).strip().splitlines()[-1]
-        raise RunFailedError(
-            f"student {name}: training failed: {cause}; the same command goes on from {output.parent}"
-        ) from error
-    shutil.rmtree(storage, ignore_errors=True)
+    task = {
+        "base": base.to_json(),
+        "rows": rows.to_json(),
+        "config": config.model_dump(mode="json"),
+        "seed": seed,
+        "output": str(output),
+    }
+    with progress.follow(_note(output), update):
+        launch(_train, task, config, name=name, storage=output.with_name(f"{output.name}.ray"))
     _note(output).unlink(missing_ok=True)
     record = TrainingRecord(**json.loads((output / TRAINING).read_text()))
     return SftResult(model=result_ref(base, config, output), record=record)

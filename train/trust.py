@@ -1,12 +1,10 @@
-"""Fit the neural trust function through Ray Train, refs in and a ref out; ``train.trust_loop`` is the loop itself.
+"""Fit trust functions, refs in and a ref out: the neural one through Ray Train (``train.trust_loop`` is its loop).
 
 A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
 all of them share.
 """
 
 import logging
-import os
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,83 +17,85 @@ import ray
 import ray.train
 import ray.train.torch
 import torch
-from ray.train.v2.api.exceptions import TrainingFailedError
 from torch import Tensor, nn
 
 from curation import store
 from curation.config import TrustConfig
-from curation.domains import Domain
-from curation.domains.grading import grade
-from curation.errors import DegenerateSourceError, RunFailedError
+from curation.domains.grading import read_grades
+from curation.errors import DegenerateSourceError
 from curation.hashing import hash_unit
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.tables import state_column
+from curation.trust.linear_probe import fit_linear_probe
 from curation.trust.neural import NeuralTrust, pin, read_states
+from train.launch import launch
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
-HEALTH_CHECK_SECONDS = "0.2"
-"""Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
 CHECKPOINT_SECONDS = 60.0
 """A fit that lasts longer is checkpointed at the end of the first epoch past every such span."""
 
 log = logging.getLogger(__name__)
 
 
-def fit_trust(
-    labels: TableRef,
-    gold: TableRef,
-    domain: Domain,
-    config: TrustConfig,
-    *,
-    seed: int,
-    output: Path,
-    name: str = "trust",
-) -> TrustRef:
-    """Fit on the labelled rows that have a gold label and save to ``output``; the rest of a seeded split validates.
+def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Path) -> TrustRef:
+    """Fit on the graded rows and save to ``output``; those of a seeded share validate.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call goes on.
     """
-    rows = read_rows(labels, gold, domain, config, seed=seed)
-    _refuse_degenerate(rows, name)
+    rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
-    storage = output.with_name(f"{output.name}.ray")
-    origin = {
-        "labels": labels.to_json(),
-        "gold": gold.to_json(),
-        "config": config.model_dump(mode="json"),
-        "seed": seed,
-    }
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
+    origin = origin_of(labels, grades, config, seed)
     shared = ray.put(tuple(rows))  # one copy a node, which its workers map
-    trainer = ray.train.torch.TorchTrainer(
+    launch(
         _train,
-        train_loop_config={"rows": [shared], "origin": origin, "output": str(output)},
-        scaling_config=ray.train.ScalingConfig(
-            num_workers=config.num_workers,
-            use_gpu=config.gpus_per_worker > 0,
-            resources_per_worker={"CPU": config.cpus_per_worker, "GPU": config.gpus_per_worker},
-        ),
-        run_config=ray.train.RunConfig(
-            name=f"{name}-{fingerprint(origin)}",  # a checkpoint of other rows or settings is not taken up
-            storage_path=str(storage),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1),
-            failure_config=ray.train.FailureConfig(max_failures=config.max_failures),
-        ),
+        {"rows": [shared], "origin": origin, "output": str(output)},
+        config,
+        name=f"trust-{fingerprint(origin)}",  # a checkpoint of other rows or settings is not taken up
+        storage=output.with_name(f"{output.name}.ray"),
     )
-    try:
-        trainer.fit()
-    except TrainingFailedError as error:
-        cause = str(error).strip().splitlines()[-1]
-        raise RunFailedError(f"{name}: the fit failed: {cause}; the same command goes on from {storage}") from error
-    shutil.rmtree(storage, ignore_errors=True)
     return pin(output)
 
 
-def read_rows(labels: TableRef, gold: TableRef, domain: Domain, config: TrustConfig, *, seed: int) -> Rows:
-    """The rows of ``labels`` that are graded and have all states, batch by batch into one array."""
-    graded = grade(labels, gold, domain)
+def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Path) -> TrustRef:
+    """Fit a linear probe on the same rows as :func:`fit_trust` fits on, in this process; validation rows are left out.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
+    """
+    rows = read_rows(labels, grades, config, seed=seed)
+    probe = fit_linear_probe(
+        rows.hidden_ND[~rows.validation_N],
+        rows.correct_N[~rows.validation_N],
+        states=config.states,
+        class_weight=config.class_weight,
+        origin=origin_of(labels, grades, config, seed),
+    )
+    return probe.save(output)
+
+
+FITS = {"neural": fit_trust, "linear_probe": fit_probe}
+"""How each of ``curation.trust.FITTED`` is fitted."""
+
+
+def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:
+    """What a fit is made from, as JSON."""
+    return {
+        "labels": labels.to_json(),
+        "grades": grades.to_json(),
+        "config": config.model_dump(mode="json"),
+        "seed": seed,
+    }
+
+
+def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> Rows:
+    """The rows of ``labels`` that are graded and have all states, batch by batch into one array.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
+    """
+    graded = read_grades(grades)
     columns = [state_column(state) for state in config.states]
     hidden_ND: Floats | None = None
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
@@ -114,11 +114,13 @@ def read_rows(labels: TableRef, gold: TableRef, domain: Domain, config: TrustCon
     if hidden_ND is None:
         hidden_ND = np.empty((0, 0), dtype=np.float16)
     row_ids_N = graded.row_ids_N[present_N]
-    return Rows(
+    rows = Rows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
         validation_N=hash_unit(row_ids_N, seed) < config.validation_fraction,
     )
+    _refuse_degenerate(rows)
+    return rows
 
 
 class _RayShard(Shard):
@@ -178,11 +180,11 @@ def _train(task: dict[str, Any]) -> None:
         )
 
 
-def _refuse_degenerate(rows: Rows, name: str) -> None:
+def _refuse_degenerate(rows: Rows) -> None:
     for part, of_N in (("fit", ~rows.validation_N), ("validation", rows.validation_N)):
         num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
         if num_right in (0, num_rows):
             raise DegenerateSourceError(
-                f"{name}: {num_right} of {num_rows} weak labels are right in the {part} part of the source, both right "
+                f"trust: {num_right} of {num_rows} weak labels are right in the {part} part of the source, both right "
                 "and wrong ones are needed; give more source rows, another trust.validation_fraction or another teacher"
             )

@@ -1,22 +1,28 @@
 """Task interfaces: how a raw row becomes a prompt, and a completion becomes a label that is right or wrong.
 
-A domain is one file with one class and one line in ``DOMAINS``; users' own come as ``module:Class``.
+A domain is one file with one class and one line in ``DOMAINS``; users' own come as ``module:Class``, or by name through
+an entry point of the group ``curation.domains``.
 """
 
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
 
+from curation.config import DomainConfig
 from curation.errors import ConfigError
 
 Example = Mapping[str, Any]
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",
+    "math": "curation.domains.math:Math",
+    "mcqa": "curation.domains.mcqa:Mcqa",
 }
+ENTRY_POINTS = "curation.domains"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +37,14 @@ class Vocabulary:
 
 
 class Domain(Protocol):
-    """One task interface (paper, "Experimental Setup"). Methods raise ``RowError`` for a row they cannot take."""
+    """One task interface (paper, "Experimental Setup"), made with the options that the configuration gives it.
+
+    Methods raise ``RowError`` for a row they cannot take.
+    """
 
     name: str
-    required: tuple[str, ...]
-    """Columns that the input files must have."""
+    forms: tuple[tuple[str, ...], ...]
+    """The forms of row that it reads, each by its columns; an input file must have all columns of one of them."""
     columns: pa.Schema
     """The domain's own columns in source, pool and test tables."""
 
@@ -51,8 +60,12 @@ class Domain(Protocol):
         """The prompt's text, after ``shots`` demonstrations (examples that carry ``gold``)."""
         ...
 
-    def answer(self, label: str) -> str:
-        """The completion that states ``label``; training on gold labels uses it."""
+    def options(self, example: Example) -> tuple[str, ...] | None:
+        """The completions among which the teacher chooses the likeliest; ``None`` where it writes its own."""
+        ...
+
+    def answer(self, label: str, example: Example) -> str:
+        """The completion that states ``label``; training on gold labels and demonstrations use it."""
         ...
 
     def parse(self, completion: str, example: Example) -> str | None:
@@ -72,18 +85,29 @@ class Domain(Protocol):
         ...
 
 
-def get_domain(name: str) -> Domain:
-    """The domain registered as ``name``, or the user's own class given as ``module:Class``.
+def get_domain(config: DomainConfig) -> Domain:
+    """The domain of a configuration, made with its options.
 
     Raises:
-        ConfigError: no such name or class.
+        ConfigError: no such name or class, or options that the class does not take.
     """
-    target = DOMAINS.get(name, name)
-    module_name, _, class_name = target.partition(":")
+    name = config.name
     try:
-        return cast(Domain, getattr(importlib.import_module(module_name), class_name)())
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        made = _class_of(name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))} "
-            f"nor an importable 'module:Class' ({error})"
+            f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
+            f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
         ) from error
+    try:
+        return cast(Domain, made(**config.options))
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
+        raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
+
+
+def _class_of(name: str) -> Any:
+    if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
+        return next(iter(found)).load()
+    module_name, _, class_name = DOMAINS.get(name, name).partition(":")
+    return getattr(importlib.import_module(module_name), class_name)

@@ -24,7 +24,7 @@ class Chess:
     """The chess domain: prompt of six metadata lines and a cue, label of one UCI move."""
 
     name = "chess"
-    required = ("fen", "moves")
+    forms = (("fen", "moves"),)
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class Chess:
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The position as the paper words it, a line per field, then the cue line."""
-        blocks = [self._position(shot) + self.answer(shot["gold"]) for shot in shots]
+        blocks = [self._position(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*blocks, self._position(example)])
 
     def _position(self, example: Example) -> str:
@@ -80,7 +80,11 @@ class Chess:
             f"{CUE}"
         )
 
-    def answer(self, label: str) -> str:
+    def options(self, example: Example) -> None:
+        """None: the teacher writes a move."""
+        return None
+
+    def answer(self, label: str, example: Example) -> str:
         """The move after one space."""
         return f" {label}"
 

@@ -1,13 +1,16 @@
-"""Which weak labels are right: the labels table against gold labels, by the domain's own rule."""
+"""Which weak labels are right, by the domain's own rule: pairs to grade, and the table of grades once they are."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from curation import store
 from curation.domains import Domain
 from curation.refs import TableRef
+
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,23 +18,19 @@ class Graded:
     """Rows that are labelled without error and have a gold label, ascending by row id."""
 
     row_ids_N: npt.NDArray[np.int64]
-    correct_N: npt.NDArray[np.bool_]
+    correct_N: Bools
     """Unparsed labels are wrong."""
 
 
-def grade(labels: TableRef, gold: TableRef, domain: Domain) -> Graded:
-    """Join ``labels`` (columns ``row_id``, ``label``, ``error``) with ``gold`` (``row_id``, ``gold``) by row id."""
-    weak = store.read(labels, columns=["row_id", "label"], filter="error IS NULL")
-    right = store.read(gold, columns=["row_id", "gold"], filter="gold IS NOT NULL")
-    gold_of = dict(zip(right["row_id"].to_pylist(), right["gold"].to_pylist(), strict=True))
-    rows = sorted(
-        (row_id, label)
-        for row_id, label in zip(weak["row_id"].to_pylist(), weak["label"].to_pylist(), strict=True)
-        if row_id in gold_of
-    )
+def read_grades(grades: TableRef) -> Graded:
+    """The content of a table of grades (schema ``tables.GRADES``)."""
+    table = store.read(grades, columns=["row_id", "correct"])
     return Graded(
-        row_ids_N=np.fromiter((row_id for row_id, _ in rows), dtype=np.int64, count=len(rows)),
-        correct_N=np.fromiter(
-            (domain.is_correct(label, gold_of[row_id]) for row_id, label in rows), dtype=np.bool_, count=len(rows)
-        ),
+        row_ids_N=table["row_id"].to_numpy(), correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_)
     )
+
+
+def grade_pairs(labels: pa.Array, golds: pa.Array, domain: Domain) -> Bools:
+    """Whether each weak label equals its gold label, bool [N]."""
+    pairs = zip(labels.to_pylist(), golds.to_pylist(), strict=True)
+    return np.fromiter((domain.is_correct(label, gold) for label, gold in pairs), dtype=np.bool_, count=len(labels))

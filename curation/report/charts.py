@@ -22,7 +22,11 @@ _ARMS = {
     "neural": ("#0072b2", "solid"),
     "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
 }
-_OTHERS = (("#cc79a7", "solid"), ("#d55e00", "solid"), ("#56b4e9", "solid"), ("#000000", "solid"))
+_OTHERS = tuple(
+    (colour, dashes)
+    for dashes in ("solid", (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)))
+    for colour in ("#cc79a7", "#d55e00", "#56b4e9", "#000000")
+)
 _RIGHT, _WRONG = "#0072b2", "#d55e00"
 
 _STYLE: Any = {

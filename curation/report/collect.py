@@ -2,26 +2,36 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from curation import metrics, store
-from curation.domains.grading import Graded, grade
+from curation import store
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.hashing import hash_unit
 from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.headline import headline
 from curation.report.measures import Json, finite, share
-from curation.report.record import BASE, GROUND_TRUTH, TEACHER, GenerationRecord, RunRecord
+from curation.report.record import BASE, TEACHER, GenerationRecord, RunRecord
 from curation.report.rows import Ints, Judged, arm_order, difficulties, judge, selected_rows
+from curation.report.tested import accuracy, read_tests, tested
 
-ALPHA = 0.05
-"""Level of the paired test (paper, section "Evaluation")."""
-
-DETAILS = ("arms", "teacher", "base", "trust", "reliability", "histogram", "purity_curves", "difficulty")
+DETAILS = (
+    "arms",
+    "budget",
+    "teacher",
+    "base",
+    "shift",
+    "guarantee",
+    "regimes",
+    "trust",
+    "reliability",
+    "histogram",
+    "purity_curves",
+    "difficulty",
+)
 
 
 def collect(run: RunRecord) -> Json:
@@ -75,30 +85,36 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
 def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
     selected: dict[str, Ints] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-    validation = _validation(run, record)
-    audit = run.prepared.get("audit")
-    pool = judge(record.labels_pool, audit, run.domain) if audit is not None else None
-    num_pool = store.count(record.labels_pool, filter="error IS NULL")
-    test = _test(run, record)
-    curves = {arm: ids for arm, ids in selected.items() if arm != GROUND_TRUTH}
+    functions = dict.fromkeys([*(ARMS[arm].trust for arm in (REFERENCE_ARM, *selected)), "internal_confidence"])
+    judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
+    validation, pool = _validation(run, judged["source"]), judged.get("pool")
+    num_pool = store.count(record.labels["pool"], filter="error IS NULL")
+    tests = read_tests(record)
+    margin = float(run.config["evaluation"]["margin"])
+    curves = {arm: ids for arm, ids in selected.items() if not ARMS[arm].gold and len(ids)}
     return {
         "index": record.index,
         "teacher_model": _model(record.teacher),
         "student_base": None if record.student_base is None else _model(record.student_base),
         "trust_function": record.trust.to_json(),
         "n": record.n,
-        "budget_is_oracle": record.budget_is_oracle,
+        "budget": dict(record.budget),
+        "budget_is_oracle": record.budget["oracle"],
         "num_pool": num_pool,
         "arms": [
             {
                 **_selected(arm, table, selected[arm], pool),
-                "oracle": record.budget_is_oracle or arm == GROUND_TRUTH,
-                **_tested(arm, test, run.seed),
+                "oracle": record.budget["oracle"] or ARMS[arm].oracle,
+                "num_unread": record.unread.get(ARMS[arm].signal or ""),
+                **tested(arm, tests, margin=margin, seed=run.seed),
             }
             for arm, table in tables.items()
         ],
-        "teacher": {"test": _accuracy(test, TEACHER), "pool": None if pool is None else share(pool.correct_N)},
-        "base": _accuracy(test, BASE),
+        "teacher": {"test": accuracy(tests, TEACHER), "pool": None if pool is None else share(pool.correct_N)},
+        "base": accuracy(tests, BASE),
+        "shift": dict(record.shift),
+        "guarantee": _guarantee(run, record),
+        "regimes": _regimes(run, judged, validation),
         "trust": _trust(validation, pool, selected, record.n / max(num_pool, 1), record.n, run.seed),
         "reliability": {name: measures.reliability(rows) for name, rows in _sets(validation, pool).items()},
         "histogram": {name: measures.histogram(rows) for name, rows in _sets(validation, pool).items()},
@@ -109,16 +125,50 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     }
 
 
-def _validation(run: RunRecord, record: GenerationRecord) -> Judged:
+def _validation(run: RunRecord, source: Judged) -> Judged:
     """The labelled rows that the trust function's weights were not fitted on."""
-    judged = judge(record.labels_source, run.prepared["source"], run.domain)
     fraction = float(run.config["trust"]["validation_fraction"])
-    return judged.subset(hash_unit(judged.row_ids_N, run.seed) < fraction)
+    return source.subset(hash_unit(source.row_ids_N, run.seed) < fraction)
 
 
 def _sets(validation: Judged, pool: Judged | None) -> dict[str, Judged]:
     sets = {"validation": validation, "pool": pool}
     return {name: rows for name, rows in sets.items() if rows is not None and len(rows)}
+
+
+def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
+    """What a risk-controlled budget promises; withdrawn where the calibration rows are not distributed as the pool's.
+
+    Both being draws of one source, they are exchangeable by construction; otherwise that is the user's word, and the
+    two-sample test may speak against it.
+    """
+    if record.budget["risk"] is None:
+        return None
+    splits = run.config["splits"]
+    same_source = splits["calibration"]["from"] == splits["pool"]["from"]
+    shift = record.shift["calibration"]
+    return {
+        "text": record.budget["risk"]["guarantee"],
+        "exchangeable": "by construction: both are random parts of one source"
+        if same_source
+        else "on the user's word: calibration and pool come from different sources",
+        "claimed": record.n > 0 and (same_source or not shift["differs"]),
+        "needed": record.budget["risk"]["needed"],
+        "needed_basis": record.budget["risk"]["needed_basis"],
+    }
+
+
+def _regimes(run: RunRecord, judged: Mapping[str, Judged], validation: Judged) -> list[Json]:
+    """The reference trust function on every labelled set, one line a set: fitted on one, evaluated on many."""
+    probes = run.config["splits"]["probes"]
+    sets = {"validation": ("ID", validation)}
+    sets |= {name: (probe["regime"], judged[f"probe-{name}"]) for name, probe in probes.items()}
+    sets |= {"pool": ("pool", judged["pool"])} if "pool" in judged else {}
+    return [
+        {"set": name, "regime": regime, **measures.regime(rows, REFERENCE_ARM, run.seed)}
+        for name, (regime, rows) in sets.items()
+        if len(rows)
+    ]
 
 
 def _trust(
@@ -136,97 +186,24 @@ def _trust(
 
 def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Json:
     """What an arm's rows are: label source, count, unparsed, purity (of gold labels: 1 by definition)."""
-    sources = sorted(set(table["label_source"].to_pylist()))
     purity = None
-    if sources == ["gold"]:
+    if ARMS[arm].gold and table.num_rows:
         purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
     elif pool is not None:
         purity = share(pool.correct_N[np.isin(pool.row_ids_N, row_ids_M)])
     return {
         "name": arm,
-        "label_source": "+".join(sources),
+        "label_source": "gold" if ARMS[arm].gold else "weak",
         "num_selected": table.num_rows,
         "num_unparsed": table["label"].null_count,
         "purity": purity,
-        "purity_by_definition": sources == ["gold"],
+        "purity_by_definition": ARMS[arm].gold,
     }
-
-
-def _test(run: RunRecord, record: GenerationRecord) -> dict[str, Graded]:
-    if not record.evaluations or "test" not in run.prepared:
-        return {}
-    return {name: grade(ref, run.prepared["test"], run.domain) for name, ref in record.evaluations.items()}
-
-
-def _accuracy(test: Mapping[str, Graded], name: str) -> Json | None:
-    return share(test[name].correct_N) if name in test else None
-
-
-def _tested(arm: str, test: Mapping[str, Graded], seed: int) -> Json:
-    """How an arm's student did on the test rows: accuracy, recovery, paired tests."""
-    against_truth = _compare(test, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
-    against_teacher = _compare(test, arm, TEACHER)
-    values = [accuracy["value"] for name in (arm, BASE, GROUND_TRUTH) if (accuracy := _accuracy(test, name))]
-    return {
-        "accuracy": _accuracy(test, arm),
-        "recovery": metrics.recovery(*values) if len(values) == 3 else None,
-        "recovery_interval": _recovery_interval(arm, test, seed) if len(values) == 3 and arm != GROUND_TRUTH else None,
-        "p_value_vs_ground_truth": None if against_truth is None else against_truth["p_value"],
-        "verdict": None if against_truth is None else _verdict(against_truth),
-        "against_ground_truth": against_truth,
-        "against_teacher": against_teacher,
-        # Claimed only where the interval of the paired difference lies above zero, and not of gold labels.
-        "weak_to_strong": None if against_teacher is None or arm == GROUND_TRUTH else against_teacher["low"] > 0,
-    }
-
-
-def _recovery_interval(arm: str, test: Mapping[str, Graded], seed: int) -> list[float] | None:
-    models = [test[name] for name in (arm, BASE, GROUND_TRUTH)]
-    common = reduce(np.intersect1d, [model.row_ids_N for model in models])  # ids are unique and ascending
-    arm_N, base_N, truth_N = (model.correct_N[np.isin(model.row_ids_N, common)] for model in models)
-    return measures.recovery_interval(arm_N, base_N, truth_N, seed)
-
-
-def _verdict(test: Json) -> str:
-    if test["p_value"] >= ALPHA:
-        return "near-lossless"
-    return "super-recovery" if test["better"] == "first" else "below ground truth"
-
-
-def _compare(test: Mapping[str, Graded], first: str, second: str) -> Json | None:
-    """The paired test of two models on the test rows that both answered, first minus second."""
-    if first not in test or second not in test:
-        return None
-    a, b = test[first], test[second]
-    _, places_a, places_b = np.intersect1d(a.row_ids_N, b.row_ids_N, assume_unique=True, return_indices=True)
-    if not len(places_a):
-        return None
-    paired = metrics.paired_test(a.correct_N[places_a], b.correct_N[places_b])
-    num_discordant = paired.num_first_only + paired.num_second_only
-    return {
-        "n": len(places_a),
-        "num_first_only": paired.num_first_only,
-        "num_second_only": paired.num_second_only,
-        "difference": paired.difference.value,
-        "low": paired.difference.low,
-        "high": paired.difference.high,
-        "p_value": paired.p_value,
-        "better": paired.better,
-        "smallest_significant_difference": _smallest_significant(num_discordant, len(places_a)),
-    }
-
-
-def _smallest_significant(num_discordant: int, n: int) -> float | None:
-    """The least difference in accuracy that the paired test would call significant at this many discordant rows."""
-    from scipy.stats import binom
-
-    wins = int(binom.isf(ALPHA, num_discordant, 0.5)) + 1 if num_discordant else 1
-    return (2 * wins - num_discordant) / n if wins <= num_discordant else None
 
 
 def _difficulty(run: RunRecord, record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:
     row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain)
-    labelled = store.read(record.labels_pool, columns=["row_id"])["row_id"].to_numpy()
+    labelled = store.read(record.labels["pool"], columns=["row_id"])["row_id"].to_numpy()
     mine_N = np.isin(row_ids_N, labelled)  # a generation labels its own share of the pool
     row_ids_N, values_N = row_ids_N[mine_N], values_N[mine_N]
     marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}

@@ -3,13 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-NAMES = {
-    "naive": "naive",
-    "internal_confidence": "internal confidence",
-    "neural": "neural trust",
-    "ground_truth": "ground truth",
-}
-"""Arms in words."""
+from curation.arms import ARMS, REFERENCE_ARM
 
 Json = Mapping[str, Any]
 
@@ -37,7 +31,7 @@ def p_value(value: float) -> str:
 def headline(generation: Json) -> list[str]:
     """Sentences on the selection, the student and its teacher; what was not measured is said to be so."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
-    main = arms.get("neural") or next(iter(arms.values()), None)
+    main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
         return []
     return [_selection(generation, main, arms.get("naive")), *_student(generation, main, arms.get("ground_truth"))]
@@ -86,4 +80,4 @@ def name_of(arm: Json) -> str:
 
 def in_words(name: str) -> str:
     """The words for an arm or trust function."""
-    return NAMES.get(name, name.replace("_", " "))
+    return ARMS[name].words if name in ARMS else name.replace("_", " ")

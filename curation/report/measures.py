@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
+from curation.arms import REFERENCE_ARM
 from curation.report.rows import Bools, Floats, Ints, Judged, arm_order
 
 ECE_BINS = metrics.NUM_BINS
+BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
 HISTOGRAM_BINS = 20
 DIFFICULTY_BINS = 24
 CURVE_POINTS = 120
-RESAMPLES = 1000
-TAIL = (1 - metrics.CONFIDENCE) / 2
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 Json = dict[str, Any]
@@ -26,21 +26,40 @@ def share(correct_N: Bools) -> Json | None:
 
 
 def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, seed: int) -> Json:
-    """AUC, ECE, Brier score and the purity of the first ``num_top`` rows, by trust function.
+    """AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
     ``orders`` are the rankings, positions [N], that purity goes by. AUC is ``None`` where all rows are right or wrong.
     """
     num_top = min(num_top, len(judged))
     result: Json = {"num_rows": len(judged), "num_top": num_top, "share_right": share(judged.correct_N)}
-    two_classes = 0 < judged.correct_N.sum() < len(judged)
     for name, score in judged.scores.items():
+        parts = metrics.brier_parts(score.trust_N, judged.correct_N, bins=ECE_BINS, seed=seed)
         result[name] = {
-            "auc": metrics.auc(score.raw_N, judged.correct_N, seed=seed).to_json() if two_classes else None,
-            "ece": metrics.ece(score.trust_N, judged.correct_N, bins=ECE_BINS, seed=seed).to_json(),
-            "brier": metrics.brier(score.trust_N, judged.correct_N, seed=seed).to_json(),
+            **_calibration(judged, name, seed),
+            "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
             "purity_at_n": share(judged.correct_N[orders[name][:num_top]]),
+            "coverage": [
+                {"coverage": point.coverage, "purity": point.purity.to_json()}
+                for point in metrics.coverage_curve(judged.correct_N[orders[name]])
+            ],
         }
     return result
+
+
+def regime(judged: Judged, function: str, seed: int) -> Json:
+    """One labelled set under one trust function: share right, AUC, ECE, Brier score."""
+    return {"n": len(judged), "share_right": share(judged.correct_N), **_calibration(judged, function, seed)}
+
+
+def _calibration(judged: Judged, function: str, seed: int) -> Json:
+    score, correct_N = judged.scores[function], judged.correct_N
+    two_classes = 0 < correct_N.sum() < len(judged)
+    return {
+        "auc": metrics.auc(score.raw_N, correct_N, seed=seed).to_json() if two_classes else None,
+        "ece": metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, seed=seed).to_json(),
+        "ece_equal_mass": metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", seed=seed).to_json(),
+        "brier": metrics.brier(score.trust_N, correct_N, seed=seed).to_json(),
+    }
 
 
 def reliability(judged: Judged) -> Json:
@@ -61,7 +80,7 @@ def reliability(judged: Judged) -> Json:
 
 def histogram(judged: Judged) -> Json:
     """Rows by neural trust, right and wrong apart."""
-    trust_N = judged.scores["neural"].trust_N
+    trust_N = judged.scores[REFERENCE_ARM].trust_N
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
     counts = {
         name: np.histogram(trust_N[keep_N], bins=edges)[0].tolist()
@@ -110,23 +129,6 @@ def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools])
         "pool": profile(np.ones(len(row_ids_N), dtype=np.bool_)),
         "arms": {arm: profile(keep_N) for arm, keep_N in selected.items()},
     }
-
-
-def recovery_interval(arm_N: Bools, base_N: Bools, truth_N: Bools, seed: int) -> list[float] | None:
-    """The 95 % interval of recovery, by a paired bootstrap of the test rows.
-
-    ``None`` where more than 2.5 % of the resamples have ground truth at the base or below: the ratio has no bound then.
-    """
-    patterns = 4 * arm_N.astype(np.int64) + 2 * base_N + truth_N
-    counts = np.bincount(patterns, minlength=8)
-    draws_RP = np.random.default_rng(seed).multinomial(len(arm_N), counts / len(arm_N), size=RESAMPLES)
-    arm_P, base_P, truth_P = (np.arange(8) >> np.array([[2], [1], [0]])) & 1
-    gap_R = draws_RP @ (truth_P - base_P)
-    if np.mean(gap_R <= 0) > TAIL:
-        return None
-    ratio_R = draws_RP @ (arm_P - base_P) / np.where(gap_R > 0, gap_R, np.nan)
-    interval: list[float] = np.nanquantile(ratio_R, [TAIL, 1 - TAIL]).tolist()
-    return interval
 
 
 def finite(value: Any) -> Any:

@@ -30,21 +30,28 @@ class GenerationRecord:
     """``None`` for a teacher without weights (the scripted one)."""
     student_base: ModelRef | None
     """The students' un-adapted base; ``None`` where the run only curates."""
-    labels_source: TableRef
-    """Scored, like ``labels_pool``: with the columns ``raw_score`` and ``trust``."""
-    labels_pool: TableRef
+    labels: Mapping[str, TableRef]
+    """By split, with the scores of the fitted trust functions and the signals as columns."""
+    grades: Mapping[str, TableRef]
+    """By split whose gold labels are known (schema ``tables.GRADES``); of the pool where there is an audit set."""
     trust: TrustRef
     selections: Mapping[str, TableRef]
     """Schema ``tables.SELECTION``, by arm."""
-    n: int
-    """The budget of every arm."""
-    budget_is_oracle: bool
-    """The budget was counted with the audit's gold labels."""
-    evaluations: Mapping[str, TableRef]
-    """Labels of the test split by arm, ``base`` and ``teacher``; empty where nothing was trained."""
+    budget: Mapping[str, Any]
+    """``curation.stages.budget.Budget`` as JSON."""
+    shift: Mapping[str, Any]
+    """``curation.shift.Shift`` between a split and the pool as JSON, by split."""
+    tests: Mapping[str, Sequence[TableRef]]
+    """Grades of the test split, a table a run, by arm, ``base`` and ``teacher``; empty where nothing was trained."""
     label_counts: Mapping[str, Mapping[str, Any]]
-    """Of ``source`` and ``pool``: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and
-    ``errors`` by kind."""
+    """By split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by kind."""
+    unread: Mapping[str, int]
+    """Pool rows that were asked for a signal and gave none that can be read, by signal."""
+
+    @property
+    def n(self) -> int:
+        """The budget of every arm."""
+        return int(self.budget["n"])
 
 
 @dataclass(frozen=True, kw_only=True)

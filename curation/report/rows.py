@@ -1,5 +1,6 @@
 """Rows as the report sees them: scores beside right and wrong, difficulties, and an arm's order over the whole pool."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation import store
+from curation.arms import ARMS
 from curation.domains import Domain
-from curation.domains.grading import grade
+from curation.domains.grading import read_grades
 from curation.hashing import hash_unit
 from curation.refs import TableRef
+from curation.trust import Scores, get_trust
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -51,21 +54,25 @@ class Judged:
         )
 
 
-def judge(labels: TableRef, gold: TableRef, domain: Domain) -> Judged:
-    """Grade scored labels; internal confidence is computed here, as exp of the mean log-probability."""
-    graded = grade(labels, gold, domain)
-    columns = ["row_id", "label", "mean_logprob", "raw_score", "trust"]
-    table = store.read(labels, columns=columns, filter="error IS NULL")
+def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
+    """The graded rows of scored labels, with the scores of those trust functions whose columns the labels have."""
+    graded = read_grades(grades)
+    present = store.open_table(labels).schema.names
+    read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
+    columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
+    table = store.read(labels, columns=list(columns), filter="error IS NULL")
+    batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     places_N = positions(table["row_id"].to_numpy(), graded.row_ids_N)
-    raw_N, trust_N, logprob_N = (_filled(table[name])[places_N] for name in ("raw_score", "trust", "mean_logprob"))
+    scores = {}
+    for name, trust in read.items():
+        raw_N = trust.raw_score(batch)
+        trust_N = np.nan_to_num(trust.to_trust(raw_N).astype(np.float64), nan=0.0)[places_N]
+        scores[name] = Score(raw_N=_filled(raw_N)[places_N], trust_N=trust_N)
     return Judged(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,
         parsed_N=table["label"].is_valid().to_numpy()[places_N],
-        scores={
-            "neural": Score(raw_N=raw_N, trust_N=np.clip(trust_N, 0.0, 1.0)),
-            "internal_confidence": Score(raw_N=logprob_N, trust_N=np.exp(np.minimum(logprob_N, 0.0))),
-        },
+        scores=scores,
     )
 
 
@@ -96,7 +103,7 @@ def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
 
 def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
     draw_N = hash_unit(judged.row_ids_N, seed)
-    score = judged.scores.get(arm)
+    score = judged.scores.get(ARMS[arm].trust)
     ranking: Ints = np.lexsort((draw_N,) if score is None else (draw_N, -score.raw_N, ~judged.parsed_N))
     return ranking
 
@@ -118,7 +125,6 @@ def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
     return np.concatenate(ids), np.concatenate(values)
 
 
-def _filled(column: pa.ChunkedArray) -> Floats:
-    values_N = column.cast(pa.float64()).to_numpy()
-    filled_N: Floats = np.nan_to_num(values_N, nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
+def _filled(raw_N: Scores) -> Floats:
+    filled_N: Floats = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return filled_N

@@ -14,11 +14,13 @@ class Candidates:
     """The rows to choose from, in any order, and what they are ranked by.
 
     ``row_ids_N`` are unique; ``raw_score_N`` is finite or +inf for a row that may be selected, larger is better; NaN or
-    -inf marks one that never is (an error row, a label that a confidence cannot be read from).
+    -inf marks one that never is (an error row, a label that a confidence cannot be read from). ``stratum_N`` counts
+    from 0, where the rule draws by stratum.
     """
 
     row_ids_N: Int64s
     raw_score_N: npt.NDArray[np.floating[Any]]
+    stratum_N: Int64s | None = None
 
     def __post_init__(self) -> None:
         if self.row_ids_N.ndim != 1 or self.row_ids_N.shape != self.raw_score_N.shape:
@@ -29,12 +31,11 @@ class Candidates:
 class Cut:
     """The selected rows, best first, and how they were cut off.
 
-    ``threshold`` is the raw score of the last of them; ``guarantee`` what the rule promises, in words.
+    ``threshold`` is the raw score of the last of them.
     """
 
     row_ids_n: Int64s
     threshold: float | None
-    guarantee: str | None = None
 
 
 class Selector(Protocol):

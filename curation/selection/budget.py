@@ -1,4 +1,6 @@
-"""From a budget's rule to a number of rows, the same for every arm of a generation."""
+"""From a budget's rule to a number of rows, the same for every arm of a generation; plain numbers in."""
+
+import math
 
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
@@ -10,28 +12,35 @@ def oracle_budget(num_right: int, cap: int) -> int:
     Raises:
         BudgetError: no weak label is right.
     """
-    if num_right < 1:
-        raise BudgetError(
-            "selection.budget.oracle: no weak label of the pool is right, which makes the oracle budget 0; "
-            "set selection.budget.n, or take a better teacher"
-        )
-    return min(num_right, cap)
+    return min(_some(num_right, "oracle", "no weak label of the pool is right"), cap)
 
 
-def resolve(budget: BudgetConfig, num_right: int | None) -> int:
-    """The number of rows to select; ``num_right`` is counted on the audit set, None where there is none.
+def fit_purity_budget(purity: float, num_right: int) -> int:
+    """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
 
     Raises:
-        BudgetError: an oracle budget without an audit set, or with no right label in it.
+        BudgetError: the product is below 1.
     """
-    if budget.n is not None:
-        return budget.n
-    if num_right is None:
-        raise BudgetError(
-            "selection.budget.oracle: counts right labels on the audit set, and there is none; "
-            "set splits.audit: true, or selection.budget.n"
-        )
-    return oracle_budget(num_right, budget.cap)
+    found = f"purity {purity:.3f} on the fit set times {num_right} right weak labels is below 1"
+    return _some(math.floor(purity * num_right), "fit_purity", found)
+
+
+def share_budget(share: float, num_rows: int) -> int:
+    """A share of the labelled pool, rounded down.
+
+    Raises:
+        BudgetError: less than one row.
+    """
+    return _some(math.floor(share * num_rows), "share", f"{share} of {num_rows} labelled rows is less than one")
+
+
+def threshold_budget(num_above: int, threshold: float) -> int:
+    """The rows whose trust reaches the threshold.
+
+    Raises:
+        BudgetError: there are none.
+    """
+    return _some(num_above, "threshold", f"no row has a trust of at least {threshold}")
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:
@@ -45,3 +54,12 @@ def check_pool(budget: BudgetConfig, num_rows: int) -> None:
             f"selection.budget: n = {budget.n:,} is more than the {num_rows:,} rows of the pool (of a generation's "
             "share of it); lower n or give a larger pool"
         )
+
+
+def _some(n: int, rule: str, found: str) -> int:
+    if n < 1:
+        raise BudgetError(
+            f"selection.budget.{rule}: {found}, which makes the budget 0; set selection.budget.n, "
+            "or take a better teacher"
+        )
+    return n

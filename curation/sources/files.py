@@ -94,17 +94,18 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
             )
 
 
-def require_columns(files: Iterable[SourceFile], columns: Sequence[str]) -> None:
-    """See that every file has the columns.
+def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]]) -> None:
+    """See that every file has all columns of one of the ``forms``.
 
     Raises:
-        SourceError: names the file, the column and the columns that it has.
+        SourceError: names the file, what the nearest form lacks and the columns that the file has.
     """
     for file in files:
-        for column in columns:
-            if column not in file.schema:
-                has = ", ".join(file.schema) or "none"
-                raise SourceError(f"{file.path}: has no column {column!r} (it has: {has}); rename or add it")
+        lacks = min(([column for column in form if column not in file.schema] for form in forms), key=len)
+        if lacks:
+            has = ", ".join(file.schema) or "none"
+            others = f"; forms that are read: {' or '.join(map(', '.join, forms))}" if len(forms) > 1 else ""
+            raise SourceError(f"{file.path}: has no column {lacks[0]!r} (it has: {has}{others}); rename or add it")
 
 
 def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list[tuple[Found, str]]:

@@ -1,27 +1,28 @@
 """The tasks of the prepare stage: one chunk of one input file is dealt to the tables of the splits."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from curation import store, tables
+from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
-from curation.errors import RowError
 from curation.sources import Assignment, SourceFile, read_rows, row_ids
+from curation.stages.passes import attempt
 
 POOL, AUDIT = "pool", "audit"
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """One source and the splits that are taken from it."""
 
+    domain: DomainConfig
     files: list[SourceFile]
     id_column: str | None
     assignment: Assignment
@@ -31,7 +32,6 @@ class Source:
 class Job:
     """All that a task needs to know; pickled to every task."""
 
-    domain: str
     sources: dict[str, Source]
     uris: dict[str, str]
     """The tables, by split, and the audit table's."""
@@ -81,7 +81,8 @@ class _Row:
 def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; a row of ``store.WRITTEN`` a table."""
     chunk = Chunk(**json.loads(str(item["chunk"][0])))
-    source, domain = job.sources[chunk.source], get_domain(job.domain)
+    source = job.sources[chunk.source]
+    domain = get_domain(source.domain)
     ids_N, place_N = dealt(source, chunk)
     places = targets(job, source)
     wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
@@ -102,33 +103,23 @@ def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
 
 
 def _read(domain: Domain, raw: Mapping[str, Any]) -> _Row:
-    example, problem = _attempt(domain.read, raw)
+    example, problem = attempt(domain.read, raw)
     if example is not None and (problem := _misfit(example, domain.columns)):
         example = None
-    gold, gold_problem = _attempt(domain.gold, raw) if example is not None else (None, None)
-    if gold_problem is None and (gold_problem := _misfit({"gold": gold}, pa.schema([tables.GOLD]))):
+    gold, gold_problem = attempt(domain.gold, raw) if example is not None else (None, "")
+    if not gold_problem and (gold_problem := _misfit({"gold": gold}, pa.schema([tables.GOLD]))):
         gold = None
-    return _Row(example=example, gold=gold, problem=problem, gold_problem=gold_problem)
+    return _Row(example=example, gold=gold, problem=problem or None, gold_problem=gold_problem or None)
 
 
-def _attempt(function: Callable[[Mapping[str, Any]], T], raw: Mapping[str, Any]) -> tuple[T | None, str | None]:
-    """The result, or None and what went wrong; a domain is users' code, so anything may come out of it."""
-    try:
-        return function(raw), None
-    except RowError as error:
-        return None, str(error)
-    except (Exception, SystemExit) as error:
-        return None, f"domain_failed: {type(error).__name__}: {error}"
-
-
-def _misfit(values: Mapping[str, Any], columns: pa.Schema) -> str | None:
-    """Why values do not fit the columns that they are meant for, if they do not."""
+def _misfit(values: Mapping[str, Any], columns: pa.Schema) -> str:
+    """Why values do not fit the columns that they are meant for; "" where they do."""
     for field in columns:
         try:
             pa.scalar(values[field.name], field.type)
         except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
             return f"bad_value: {field.name} is no {field.type}: {error}"
-    return None
+    return ""
 
 
 def _table(domain: Domain, name: str, ids: list[int], rows: list[_Row]) -> pa.Table:

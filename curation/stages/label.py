@@ -1,22 +1,17 @@
 """The label stage: a table of examples and a teacher become a labels table, each row exactly once."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
-import ray.data
-from pyroaring import BitMap64
 
 from curation import store, tables
-from curation.config import ActorsConfig
-from curation.errors import CommitError, RunFailedError
+from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.refs import TableRef
-from curation.stages.label_actor import Chunk, LabelActor, LabelJob
-from curation.stages.ray_errors import cause
+from curation.stages.label_actor import LabelActor, LabelJob
+from curation.stages.passes import Bools, Int64s, Progress, run_pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +22,9 @@ class Share:
     of: int = 1
     seed: int = 0
 
-    def takes(self, row_ids_N: "np.ndarray[Any, np.dtype[np.int64]]") -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    def takes(self, row_ids_N: Int64s) -> Bools:
         """Which rows belong to the share, bool [N]."""
-        taken: np.ndarray[Any, np.dtype[np.bool_]] = hash64(row_ids_N, self.seed) % np.uint64(self.of) == self.index
+        taken: Bools = hash64(row_ids_N, self.seed) % np.uint64(self.of) == self.index
         return taken
 
 
@@ -53,7 +48,7 @@ def label(
     state_size: int,
     share: Share,
     commit_seconds: float,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> TableRef:
     """Label what is not labelled yet and commit it as it comes; ``progress`` is told rows done and rows in all.
 
@@ -61,32 +56,19 @@ def label(
         RunFailedError: actors kept dying, or more than ``max_error_rate`` of the rows failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    schema = tables.labels(job.teacher.states, job.teacher.state_dtype, state_size)
-    store.create(job.labels_uri, schema)
-    done = store.committed_ids(job.labels_uri)
-    total = 0
-    items: list[Any] = []
-    for chunk, num_wanted in _chunks(job.examples, job.teacher.chunk_rows, share, done):
-        total += num_wanted
-        if chunk is not None:
-            items.append(asdict(chunk))
-    num_done = len(done)
-    if progress is not None:
-        progress(num_done, total)
-    if items:
-        written = _written(items, job, job.teacher.actors)
-
-        def committed(rows: int) -> None:
-            if progress is not None:
-                progress(num_done + rows, total)
-
-        try:
-            store.commit_stream(written, seconds=commit_seconds, on_commit=committed)
-        except ray.exceptions.RayError as error:
-            raise cause(error, "labelling") from error
-    ref = store.latest(job.labels_uri)
-    if (num_rows := len(store.committed_ids(ref.uri))) != total:
-        raise CommitError(f"{ref.uri}: {total} rows in, {num_rows} rows out")
+    ref = run_pass(
+        LabelActor,
+        job,
+        name="labelling",
+        uri=job.labels_uri,
+        schema=tables.labels(job.teacher.states, job.teacher.state_dtype, state_size),
+        examples=job.examples,
+        takes=share.takes,
+        chunk_rows=job.teacher.chunk_rows,
+        actors=job.teacher.actors,
+        commit_seconds=commit_seconds,
+        progress=progress,
+    )
     _check_errors(count_labels(ref), job.teacher.max_error_rate, ref)
     return ref
 
@@ -112,44 +94,6 @@ def count_labels(ref: TableRef) -> LabelCounts:
         output_tokens=output_tokens,
         errors=dict(errors.most_common()),
     )
-
-
-def _written(items: list[Any], job: LabelJob, actors: ActorsConfig) -> ray.data.Dataset:
-    """The lazily written chunks: one block an item, so that a task has one chunk and one output."""
-    return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-        LabelActor,
-        fn_constructor_args=(job,),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(
-            min_size=actors.min,
-            max_size=actors.max,
-            initial_size=actors.min,
-            max_tasks_in_flight_per_actor=2,
-        ),
-        num_cpus=actors.num_cpus,
-        num_gpus=actors.num_gpus or None,
-        max_restarts=actors.max_restarts,
-        max_task_retries=actors.max_task_retries,
-    )
-
-
-def _chunks(examples: TableRef, chunk_rows: int, share: Share, done: BitMap64) -> Iterator[tuple[Chunk | None, int]]:
-    """Per chunk of the table: what is left to label (None: nothing) and how many of its rows belong to the share."""
-    start = 0
-    scanner = store.open_table(examples).scanner(
-        columns=["row_id"], batch_size=chunk_rows, scan_in_order=True, strict_batch_size=True
-    )
-    for batch in scanner.to_batches():
-        ids_N = batch.column("row_id").to_numpy()
-        wanted_N = share.takes(ids_N)
-        open_ids = BitMap64(ids_N[wanted_N].astype(np.uint64)) - done
-        stop = start + len(ids_N)
-        if open_ids:
-            take_N = wanted_N & np.isin(ids_N, np.fromiter(open_ids, dtype=np.int64, count=len(open_ids)))
-            yield Chunk(start=start, stop=stop, take=np.packbits(take_N).tobytes()), int(wanted_N.sum())
-        else:
-            yield None, int(wanted_N.sum())
-        start = stop
 
 
 def _check_errors(counts: LabelCounts, max_error_rate: float, ref: TableRef) -> None:

@@ -4,22 +4,20 @@ One call handles one chunk and emits one row, the fragment's name (DESIGN: the *
 cannot be rendered, labelled or parsed becomes an error row here and never raises.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from curation import store, tables
-from curation.config import DecodingConfig, TeacherConfig
+from curation.config import DecodingConfig, DomainConfig, TeacherConfig
 from curation.domains import Domain, Example, get_domain
-from curation.errors import RowError
 from curation.refs import ModelRef, TableRef
-from curation.teachers import Request, Teacher, load_teacher
+from curation.signals import label_request
+from curation.stages.passes import Chunk, attempt
+from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,26 +27,11 @@ class LabelJob:
     examples: TableRef
     """The rows to label (schema ``tables.examples``)."""
     labels_uri: str
-    domain: str
+    domain: DomainConfig
     teacher: TeacherConfig
     model: ModelRef | None
     decoding: DecodingConfig
     seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
-
-    start: int
-    stop: int
-    take: bytes
-
-    @property
-    def offsets(self) -> "np.ndarray[Any, np.dtype[np.int64]]":
-        """The offsets in the table of the rows to label."""
-        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
-        return self.start + np.flatnonzero(bits)
 
 
 class LabelActor:
@@ -62,8 +45,7 @@ class LabelActor:
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
         """Label a chunk (columns of :class:`Chunk`, one row) and write its fragment; a row of ``store.WRITTEN``."""
-        chunk = Chunk(start=int(batch["start"][0]), stop=int(batch["stop"][0]), take=batch["take"][0])
-        examples = store.open_table(self._job.examples).take(chunk.offsets).to_pylist()
+        examples = store.open_table(self._job.examples).take(Chunk.of(batch).offsets).to_pylist()
         labelled = pa.Table.from_batches(list(label_rows(self._job, self._domain, self._teacher, examples)))
         return store.write_fragment(labelled.cast(self._schema), self._job.labels_uri, self._schema)
 
@@ -78,11 +60,11 @@ def label_rows(
     for row_id, example in by_id.items():
         if row_id in errors:
             continue
-        prompt, problem = _attempt(domain.prompt, example)
-        if prompt is None:
+        request, problem = attempt(label_request, domain, row_id, example)
+        if request is None:
             errors[row_id] = problem
         else:
-            requests.append(Request(row_id=row_id, prompt=prompt))
+            requests.append(request)
     if errors:
         config = job.teacher
         failed = error_batch(list(errors), list(errors.values()), config.states, config.state_dtype, teacher.state_size)
@@ -98,7 +80,7 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
     for place, (row_id, completion) in enumerate(rows):
         label = None
         if problems[place] is None:
-            label, problem = _attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
+            label, problem = attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
             problems[place] = problem or None
         labels.append(label)
     index = batch.schema.get_field_index("error")
@@ -107,13 +89,3 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
 
 def _with_labels(batch: pa.RecordBatch, labels: list[str | None]) -> pa.RecordBatch:
     return batch.add_column(2, pa.field("label", pa.string()), pa.array(labels, pa.string()))
-
-
-def _attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
-    """The result and "", or None and what went wrong; a domain is users' code, so anything may come out of it."""
-    try:
-        return function(*arguments), ""
-    except RowError as error:
-        return None, str(error)
-    except (Exception, SystemExit) as error:
-        return None, f"domain_failed: {type(error).__name__}: {error}"

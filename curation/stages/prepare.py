@@ -15,13 +15,14 @@ from typing import Any, Self
 
 import lance
 import numpy as np
+import pyarrow as pa
 import ray.data
 import ray.exceptions
 from pyroaring import BitMap64
 
 from curation import store
 from curation.config import RunConfig
-from curation.domains import Domain, get_domain
+from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
 from curation.refs import TableRef
@@ -83,20 +84,21 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
-    domain, splits = get_domain(config.domain), config.splits.named()
+    splits = config.splits.named()
+    domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit else [])]
     sources = dict.fromkeys(split.source for split in splits.values())
     job = Job(
-        domain=config.domain,
-        sources={name: _source(config, name, files[name], domain) for name in sources},
+        sources={name: _source(config, name, files[name]) for name in sources},
         uris={name: str(directory / f"{name}.lance") for name in names},
     )
+    schemas = {name: table_schema(domains[name if name in splits else POOL], name) for name in names}
     expected = {name: rows for source in job.sources.values() for name, rows in source.assignment.counts.items()}
     if AUDIT in names:
         expected[AUDIT] = expected[POOL]
     for name, uri in job.uris.items():
-        store.create(uri, table_schema(domain, name))
-    chunks, num_done = _left(job, domain, list(_chunks(job, chunk_rows)))
+        store.create(uri, schemas[name])
+    chunks, num_done = _left(job, schemas, list(_chunks(job, chunk_rows)))
 
     def committed(rows: int) -> None:
         if progress is not None:
@@ -109,21 +111,23 @@ def prepare(
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
         counts = {name: _count(ref, name) for name, ref in refs.items()}
         _check(refs, counts, expected)
-        refuse_overlap({name: refs[name] for name in splits}, domain, last=POOL)
+        refuse_overlap({name: refs[name] for name in splits}, domains, last=POOL)
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
     return PreparedRefs(tables=refs, counts=counts)
 
 
-def _source(config: RunConfig, name: str, files: Sequence[SourceFile], domain: Domain) -> Source:
+def _source(config: RunConfig, name: str, files: Sequence[SourceFile]) -> Source:
     id_column = config.sources[name].id_column
-    require_columns(files, [*domain.required, *([id_column] if id_column else [])])
+    domain = config.sources[name].domain or config.domain
+    require_columns(files, [[*form, *([id_column] if id_column else [])] for form in get_domain(domain).forms])
     splits = {split: value for split, value in config.splits.named().items() if value.source == name}
     total_rows = sum(file.num_rows for file in files)
     assignment = assign(total_rows, splits, derive(config.seed, f"splits:{name}"))
     if id_column is not None:
         check_unique(files, id_column)
-    return Source(files=sorted(files, key=lambda file: file.index), id_column=id_column, assignment=assignment)
+    files = sorted(files, key=lambda file: file.index)
+    return Source(domain=domain, files=files, id_column=id_column, assignment=assignment)
 
 
 def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
@@ -139,7 +143,7 @@ def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
             offset += file.num_rows
 
 
-def _left(job: Job, domain: Domain, chunks: list[Chunk]) -> tuple[list[Chunk], int]:
+def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: list[Chunk]) -> tuple[list[Chunk], int]:
     """The chunks with the tables that each still has to fill, and how many rows are committed."""
     done = {name: store.committed_ids(uri) for name, uri in job.uris.items()}
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
@@ -156,7 +160,7 @@ def _left(job: Job, domain: Domain, chunks: list[Chunk]) -> tuple[list[Chunk], i
         for name, uri in job.uris.items():
             if found[name] != len(done[name]):
                 # Older versions stay readable: the mode adds a version without rows.
-                lance.write_dataset(table_schema(domain, name).empty_table(), uri, mode="overwrite")
+                lance.write_dataset(schemas[name].empty_table(), uri, mode="overwrite")
                 done[name], filled[name] = BitMap64(), set()
     left = []
     for number, chunk in enumerate(chunks):

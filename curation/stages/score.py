@@ -1,38 +1,61 @@
-"""The score stage: trust scores of every labelled row, as two more columns of the labels table."""
+"""The score stage: scores of the fitted trust functions, and what signals found, as columns of the labels table."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
 
 from curation import store, tables
+from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
-from curation.trust.neural import NeuralTrust
-
-ADDED = pa.schema([tables.RAW_SCORE, tables.TRUST])
+from curation.trust import FittedTrust, Scores, load_fitted
 
 
-def score(labels: TableRef, trust: TrustRef) -> TableRef:
-    """A version of the labels table with ``raw_score`` and ``trust``; both null where the row has no hidden state."""
-    features = list(NeuralTrust.load(trust).features)
+def score(labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef]) -> TableRef:
+    """A version of the labels table with two columns a fitted trust function and one a signal, both by name.
+
+    A score is null where the row has no hidden state, a signal where nothing could be read.
+    """
+    fields = [
+        pa.field(column(name), pa.float32()) for name in fitted for column in (tables.raw_column, tables.trust_column)
+    ]
+    added = pa.schema([*fields, *(pa.field(name, pa.float32()) for name in signals)])
+    features = {feature for name, ref in fitted.items() for feature in _loaded(name, ref).features}
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
-        function = _loaded(trust)
-        raw_N = function.raw_score(batch)
-        trust_N = function.to_trust(raw_N)
-        missing = pa.array(np.isnan(raw_N))
-        return pa.record_batch(
-            [
-                pa.array(values, pa.float32(), mask=missing.to_numpy(zero_copy_only=False))
-                for values in (raw_N, trust_N)
-            ],
-            schema=ADDED,
-        )
+        columns: list[Scores] = []
+        for name, ref in fitted.items():
+            function = _loaded(name, ref)
+            raw_N = function.raw_score(batch)
+            columns += [raw_N, function.to_trust(raw_N)]
+        row_ids_N = batch.column("row_id").to_numpy()
+        columns += [_looked_up(ref, row_ids_N) for ref in signals.values()]
+        return pa.record_batch([pa.array(values_N, mask=np.isnan(values_N)) for values_N in columns], schema=added)
 
-    return store.add_columns(labels, features, ADDED, compute)
+    return store.add_columns(labels, ["row_id", *sorted(features)], added, compute)
 
 
-@lru_cache(maxsize=2)
-def _loaded(trust: TrustRef) -> NeuralTrust:
+@lru_cache(maxsize=4)
+def _loaded(name: str, ref: TrustRef) -> FittedTrust:
     """One load a worker process, not one a batch."""
-    return NeuralTrust.load(trust)
+    return load_fitted(name, ref)
+
+
+def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
+    """The signal's value of each row, NaN where it has none, float32 [N]."""
+    ids_M, values_M = _values(signal)
+    found_N = np.full(len(row_ids_N), np.nan, dtype=np.float32)
+    if len(ids_M):
+        place_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
+        hit_N = ids_M[place_N] == row_ids_N
+        found_N[hit_N] = values_M[place_N[hit_N]]
+    return found_N
+
+
+@lru_cache(maxsize=4)
+def _values(signal: TableRef) -> tuple[Int64s, Scores]:
+    table = store.read(signal, columns=["row_id", "value"])
+    ids_M = table["row_id"].to_numpy()
+    order_M = np.argsort(ids_M)
+    return ids_M[order_M], table["value"].to_numpy()[order_M].astype(np.float32)

@@ -1,33 +1,35 @@
 """The select stage: one selection an arm, all under one budget, written as tables and exported for training.
 
-Of the stages only this one reads the audit table, and it passes plain numbers on: ``selection`` never sees a gold
-label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the uniform draws (they are part of what the
-teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot be read cannot be trusted.
+Of the stages only this one reads the audit table and the pool's grades, and it passes plain numbers on: ``selection``
+never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the uniform draws (they are
+part of what the teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot be read
+cannot be trusted.
 """
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import lance
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation import store, tables
-from curation.config import ArmName, SelectionConfig
-from curation.domains import get_domain
-from curation.domains.grading import grade
+from curation.arms import ARMS, Arm
+from curation.config import DomainConfig, SelectionConfig
+from curation.domains import Domain, get_domain
+from curation.domains.grading import read_grades
+from curation.errors import CurationError
 from curation.hashing import Int64s, derive
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.selection import Candidates
-from curation.selection.budget import resolve
+from curation.selection import Candidates, Cut
+from curation.selection.quotas import Quotas, allocate, strata
 from curation.selection.top_n import TopN
-from curation.trust import Scores
-from curation.trust.confidence import InternalConfidence
-from curation.trust.naive import Naive
+from curation.stages.budget import Budget, Scored, batch_of, ranked, resolve
+from curation.trust import TrustFunction, get_trust
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,13 @@ class SelectJob:
 
     pool: TableRef
     labels: TableRef
-    """With ``raw_score`` and ``trust``."""
+    """With the scores and signals that the arms ask for."""
     audit: TableRef | None
-    domain: str
+    grades: TableRef | None
+    """Of the pool's labels, where there is an audit table."""
+    source: Scored
+    calibration: Scored | None
+    domain: DomainConfig
     selection: SelectionConfig
     teacher: ModelRef | None
     generation: int
@@ -59,22 +65,29 @@ class Selection:
     threshold: float | None
     """The lowest raw score selected; none for uniform arms."""
     oracle: bool
-    """Gold labels of the pool went into it: as labels, or into the budget."""
+    """Gold labels of the pool went into it: as labels, as quotas or into the budget."""
 
 
-def select(job: SelectJob, directory: Path) -> tuple[int, list[Selection]]:
+def select(job: SelectJob, directory: Path) -> tuple[Budget, list[Selection]]:
     """The budget and the selection of every arm, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``.
 
     Raises:
         BudgetError: an arm has fewer candidates than the budget.
     """
-    budget = job.selection.budget
-    n = resolve(budget, _num_right(job) if budget.oracle else None)
-    labels = _batch(store.read(job.labels, columns=_COLUMNS, filter="error IS NULL"))
+    labels = batch_of(job.labels)
+    budget = resolve(
+        job.selection.budget,
+        labels,
+        grades=job.grades,
+        source=job.source,
+        calibration=job.calibration,
+        seed=derive(job.seed, "risk"),
+    )
+    chooser = _Chooser(job, labels, budget.n)
     selections = []
     for name in job.selection.arms:
-        arm = _ARMS[name]
-        cut = TopN().cut(_candidates(arm, labels, job), n, derive(job.seed, "ties"))
+        arm = ARMS[name]
+        cut = chooser.cut(arm)
         rows = _rows(job, name, cut.row_ids_n)
         selections.append(
             Selection(
@@ -85,22 +98,22 @@ def select(job: SelectJob, directory: Path) -> tuple[int, list[Selection]]:
                 num_rows=rows.num_rows,
                 digest=fingerprint(rows.select(["row_id", "completion"]).to_pylist()),
                 threshold=cut.threshold if arm.ranked else None,
-                oracle=arm.gold or budget.oracle,
+                oracle=arm.oracle or budget.oracle,
             )
         )
-    return n, selections
+    return budget, selections
 
 
-def adaptation_rows(examples: TableRef, domain_name: str, directory: Path) -> TableRef:
+def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Path) -> TableRef:
     """All healthy rows of a labelled split with their gold labels, written as a selection named ``adapt``."""
-    domain = get_domain(domain_name)
+    domain = get_domain(domain_config)
     rows = [
         {
             "row_id": example["row_id"],
             "arm": "adapt",
             "rank": rank,
             "prompt": domain.prompt(example),
-            "completion": domain.answer(example["gold"]),
+            "completion": domain.answer(example["gold"], example),
             "label": example["gold"],
             "label_source": "gold",
             "generation": 0,
@@ -110,87 +123,93 @@ def adaptation_rows(examples: TableRef, domain_name: str, directory: Path) -> Ta
     return _write(pa.Table.from_pylist(rows, schema=tables.SELECTION), directory / "adapt")
 
 
-def _num_right(job: SelectJob) -> int | None:
-    if job.audit is None:
-        return None
-    return int(grade(job.labels, job.audit, get_domain(job.domain)).correct_N.sum())
+class _Chooser:
+    """Cuts the labelled pool by an arm's rule; what several arms share is worked out once, when it is needed."""
+
+    def __init__(self, job: SelectJob, labels: pa.RecordBatch, n: int) -> None:
+        self._job, self._labels, self._n = job, labels, n
+        self._row_ids_N: Int64s = labels.column("row_id").to_numpy()
+        self._bin_N: Int64s | None = None
+
+    def cut(self, arm: Arm) -> Cut:
+        """The rows of an arm, in its order."""
+        if not self._n:
+            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
+        seed = derive(self._job.seed, "ties")
+        if arm.rule == "top":
+            return TopN().cut(self._candidates(arm), self._n, seed)
+        candidates = self._candidates(arm, self.bin_N)
+        return Quotas(quotas_S=tuple(self._quotas(arm, candidates).tolist())).cut(candidates, self._n, seed)
+
+    @property
+    def bin_N(self) -> Int64s:
+        """The difficulty bin of each labelled row."""
+        if self._bin_N is None:
+            domain = get_domain(self._job.domain)
+            examples = store.Lookup(self._job.pool).take(self._row_ids_N, ["row_id", *domain.columns.names])
+            self._bin_N = strata(_difficulties(examples, domain), self._job.selection.difficulty_bins)
+        return self._bin_N
+
+    def _candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
+        trust = _trust_of(arm, self._job.seed)
+        raw_N = ranked(trust, self._labels) if arm.ranked else trust.raw_score(self._labels)
+        if arm.gold and self._job.audit is not None:
+            audit = store.read(self._job.audit, columns=["row_id"], filter="gold IS NOT NULL")["row_id"].to_numpy()
+            raw_N = np.where(np.isin(self._row_ids_N, audit), raw_N, np.float32(np.nan))
+        return Candidates(row_ids_N=self._row_ids_N, raw_score_N=raw_N, stratum_N=bin_N)
+
+    def _quotas(self, arm: Arm, candidates: Candidates) -> Int64s:
+        num_strata = self._job.selection.difficulty_bins + 1
+        sizes_S = np.bincount(self.bin_N[np.isfinite(candidates.raw_score_N)], minlength=num_strata)
+        if arm.rule == "matched":
+            chosen = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
+            profile_S = np.bincount(self.bin_N[np.isin(self._row_ids_N, chosen)], minlength=num_strata)
+            return allocate(profile_S, sizes_S, self._n)
+        if arm.rule == "distribution_aware":
+            return allocate(self._accuracy_of_bins(num_strata), sizes_S, self._n)
+        return allocate(sizes_S, sizes_S, self._n)
+
+    def _accuracy_of_bins(self, num_strata: int) -> Floats:
+        """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""
+        assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
+        graded = read_grades(self._job.grades)
+        order_N = np.argsort(self._row_ids_N)
+        place_M = order_N[np.searchsorted(self._row_ids_N, graded.row_ids_N, sorter=order_N)]
+        right_S = np.bincount(self.bin_N[place_M], graded.correct_N, minlength=num_strata)
+        return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
 
 
-class _OnRecord:
-    """The scores that the score stage wrote beside the labels, as a trust function."""
-
-    name = "neural"
-    features = ("raw_score", "trust")
-
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        return _floats(labels, "raw_score")
-
-    def score(self, labels: pa.RecordBatch) -> Scores:
-        return _floats(labels, "trust")
+def _trust_of(arm: Arm, seed: int) -> TrustFunction:
+    # All uniform arms share one draw: they differ in whose label is used, or in their quotas, and in nothing else.
+    return get_trust(arm.trust, derive(seed, "draw"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Arm:
-    """One way to choose rows: a trust function (made from a seed), whether it ranks, and whose label is used."""
-
-    function: Callable[[int], Any]
-    ranked: bool
-    """A uniform draw takes any row; an arm that ranks takes none whose label could not be read."""
-    gold: bool = False
+def _difficulties(examples: pa.Table, domain: Domain) -> Floats:
+    values = [domain.difficulty(example) for example in examples.to_pylist()]
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _draw(seed: int) -> Naive:
-    # The two uniform arms share one draw: they differ in whose label is used and in nothing else.
-    return Naive(derive(seed, "draw"))
-
-
-_ARMS: Mapping[ArmName, _Arm] = {
-    "naive": _Arm(function=_draw, ranked=False),
-    "ground_truth": _Arm(function=_draw, ranked=False, gold=True),
-    "internal_confidence": _Arm(function=lambda seed: InternalConfidence(), ranked=True),
-    "neural": _Arm(function=lambda seed: _OnRecord(), ranked=True),
-}
-_COLUMNS = ("row_id", "completion", "label", "mean_logprob", "raw_score", "trust")
-
-
-def _candidates(arm: _Arm, labels: pa.RecordBatch, job: SelectJob) -> Candidates:
-    row_ids_N = labels.column("row_id").to_numpy()
-    raw_N = arm.function(job.seed).raw_score(labels)
-    if arm.ranked:
-        parsed_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
-        raw_N = np.where(parsed_N, raw_N, np.float32(np.nan))
-    if arm.gold and job.audit is not None:
-        audit = store.read(job.audit, columns=["row_id"], filter="gold IS NOT NULL")["row_id"].to_numpy()
-        raw_N = np.where(np.isin(row_ids_N, audit), raw_N, np.float32(np.nan))
-    return Candidates(row_ids_N=row_ids_N, raw_score_N=raw_N)
-
-
-def _batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as one batch, which an empty one has, too."""
-    arrays = [column.combine_chunks() for column in table.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
-
-
-def _floats(labels: pa.RecordBatch, column: str) -> Scores:
-    values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
-    return values_N
-
-
-def _rows(job: SelectJob, name: ArmName, row_ids_n: Int64s) -> pa.Table:
+def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
     """The rows of an arm in rank order (schema ``tables.SELECTION``)."""
-    arm, domain = _ARMS[name], get_domain(job.domain)
+    if not len(row_ids_n):
+        return tables.SELECTION.empty_table()
+    arm, domain = ARMS[name], get_domain(job.domain)
     lineage = {
         "arm": name,
         "label_source": "gold" if arm.gold else "weak",
         "teacher": None if job.teacher is None else json.dumps(asdict(job.teacher)),
         "generation": job.generation,
     }
+    trust = _trust_of(arm, job.seed)
     examples = store.take(job.pool, row_ids_n).to_pylist()
-    weak = _batch(store.take(job.labels, row_ids_n, _COLUMNS))
+    columns = list(dict.fromkeys(["row_id", "completion", "label", *trust.features]))
+    weak = store.take(job.labels, row_ids_n, columns).combine_chunks()
     gold: list[str | None] = [None] * len(examples)
     if arm.gold and job.audit is not None:
         gold = store.take(job.audit, row_ids_n, ["gold"])["gold"].to_pylist()
-    trust_n = arm.function(job.seed).score(weak)
+    trust_n = trust.score(weak.to_batches()[0])
+    if not ((trust_n >= 0) & (trust_n <= 1)).all():
+        raise CurationError(f"arm {name}: trust ranges from {trust_n.min()} to {trust_n.max()}, not within [0, 1]")
     rows = [
         lineage
         | {
@@ -198,7 +217,7 @@ def _rows(job: SelectJob, name: ArmName, row_ids_n: Int64s) -> pa.Table:
             "rank": rank,
             "trust": float(trust),
             "prompt": domain.prompt(example),
-            "completion": label["completion"] if right is None else domain.answer(right),
+            "completion": label["completion"] if right is None else domain.answer(right, example),
             "label": label["label"] if right is None else right,
         }
         for rank, (example, label, trust, right) in enumerate(
@@ -214,6 +233,4 @@ def _write(rows: pa.Table, stem: Path) -> TableRef:
     pq.write_table(rows, stem.with_suffix(".parquet"))
     with stem.with_suffix(".jsonl").open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
-    uri = str(stem.with_suffix(".lance"))
-    mode = "overwrite" if Path(uri).exists() else "create"
-    return TableRef(uri=uri, version=lance.write_dataset(rows, uri, mode=mode).version)
+    return store.write(rows, str(stem.with_suffix(".lance")))

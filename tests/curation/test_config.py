@@ -7,7 +7,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from curation.config import ModelConfig, RunConfig, SftConfig, TrustConfig, load_config, parse_config
+from curation.config import ModelConfig, RunConfig, SftConfig, TrustConfig
+from curation.config_file import load_config, parse_config
 from curation.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
+from curation.trust.confidence import InternalConfidence
 
 from curation.hashing import hash_unit
-from curation.trust.confidence import InternalConfidence
 from curation.trust.naive import Naive
 
 

@@ -1,0 +1,134 @@
+"""A configuration from YAML: overrides, absolute paths, and errors that name the key and the nearest known one."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from curation.config import ModelConfig, RunConfig, SourceConfig
+from curation.errors import ConfigError
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML), paths made absolute.
+
+    Raises:
+        ConfigError: a file that is missing or no YAML mapping, a broken rule, an unknown key.
+    """
+    path = Path(path)
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `curate init` writes a commented one") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
+    for override in overrides:
+        _override(raw, override)
+    return _absolute(parse_config(raw, str(path)), path.resolve().parent)
+
+
+def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """The configuration in a mapping; errors are named by key, with ``where`` before it."""
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        problems = [_explain(RunConfig, item) for item in error.errors()]
+        raise ConfigError(f"{where}: {'; '.join(problems)}") from error
+
+
+def _override(raw: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text!r}: the value is no YAML") from error
+    *parents, last = key.split(".")
+    node: Any = raw
+    for parent in parents:
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, text)]
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"--set {text!r}: {parent} is a value, not a section")
+    node[last if isinstance(node, dict) else _place(node, last, text)] = parsed
+
+
+def _place(node: list[Any], part: str, text: str) -> int:
+    """The place in a list that a part of a key names."""
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
+    return int(part)
+
+
+def _absolute(config: RunConfig, root: Path) -> RunConfig:
+    def source(item: SourceConfig) -> SourceConfig:
+        local = "://" not in item.path
+        return item.model_copy(update={"path": str(root / item.path)}) if local else item
+
+    def model(item: ModelConfig) -> ModelConfig:
+        update = {
+            key: str(root / value)
+            for key in ("path", "adapter")
+            if (value := getattr(item, key)) is not None and (root / value).exists()
+        }
+        return item.model_copy(update=update)
+
+    teacher = config.teacher
+    if teacher.model is not None:
+        teacher = teacher.model_copy(update={"model": model(teacher.model)})
+    return config.model_copy(
+        update={
+            "sources": {name: source(item) for name, item in config.sources.items()},
+            "teacher": teacher,
+            "generations": tuple(g.model_copy(update={"student": model(g.student)}) for g in config.generations),
+        }
+    )
+
+
+def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location) or "(top level)"
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(root, location[:-1])
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        return f"{key}: unknown key; {hint}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] in ("missing", "value_error"):
+        return f"{key}: {message}" if location else message
+    return f"{key}: {error['input']!r}: {message}"
+
+
+def _known_keys(root: type[BaseModel], location: Sequence[str]) -> list[str]:
+    """The keys of the section at a location, following models through optional, list and mapping types."""
+    model: type[BaseModel] | None = root
+    inside = False  # a list or a mapping: the next part is a place or a name in it, not a key of ours
+    for part in location:
+        if inside:
+            inside = False
+            continue
+        fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
+        if part not in fields:
+            return []
+        annotation = fields[part].annotation
+        model, inside = _model_in(annotation), _is_container(annotation)
+    return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
+
+
+def _is_container(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_container(get_args(annotation)[0])
+    return get_origin(annotation) in (tuple, list, dict)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, tuple, dict, list, Annotated) or get_args(annotation):
+        return next((model for arg in get_args(annotation) if (model := _model_in(arg)) is not None), None)
+    return None

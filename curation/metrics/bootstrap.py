@@ -1,0 +1,47 @@
+"""The bootstrap of cells: it resamples counts, not rows.
+
+Rows that agree in class and (almost) in score fall into one cell, so that a thousand resamples of a million rows cost
+hardly more than those of ten thousand. What few rows, or rows that are all alike, do not show, no resampling of them
+shows either: the interval of a handful of rows is too narrow, and that of a single row is a point.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from curation.metrics.estimates import TAIL, Estimate
+from curation.metrics.inputs import Counts, Floats
+
+RESAMPLES = 1000
+_CHUNK = 50
+
+
+def resample(counts: Counts, statistic: Callable[[Counts], Floats], seed: int, resamples: int = RESAMPLES) -> Floats:
+    """The statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...]."""
+    rng = np.random.default_rng(seed)
+    num_rows = int(counts.sum())
+    filled = np.flatnonzero(counts)
+    shares = counts.ravel()[filled] / num_rows
+    values = []
+    for start in range(0, resamples, _CHUNK):
+        num_draws = min(_CHUNK, resamples - start)
+        drawn = np.zeros((num_draws, counts.size), dtype=np.int64)
+        drawn[:, filled] = rng.multinomial(num_rows, shares, size=num_draws)
+        values.append(statistic(drawn.reshape(num_draws, *counts.shape)))
+    return np.concatenate(values)
+
+
+def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
+    """The value between the quantiles of the resampled ones; draws in which it is not defined (NaN) are left out."""
+    low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
+    return Estimate(value=value, low=float(low), high=float(high), n=n)
+
+
+def reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
+    """The basic bootstrap: the quantiles mirrored at the value, widened to hold it, within [``floor``, 1].
+
+    For what resampling biases by as much again as sampling did.
+    """
+    quantiles = percentiles(value, resampled_R, n)
+    low, high = 2 * value - quantiles.high, 2 * value - quantiles.low
+    return Estimate(value=value, low=max(floor, min(low, value)), high=min(1.0, max(high, value)), n=n)

@@ -1,0 +1,224 @@
+"""How far trust is from the share of right labels: ECE, Brier score and its parts, reliability diagram.
+
+Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). The latter bins are those of the rows
+at hand, and stay what they are in a resample.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.bootstrap import percentiles, reflected, resample
+from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, accuracy, undefined
+from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_trust, same_length
+
+NUM_BINS = 15
+"""Bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
+Binning = Literal["width", "mass"]
+_CELLS_PER_BIN = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliabilityBin:
+    """The rows whose trust lies in (low, high], the first bin with 0 as well."""
+
+    low: float
+    high: float
+    mean_trust: float
+    share_right: float
+    n: int
+
+    def to_json(self) -> dict[str, float | int]:
+        """The bin as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrierParts:
+    """The Brier score taken apart over bins: reliability - resolution + uncertainty + within_bins.
+
+    ``reliability`` is the rows' mean squared distance between their bin's mean trust and its share of right labels (0
+    is best), ``resolution`` that between the bin's share and the share of all (larger is better), ``uncertainty`` the
+    variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins`` is what bins leave
+    over: the variance of trust inside them, less twice its covariance with being right (Stephenson, Coelho and Jolliffe
+    2008), below zero where trust tells rows of one bin apart. ``bins`` and ``equal`` say which bins.
+    """
+
+    brier: Estimate
+    reliability: Estimate
+    resolution: Estimate
+    uncertainty: Estimate
+    within_bins: Estimate
+    bins: int
+    equal: Binning
+
+    def to_json(self) -> dict[str, Any]:
+        """The parts as a JSON object."""
+        return {name: x.to_json() if isinstance(x, Estimate) else x for name, x in vars(self).items()}
+
+
+def ece(
+    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, bins: int = NUM_BINS, equal: Binning = "width", seed: int = 0
+) -> Estimate:
+    """The expected calibration error over bins, with an interval for the error of the population over the same bins.
+
+    The estimate is biased upwards, since a bin's gap counts by its size also where it is noise. Both bounds follow from
+    how a sum of absolute values moves: downwards from the estimate lies the noise of the bins whose gap is clear, with
+    its sign, and that of the others in full size (the bootstrap of directionally differentiable functions, Fang and
+    Santos 2019); upwards, as the sum is convex, the signed noise of all bins alone. A gap is clear beyond sqrt(log N)
+    of the standard errors that calibrated trust would have; where it is not, these are its noise too, since a handful
+    of rows that all came out right shows none.
+    """
+    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    same_length(trust, correct)
+    n = len(trust)
+    if n == 0:
+        return undefined(0)
+    inner_E = _inner_edges(trust, bins, equal)
+    cells = _cells(trust, correct, inner_E)
+    gap_B = cells.gap_sums(cells.counts_C) / n
+    calibrated_B = np.sqrt(np.bincount(_bin_of(trust, inner_E), trust * (1 - trust), minlength=bins)) / n
+    clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
+    noise_RB = resample(cells.counts_C, cells.gap_sums, seed) / n - gap_B
+    noise_RB = np.where(clear_B, noise_RB, np.random.default_rng([seed, 1]).normal(0, calibrated_B, noise_RB.shape))
+    signed_RB = np.sign(gap_B) * noise_RB
+    value = float(np.abs(gap_B).sum())
+    down = float(np.quantile(np.where(clear_B, signed_RB, np.abs(noise_RB)).sum(axis=1), 1 - TAIL))
+    up = NORMAL_QUANTILE * float(signed_RB.sum(axis=1).std())
+    return Estimate(value=value, low=max(0.0, value - max(0.0, down)), high=min(1.0, value + up), n=n)
+
+
+def brier(trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0) -> Estimate:
+    """The Brier score, the mean squared distance of trust from right (1) or wrong (0), with a bootstrap interval."""
+    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    same_length(trust, correct)
+    if len(trust) == 0:
+        return undefined(0)
+    cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width"))
+    value = float(np.mean((trust - correct) ** 2))
+    shift = value - float(cells.brier(cells.counts_C))
+    return percentiles(value, resample(cells.counts_C, cells.brier, seed) + shift, len(trust))
+
+
+def brier_parts(
+    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, bins: int = NUM_BINS, equal: Binning = "width", seed: int = 0
+) -> BrierParts:
+    """The Brier score and its decomposition over bins; the parts add up to it exactly.
+
+    Reliability and resolution are biased upwards by the bins' noise, and resampling adds as much again: their intervals
+    are those of the basic bootstrap. The interval of the uncertainty is the exact one of the share of right labels.
+    """
+    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    same_length(trust, correct)
+    n = len(trust)
+    whole, share = brier(trust, correct, seed=seed), accuracy(correct)
+    names = ("reliability", "resolution", "within_bins")
+    if n == 0:
+        parts = dict.fromkeys(names, undefined(0))
+    else:
+        cells = _cells(trust, correct, _inner_edges(trust, bins, equal))
+        value_3, resampled_R3 = cells.parts(cells.counts_C), resample(cells.counts_C, cells.parts, seed)
+        # What the cells change in the score is all in the last part.
+        value_3[2] += whole.value - float(cells.brier(cells.counts_C))
+        floors = (0.0, 0.0, -1.0)
+        parts = {
+            name: reflected(float(value), resampled_R, n, floor=floor)
+            for name, value, resampled_R, floor in zip(names, value_3, resampled_R3.T, floors, strict=True)
+        }
+    return BrierParts(brier=whole, uncertainty=_uncertainty(share), **parts, bins=bins, equal=equal)
+
+
+def reliability(
+    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, bins: int = NUM_BINS, equal: Binning = "width"
+) -> list[ReliabilityBin]:
+    """The reliability diagram: mean trust and share of right labels of each bin that has rows."""
+    trust, correct = as_trust(trust_N), as_flags(correct_N)
+    same_length(trust, correct)
+    inner_E = _inner_edges(trust, bins, equal)
+    edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _bin_of(trust, inner_E)
+    counts, sums = np.bincount(bin_N, minlength=bins), np.bincount(bin_N, trust, minlength=bins)
+    rights = np.bincount(bin_N, correct, minlength=bins)
+    return [
+        ReliabilityBin(
+            low=edges[b],
+            high=edges[b + 1],
+            mean_trust=float(sums[b] / counts[b]),
+            share_right=float(rights[b] / counts[b]),
+            n=int(counts[b]),
+        )
+        for b in np.flatnonzero(counts).tolist()
+    ]
+
+
+def _uncertainty(share: Estimate) -> Estimate:
+    """The variance of right and wrong at a share of right rows; it rises to 1/4 at one half, and falls beyond."""
+    ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
+    high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
+    return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
+
+
+def _inner_edges(trust_N: Floats, bins: int, equal: Binning) -> Floats:
+    """The edges between the bins, ascending, float64 [bins - 1].
+
+    With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust: rows of one trust share a bin, and bins
+    that a tie leaves without rows stay empty.
+    """
+    if bins < 1:
+        raise ValueError(f"bins {bins} is not positive")
+    ranks_E = np.arange(1, bins)
+    if equal == "width" or len(trust_N) == 0:
+        return ranks_E / bins
+    return np.asarray(np.sort(trust_N)[-(-ranks_E * len(trust_N) // bins) - 1])
+
+
+def _bin_of(trust_N: Floats, inner_E: Floats) -> Counts:
+    """The bin (low, high] of each trust score, int64 [N]."""
+    return np.searchsorted(inner_E, trust_N, side="left")
+
+
+class _Cells(NamedTuple):
+    """Cells of one class and nearly one trust, nested in the bins: rows, mean trust, class (0 or 1), each [C].
+
+    A cell spans 1/256 of a bin, so that what its rows differ by adds nothing to a sum's variance that could be seen.
+    """
+
+    counts_C: Counts
+    mean_trust_C: Floats
+    right_C: Floats
+
+    def by_bin(self, values: npt.NDArray[Any]) -> Floats:
+        """Sums of values [..., C] over each bin, [..., bins]."""
+        return np.asarray(values.reshape(*values.shape[:-1], -1, 2 * _CELLS_PER_BIN).sum(axis=-1))
+
+    def gap_sums(self, counts: Counts) -> Floats:
+        """The sum of right less trust over the rows of each bin, [..., bins]."""
+        return self.by_bin(counts * (self.right_C - self.mean_trust_C))
+
+    def brier(self, counts: Counts) -> Floats:
+        """The Brier score of the counts, [...]."""
+        return np.asarray(counts @ (self.mean_trust_C - self.right_C) ** 2 / counts.sum(axis=-1))
+
+    def parts(self, counts: Counts) -> Floats:
+        """Reliability, resolution and what the bins leave over, of the counts, [..., 3]."""
+        n = counts.sum(axis=-1)
+        rows, right = self.by_bin(counts), self.by_bin(counts * self.right_C)
+        share = right.sum(axis=-1) / n
+        filled = np.maximum(rows, 1)
+        fit = (self.gap_sums(counts) ** 2 / filled).sum(axis=-1) / n
+        sharpness = (right**2 / filled).sum(axis=-1) / n - share**2
+        return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
+
+
+def _cells(trust_N: Floats, correct_N: Flags, inner_E: Floats) -> _Cells:
+    bin_N, num_bins = _bin_of(trust_N, inner_E), len(inner_E) + 1
+    edges = np.concatenate([[0.0], inner_E, [1.0]])
+    width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
+    part_N = np.clip((trust_N - edges[bin_N]) / width_N * _CELLS_PER_BIN, 0, _CELLS_PER_BIN - 1).astype(np.int64)
+    cell_N = (bin_N * _CELLS_PER_BIN + part_N) * 2 + correct_N
+    num_cells = num_bins * _CELLS_PER_BIN * 2
+    counts_C = np.bincount(cell_N, minlength=num_cells)
+    mean_trust_C = np.bincount(cell_N, trust_N, minlength=num_cells) / np.maximum(counts_C, 1)
+    return _Cells(counts_C, mean_trust_C, np.tile([0.0, 1.0], num_cells // 2))

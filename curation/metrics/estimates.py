@@ -1,0 +1,83 @@
+"""A number with its n and 95 % interval: shares (exact) and means over seeds (t)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.inputs import as_flags
+
+CONFIDENCE = 0.95
+TAIL = (1 - CONFIDENCE) / 2
+NORMAL_QUANTILE = 1.959963984540054
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A value, the bounds of its 95 % interval and the number of rows behind it; NaN where it is not defined."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """The estimate as a JSON object; ``null`` for what is not finite."""
+        numbers: dict[str, float | int] = {**asdict(self), "n": int(self.n)}
+        return {name: x if isinstance(x, int) else _finite(x) for name, x in numbers.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedEstimate(Estimate):
+    """A mean over ``n`` runs, its t interval and the runs' standard deviation ``sd`` (of a sample: n - 1)."""
+
+    sd: float
+
+
+def proportion(num_right: int, n: int) -> Estimate:
+    """A share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows."""
+    from scipy.special import betaincinv
+
+    if not 0 <= num_right <= n:
+        raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
+    if n == 0:
+        return undefined(0)
+    low = float(betaincinv(num_right, n - num_right + 1, TAIL)) if num_right > 0 else 0.0
+    high = float(betaincinv(num_right + 1, n - num_right, 1 - TAIL)) if num_right < n else 1.0
+    return Estimate(value=num_right / n, low=low, high=high, n=int(n))
+
+
+def accuracy(correct_N: npt.ArrayLike) -> Estimate:
+    """The share of right rows with its exact interval; NaN for no rows."""
+    flags_N = as_flags(correct_N)
+    return proportion(int(flags_N.sum()), len(flags_N))
+
+
+def over_seeds(values: Sequence[float]) -> SeedEstimate:
+    """The mean of one number over runs that differ in their seed alone, with its t interval and standard deviation.
+
+    The interval is about what other seeds would have given on the same rows: it knows nothing of other test rows, which
+    each run's own interval is about. One run has a mean and no spread (NaN); no runs have neither. A run in which the
+    number is not defined is the caller's to leave out, and to count.
+    """
+    from scipy.special import stdtrit
+
+    runs = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(runs).all():
+        raise ValueError(f"{int((~np.isfinite(runs)).sum())} of {len(runs)} runs have no finite value: leave them out")
+    n = len(runs)
+    mean = float(runs.mean()) if n else math.nan
+    sd = float(runs.std(ddof=1)) if n > 1 else math.nan
+    margin = float(stdtrit(n - 1, 1 - TAIL)) * sd / math.sqrt(n) if n > 1 else math.nan
+    return SeedEstimate(value=mean, low=mean - margin, high=mean + margin, n=n, sd=sd)
+
+
+def undefined(n: int) -> Estimate:
+    """The estimate of what ``n`` rows do not define."""
+    return Estimate(value=math.nan, low=math.nan, high=math.nan, n=n)
+
+
+def _finite(x: float) -> float | None:
+    return float(x) if math.isfinite(x) else None

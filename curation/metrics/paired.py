@@ -1,0 +1,204 @@
+"""Models on the same test rows: recovery, the exact paired test, and the verdict on an arm against ground truth.
+
+The paper's verdict (App. "Statistical Significance Tests") calls an arm near-lossless wherever the paired test shows no
+difference: the smaller the test set, the surer the praise; and as it picks the better model first, its one-sided 5 %
+are 10 % of two. It is given as it is, and beside it one that has to be earned: near-lossless is what loses less than a
+stated margin with 97.5 % confidence (a non-inferiority test), a difference is one that the exact test shows at 2.5 % on
+its own side, and what shows neither is inconclusive.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.bootstrap import RESAMPLES
+from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
+from curation.metrics.inputs import as_flags, same_length
+
+ALPHA = 0.05
+MARGIN = 0.02
+"""The accuracy that a near-lossless arm may lose against ground truth."""
+POWER = 0.8
+_POWER_QUANTILE = 0.8416212335729143
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedTest:
+    """The exact paired test of two models on the same rows.
+
+    ``p_value`` is one-sided, for the alternative that the numerically ``better`` one is better; ``difference`` is the
+    accuracy of the first minus that of the second.
+    """
+
+    num_first_only: int
+    num_second_only: int
+    p_value: float
+    better: Literal["first", "second", "tie"]
+    difference: Estimate
+
+    def to_json(self) -> dict[str, Any]:
+        """The test as a JSON object."""
+        return {**asdict(self), "difference": self.difference.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """An arm (first) against ground truth (second) on the same test rows.
+
+    ``paper`` is the paper's verdict, ``verdict`` the one that has to be earned. ``margin`` is the loss that
+    near-lossless allowed for here. ``detectable`` is the smallest true difference that the exact test would have shown
+    (two-sided, ``ALPHA``) with a probability of 80 % on as many rows; NaN where even the largest would not have been.
+    """
+
+    verdict: Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]
+    paper: Literal["super-recovery", "near-lossless", "below ground truth"]
+    test: PairedTest
+    margin: float
+    detectable: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as a JSON object."""
+        detectable = self.detectable if math.isfinite(self.detectable) else None
+        return {**vars(self), "test": self.test.to_json(), "detectable": detectable}
+
+
+def recovery(arm: float, base: float, ground_truth: float) -> float | None:
+    """(arm - base) / (ground truth - base) of three accuracies (paper, eq. "Recovery"); None where the two are equal.
+
+    1 is full recovery. Where ground truth falls below base the ratio is given as it is, and means little.
+    """
+    gap = ground_truth - base
+    return (arm - base) / gap if gap else None
+
+
+def paired_recovery(
+    arm_correct_N: npt.ArrayLike, base_correct_N: npt.ArrayLike, truth_correct_N: npt.ArrayLike, *, seed: int = 0
+) -> Estimate | None:
+    """Recovery with its interval, a bootstrap of the test rows; ``None`` where ground truth does not beat the base.
+
+    Without a gain there is nothing to recover. A resample without one takes the worse side of either bound, so that the
+    bounds are infinite where ground truth is ahead of the base in less than 97.5 % of them.
+    """
+    arm_N, base_N, truth_N = as_flags(arm_correct_N), as_flags(base_correct_N), as_flags(truth_correct_N)
+    same_length(arm_N, base_N, truth_N)
+    n = len(arm_N)
+    counts_P = np.bincount(4 * arm_N.astype(np.int64) + 2 * base_N + truth_N, minlength=8)
+    arm_P, base_P, truth_P = (np.arange(8) >> np.array([[2], [1], [0]])) & 1
+    if counts_P @ truth_P <= counts_P @ base_P:
+        return None
+    draws_RP = np.random.default_rng(seed).multinomial(n, counts_P / n, size=RESAMPLES)
+    gain_R, gap_R = draws_RP @ (arm_P - base_P), draws_RP @ (truth_P - base_P)
+    ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
+    low_R, high_R = np.where(gap_R > 0, ratio_R, -np.inf), np.where(gap_R > 0, ratio_R, np.inf)
+    value = float(counts_P @ (arm_P - base_P) / (counts_P @ (truth_P - base_P)))
+    # A quantile between two resamples could lie between a number and infinity.
+    low, high = np.quantile(low_R, TAIL, method="lower"), np.quantile(high_R, 1 - TAIL, method="higher")
+    return Estimate(value=value, low=float(low), high=float(high), n=n)
+
+
+def paired_test(first_correct_N: npt.ArrayLike, second_correct_N: npt.ArrayLike) -> PairedTest:
+    """The exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
+
+    p = P(Bin(num_first_only + num_second_only, 1/2) >= the larger of the two); 1 without discordant rows. The interval
+    of the difference is the score interval (Tango, Statistics in Medicine 17, 1998): unlike Wald's it stays honest
+    where few rows are discordant, or none.
+    """
+    from scipy.special import betainc
+
+    first, second = as_flags(first_correct_N), as_flags(second_correct_N)
+    same_length(first, second)
+    n = len(first)
+    num_first, num_second = int(np.sum(first & ~second)), int(np.sum(second & ~first))
+    most, num_discordant = max(num_first, num_second), num_first + num_second
+    p_value = float(betainc(most, num_discordant - most + 1, 0.5)) if most > 0 else 1.0
+    return PairedTest(
+        num_first_only=num_first,
+        num_second_only=num_second,
+        p_value=p_value,
+        better="tie" if num_first == num_second else "first" if num_first > num_second else "second",
+        difference=_paired_difference(num_first, num_second, n),
+    )
+
+
+def verdict(
+    arm_correct_N: npt.ArrayLike, truth_correct_N: npt.ArrayLike, *, base: float = 0.0, margin: float = MARGIN
+) -> Verdict:
+    """The verdict on an arm against ground truth; ``base`` is the untrained student's accuracy (the paper's chess: 0).
+
+    - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
+    - near-lossless: the lower bound of the paired difference lies above -``margin``. Half of what ground truth gains
+      over ``base`` is the most that it may be, or else a student that learned nothing could be near-lossless;
+    - below ground truth: the arm is worse, by the exact test at ``ALPHA`` / 2;
+    - inconclusive: none of these is shown; the test set is too small.
+    """
+    if not 0 < margin < 1:
+        raise ValueError(f"margin {margin} is not within (0, 1)")
+    test = paired_test(arm_correct_N, truth_correct_N)
+    truth_N = as_flags(truth_correct_N)
+    n, num_discordant = len(truth_N), test.num_first_only + test.num_second_only
+    gain = float(truth_N.mean()) - base if n else 0.0
+    allowed = max(0.0, min(margin, gain / 2))
+    return Verdict(
+        verdict=_earned(test, allowed),
+        paper="near-lossless" if test.p_value >= ALPHA else _shown(test),
+        test=test,
+        margin=allowed,
+        detectable=detectable_difference(n, num_discordant / n) if n else math.nan,
+    )
+
+
+def detectable_difference(n: int, discordant: float) -> float:
+    """The smallest true difference in accuracy that the paired test shows with 80 % power; NaN where none would be.
+
+    The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
+    least the difference itself). With z and w the normal quantiles of the test and of the power, and s the discordant
+    share, n d = z sqrt(n s) + w sqrt(n (s - d^2)) is solved by d = k sqrt(s) (normal approximation: Connor, Biometrics
+    43, 1987); half a row is added for the steps of the exact test.
+    """
+    test, power = NORMAL_QUANTILE**2, _POWER_QUANTILE**2
+    if n + power < test:  # not even all rows discordant, all in one direction, would do
+        return math.nan
+    k = (math.sqrt(test * n) + math.sqrt(power * (n + power - test))) / (n + power)
+    difference = k * max(math.sqrt(discordant), k) + 0.5 / n
+    return difference if difference <= 1 else math.nan
+
+
+def _shown(test: PairedTest) -> Literal["super-recovery", "below ground truth"]:
+    return "super-recovery" if test.better == "first" else "below ground truth"
+
+
+def _earned(
+    test: PairedTest, margin: float
+) -> Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]:
+    differs = test.p_value < ALPHA / 2
+    if differs and test.better == "first":
+        return "super-recovery"
+    if test.difference.low > -margin:
+        return "near-lossless"
+    return "below ground truth" if differs else "inconclusive"
+
+
+def _paired_difference(num_first: int, num_second: int, n: int) -> Estimate:
+    if n == 0:
+        return undefined(0)
+    low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)
+    return Estimate(value=(num_first - num_second) / n, low=low, high=high, n=n)
+
+
+def _score_bound(num_first: int, num_second: int, n: int) -> float:
+    """The least difference that a one-sided score test at 2.5 % does not reject."""
+    low, high = -1.0, (num_first - num_second) / n
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        linear = (2 * n - num_first + num_second) * middle - (num_first + num_second)
+        constant = num_second * middle * (1 - middle)
+        # The likeliest share of rows that only the second has right, given the difference.
+        second_only = (math.sqrt(max(0.0, linear**2 + 8 * n * constant)) - linear) / (4 * n)
+        variance = max(0.0, 2 * second_only + middle * (1 - middle))
+        rejected = num_first - num_second - n * middle > NORMAL_QUANTILE * math.sqrt(n * variance)
+        low, high = (middle, high) if rejected else (low, middle)
+    return low

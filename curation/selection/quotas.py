@@ -1,0 +1,80 @@
+"""Selection by stratum: a share of the budget for each difficulty bin, the best rows (of a draw: any) within it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.errors import BudgetError
+from curation.hashing import Int64s
+from curation.selection import Candidates, Cut
+from curation.selection.top_n import TopN
+
+Floats = npt.NDArray[np.float64]
+
+
+def strata(difficulty_N: Floats, num_bins: int) -> Int64s:
+    """The difficulty bin of each row, int64 [N]: about equally many rows a bin, equal difficulties in one.
+
+    Bins count from 0, the easiest; rows of unknown difficulty (NaN) are the bin ``num_bins``.
+    """
+    known_N = np.isfinite(difficulty_N)
+    bin_N = np.full(len(difficulty_N), num_bins, dtype=np.int64)
+    if known_N.any():
+        edges = np.quantile(difficulty_N[known_N], np.arange(1, num_bins) / num_bins)
+        bin_N[known_N] = np.searchsorted(edges, difficulty_N[known_N], side="right")
+    return bin_N
+
+
+def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s:
+    """``n`` places dealt to S strata in proportion to their weights, none above its size, int64 [S].
+
+    What a full stratum cannot take goes to the others in the same proportion; fractions go to the largest remainders,
+    the first stratum of equal ones (Hamilton's method). Strata of weight 0 are filled last.
+
+    Raises:
+        BudgetError: fewer rows than places.
+    """
+    weights = np.asarray(weights_S, dtype=np.float64)
+    sizes = np.asarray(sizes_S, dtype=np.int64)
+    if n > sizes.sum():
+        raise BudgetError(
+            f"selection.budget: n = {n:,} is more than the {sizes.sum():,} rows that may be drawn; lower n"
+        )
+    quotas = np.zeros(len(sizes), dtype=np.int64)
+    while (left := n - int(quotas.sum())) > 0:
+        room = sizes - quotas
+        open_S = (room > 0) & (weights > 0)
+        share = np.where(open_S, weights, 0.0) if open_S.any() else room.astype(np.float64)
+        wanted = left * share / share.sum()
+        dealt = np.minimum(np.floor(wanted).astype(np.int64), room)
+        if not dealt.any():  # less than one place each: one to the largest remainders
+            best = np.lexsort((np.arange(len(sizes)), -np.where(room > 0, wanted, -1.0)))
+            best = best[(room > 0)[best] & (share[best] > 0)][:left]
+            dealt[best] = 1
+        quotas += dealt
+    return quotas
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotas:
+    """So many candidates of each stratum, by :class:`TopN` within it."""
+
+    quotas_S: tuple[int, ...]
+
+    def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
+        """The strata's top rows, easiest stratum first.
+
+        Raises:
+            BudgetError: quotas that do not add up to the budget, or a stratum with fewer rows than its quota.
+        """
+        if sum(self.quotas_S) != budget:
+            raise BudgetError(f"quotas {self.quotas_S} add up to {sum(self.quotas_S)}, not to the budget {budget}")
+        assert candidates.stratum_N is not None, "quotas are by stratum"
+        parts = []
+        for stratum, quota in enumerate(self.quotas_S):
+            if quota:
+                of_N = candidates.stratum_N == stratum
+                part = Candidates(row_ids_N=candidates.row_ids_N[of_N], raw_score_N=candidates.raw_score_N[of_N])
+                parts.append(TopN().cut(part, quota, seed).row_ids_n)
+        return Cut(row_ids_n=np.concatenate(parts), threshold=None)

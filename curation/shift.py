@@ -1,0 +1,182 @@
+"""Does the pool look like the source? A classifier two-sample test on hidden states (Lopez-Paz and Oquab, ICLR 2017).
+
+What a trust function learned on the source, and every guarantee from calibration rows of it, holds where the pool's
+rows come from the same distribution. A classifier is fitted to tell source from pool on one half of the rows; the other
+half says how well it does. If the two are one distribution, the held-out scores of both are exchangeable whatever was
+fitted, so that the rank test of them (Mann-Whitney, one-sided) keeps its level at any dimension and number of rows; its
+statistic, the AUC, says how far apart the two are. Ranks show more than the accuracy of the original test, which throws
+away how sure the classifier is.
+
+The classifier is ridge regression on standardised states, with a penalty that grows with their length, so that many
+dimensions and few rows do no harm. Whether the squared states are features too, for a shift of spread, is chosen on a
+part of the fitted half. It sees shifts of mean and of spread; one of correlations alone it does not see.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics import ALPHA, Estimate, auc, auc_value
+
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+Strength = Literal["untested", "none shown", "slight", "clear", "severe"]
+
+MAX_ROWS = 5000
+MIN_ROWS = 20
+CLEAR_AUC, SEVERE_AUC = 0.6, 0.8
+_PENALTY = 0.1
+_MAX_STEPS = 30
+_INNER_SHARE = 0.25
+_CLIP = 5.0
+_CONVERGED = 1e-8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """How well a classifier tells pool from source, on rows that it was not fitted on.
+
+    ``auc`` is 0.5 where it cannot and 1 where it always can, with the held-out rows as its n; ``p_value`` is one-sided,
+    for an AUC above 0.5. ``num_source`` and ``num_pool`` are the rows used, those held out and those fitted on.
+    """
+
+    auc: Estimate
+    p_value: float
+    num_source: int
+    num_pool: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether a difference is shown, at 5 %."""
+        return self.p_value < ALPHA
+
+    @property
+    def strength(self) -> Strength:
+        """The difference in a word: where one is shown, by AUC below 0.6, below 0.8 or above."""
+        if min(self.num_source, self.num_pool) < MIN_ROWS:
+            return "untested"
+        if not self.differs:
+            return "none shown"
+        return "slight" if self.auc.value < CLEAR_AUC else "clear" if self.auc.value < SEVERE_AUC else "severe"
+
+    def warning(self) -> str | None:
+        """A sentence for the report, or ``None`` where no difference is shown."""
+        if self.strength == "none shown":
+            return None
+        if self.strength == "untested":
+            return (
+                f"Whether the pool's hidden states differ from the source's is untested: {self.num_source:,} source "
+                f"and {self.num_pool:,} pool rows have finite states, {MIN_ROWS} of each are needed. Trust measured on "
+                "the source, and guarantees from its rows, hold only where they do not differ."
+            )
+        return (
+            f"The pool's hidden states differ from the source's ({self.strength}: a classifier tells them apart with "
+            f"AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}] on {self.auc.n:,} held-out rows): "
+            "trust measured on the source need not hold on the pool, and no guarantee from source rows does; calibrate "
+            "on labelled rows of the pool."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison as a JSON object."""
+        return {
+            "auc": self.auc.to_json(),
+            "p_value": self.p_value,
+            "num_source": self.num_source,
+            "num_pool": self.num_pool,
+            "differs": self.differs,
+            "strength": self.strength,
+            "warning": self.warning(),
+        }
+
+
+def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
+    """Compares the hidden states of source and pool rows; at most ``max_rows`` of each, drawn by ``seed``.
+
+    Rows that hold a NaN or an infinity are left out. With fewer than 20 rows left on a side nothing is tested (AUC NaN,
+    p 1). The rows of each side must be independent draws: repeated rows on both halves look like a difference.
+    """
+    rng = np.random.default_rng(seed)
+    source, pool = np.asarray(source_ND), np.asarray(pool_MD)
+    if source.ndim != 2 or pool.ndim != 2 or source.shape[1] != pool.shape[1]:
+        raise ValueError(f"states have shapes {source.shape} and {pool.shape}, not [N, D] and [M, D]")
+    sides = [_finite_rows(states, max_rows, rng) for states in (source, pool)]
+    num_source, num_pool = map(len, sides)
+    states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
+    if min(num_source, num_pool) < MIN_ROWS:
+        nothing = auc([], [])
+        return Shift(auc=nothing, p_value=1.0, num_source=num_source, num_pool=num_pool)
+    held_N = _stratified(is_pool_N, 0.5, rng)
+    scores_H = _scores(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
+    is_pool_H = is_pool_N[held_N]
+    return Shift(
+        auc=auc(scores_H, is_pool_H, seed=seed),
+        p_value=_rank_test(scores_H, is_pool_H),
+        num_source=num_source,
+        num_pool=num_pool,
+    )
+
+
+def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Floats:
+    """At most ``max_rows`` finite rows, in random order, float32 [N, D]."""
+    finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))
+    return states_ND[rng.permutation(finite)[:max_rows]].astype(np.float32)
+
+
+def _stratified(is_pool_N: Flags, share: float, rng: np.random.Generator) -> Flags:
+    """A random share of either side's rows, marked."""
+    marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
+    for side in (False, True):
+        rows = rng.permutation(np.flatnonzero(is_pool_N == side))
+        marked_N[rows[: max(1, round(share * len(rows)))]] = True
+    return marked_N
+
+
+def _scores(fit_FD: Floats, is_pool_F: Flags, held_HD: Floats, rng: np.random.Generator) -> Floats:
+    """How much each held-out row looks like the pool's, float32 [H]."""
+    inner_F = _stratified(is_pool_F, _INNER_SHARE, rng)
+    reached = []
+    for squares in (False, True):
+        fit, inner = _features(fit_FD[~inner_F], fit_FD[inner_F], squares)
+        reached.append(auc_value(inner @ _ridge(fit, is_pool_F[~inner_F]), is_pool_F[inner_F]))
+    fit, held = _features(fit_FD, held_HD, squares=reached[1] > reached[0])
+    return np.asarray(held @ _ridge(fit, is_pool_F))
+
+
+def _features(fit_FD: Floats, held_HD: Floats, squares: bool) -> tuple[Floats, Floats]:
+    """Both parts standardised by the fitted one and clipped, with their centred squares beside them if asked for."""
+    mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
+    scale_D = np.where(sd_D > 0, sd_D, 1)
+    fit, held = (np.clip((part - mean_D) / scale_D, -_CLIP, _CLIP) for part in (fit_FD, held_HD))
+    if squares:
+        centre_D = (fit**2).mean(axis=0)
+        fit, held = (np.concatenate([part, part**2 - centre_D], axis=1) for part in (fit, held))
+    return fit, held
+
+
+def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
+    """The weights [D] of ridge regression, by conjugate gradients: no matrix of D x D or F x F is made."""
+    penalty = _PENALTY * features_FD.shape[1]
+    residual_F = is_pool_F - is_pool_F.mean(dtype=np.float32)
+    gradient_D = features_FD.T @ residual_F
+    weights_D, direction_D = np.zeros_like(gradient_D), gradient_D
+    first = square = float(gradient_D @ gradient_D)
+    for _ in range(_MAX_STEPS):
+        if square <= _CONVERGED * first:  # at once where all states are alike
+            break
+        image_F = features_FD @ direction_D
+        length = square / float(image_F @ image_F + penalty * (direction_D @ direction_D))
+        weights_D = weights_D + length * direction_D
+        residual_F = residual_F - length * image_F
+        gradient_D = features_FD.T @ residual_F - penalty * weights_D
+        previous, square = square, float(gradient_D @ gradient_D)
+        direction_D = gradient_D + square / previous * direction_D
+    return weights_D
+
+
+def _rank_test(scores_H: Floats, is_pool_H: Flags) -> float:
+    from scipy.stats import mannwhitneyu
+
+    scores = scores_H.astype(np.float64)  # SciPy would give a float32 p-value, and small ones as 0
+    return float(mannwhitneyu(scores[is_pool_H], scores[~is_pool_H], alternative="greater").pvalue)

@@ -1,0 +1,87 @@
+"""The grade stage: which weak labels of a labelled split are right, by the domain's own rule, in parallel tasks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from curation import store, tables
+from curation.config import DomainConfig
+from curation.domains import get_domain
+from curation.domains.grading import Bools, grade_pairs
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.stages.passes import Progress
+
+PAIRS = 2_000
+"""Pairs of a weak and a gold label in one task."""
+
+
+def grade(
+    labels: TableRef,
+    gold: TableRef,
+    domain: DomainConfig,
+    uri: str,
+    *,
+    progress: Progress | None = None,
+) -> TableRef:
+    """The table of grades (schema ``tables.GRADES``) of the rows that are labelled without error and have a gold label.
+
+    A stage that was cut off grades anew: nothing here costs a model's pass.
+    """
+    total = store.count(labels, filter="error IS NULL")
+    task = ray.remote(_grade).options(num_cpus=1)
+    num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+    parts: list[tuple[Int64s, Bools]] = []
+    waiting: list[tuple[Int64s, Any]] = []
+    num_done = 0
+
+    def collect() -> None:
+        nonlocal num_done
+        ids, right = waiting.pop(0)
+        parts.append((ids, ray.get(right)))
+        num_done += len(ids)
+        if progress is not None:
+            progress(num_done, total)
+
+    for ids, weak, right in _pairs(labels, gold):
+        waiting.append((ids, task.remote(weak, right, domain)))
+        if len(waiting) > 2 * num_tasks:
+            collect()
+    while waiting:
+        collect()
+    ids_N = np.concatenate([ids for ids, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
+    correct_N = np.concatenate([right for _, right in parts]) if parts else np.zeros(0, dtype=np.bool_)
+    order_N = np.argsort(ids_N)
+    columns = [ids_N[order_N], correct_N[order_N], np.zeros(len(ids_N), dtype=np.bool_)]
+    return store.write(pa.table([pa.array(column) for column in columns], schema=tables.GRADES), uri)
+
+
+def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
+    """The grades with those corrected that a judge calls right (``verdicts``: schema ``tables.SIGNAL``, 1 is right)."""
+    table = store.read(grades)
+    accepted = store.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
+    correct_N = table["correct"].to_numpy()
+    judged_N = np.isin(table["row_id"].to_numpy(), accepted) & ~correct_N
+    columns = [table["row_id"].combine_chunks(), pa.array(correct_N | judged_N), pa.array(judged_N)]
+    return store.write(pa.table(columns, schema=tables.GRADES), uri)
+
+
+def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array, pa.Array]]:
+    """Row ids, weak and gold labels of rows that have both, at most ``PAIRS`` at a time."""
+    known = store.read(gold, columns=["row_id", "gold"], filter="gold IS NOT NULL").sort_by("row_id").combine_chunks()
+    known_M = known["row_id"].to_numpy()
+    scanner = store.open_table(labels).scanner(columns=["row_id", "label"], filter="error IS NULL", batch_size=PAIRS)
+    for batch in scanner.to_batches():
+        ids_N = batch.column("row_id").to_numpy()
+        place_N = np.searchsorted(known_M, ids_N)
+        hit_N = place_N < np.searchsorted(known_M, ids_N, side="right")
+        if hit_N.any():
+            right = known["gold"].take(pa.array(place_N[hit_N])).combine_chunks()
+            yield ids_N[hit_N], batch.column("label").filter(pa.array(hit_N)), right
+
+
+def _grade(weak: pa.Array, right: pa.Array, domain: DomainConfig) -> Bools:
+    return grade_pairs(weak, right, get_domain(domain))

@@ -1,0 +1,144 @@
+"""One pass of a model over a table of examples: chunks in, written fragments out, each row exactly once.
+
+Shared by the label stage and the signals. The actor of a pass is called with one chunk and emits one row, the
+fragment's name (DESIGN: the *only* output of its task).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import ray.data
+from pyroaring import BitMap64
+
+from curation import store
+from curation.config import ActorsConfig
+from curation.errors import CommitError, RowError
+from curation.refs import TableRef
+from curation.stages.ray_errors import cause
+
+T = TypeVar("T")
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
+
+    start: int
+    stop: int
+    take: bytes
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> "Chunk":
+        """The chunk that Ray Data hands to an actor, a batch of one."""
+        return cls(start=int(batch["start"][0]), stop=int(batch["stop"][0]), take=batch["take"][0])
+
+    @property
+    def offsets(self) -> Int64s:
+        """The offsets in the table of the rows to work on."""
+        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
+        offsets: Int64s = self.start + np.flatnonzero(bits)
+        return offsets
+
+
+def run_pass(
+    actor: type,
+    job: Any,
+    *,
+    name: str,
+    uri: str,
+    schema: pa.Schema,
+    examples: TableRef,
+    takes: Callable[[Int64s], Bools],
+    chunk_rows: int,
+    actors: ActorsConfig,
+    commit_seconds: float,
+    progress: Progress | None = None,
+) -> TableRef:
+    """Have ``actor(job)`` work on the examples for which ``takes(row ids)`` holds, less those committed; the table.
+
+    ``progress`` is told rows done and rows in all.
+
+    Raises:
+        RunFailedError: actors kept dying.
+        CommitError: the store refused, or rows in and rows out differ.
+    """
+    store.create(uri, schema)
+    done = store.committed_ids(uri)
+    total = 0
+    items: list[Any] = []
+    for chunk, num_wanted in _chunks(examples, chunk_rows, takes, done):
+        total += num_wanted
+        if chunk is not None:
+            items.append(asdict(chunk))
+
+    def committed(rows: int) -> None:
+        if progress is not None:
+            progress(len(done) + rows, total)
+
+    committed(0)
+    if items:
+        try:
+            store.commit_stream(_written(actor, job, items, actors), seconds=commit_seconds, on_commit=committed)
+        except ray.exceptions.RayError as error:
+            raise cause(error, name) from error
+    ref = store.latest(uri)
+    if (num_rows := len(store.committed_ids(uri))) != total:
+        raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out")
+    return ref
+
+
+def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
+    """The result and "", or None and what went wrong; a domain is users' code, so anything may come out of it."""
+    try:
+        return function(*arguments), ""
+    except RowError as error:
+        return None, str(error)
+    except (Exception, SystemExit) as error:
+        return None, f"domain_failed: {type(error).__name__}: {error}"
+
+
+def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig) -> ray.data.Dataset:
+    """The lazily written chunks: one block an item, so that a task has one chunk and one output."""
+    return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
+        actor,
+        fn_constructor_args=(job,),
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(
+            min_size=actors.min,
+            max_size=actors.max,
+            initial_size=actors.min,
+            max_tasks_in_flight_per_actor=2,
+        ),
+        num_cpus=actors.num_cpus,
+        num_gpus=actors.num_gpus or None,
+        max_restarts=actors.max_restarts,
+        max_task_retries=actors.max_task_retries,
+    )
+
+
+def _chunks(
+    examples: TableRef, chunk_rows: int, takes: Callable[[Int64s], Bools], done: BitMap64
+) -> Iterator[tuple[Chunk | None, int]]:
+    """Per chunk of the table: what is left to do (None: nothing) and how many of its rows are taken."""
+    start = 0
+    scanner = store.open_table(examples).scanner(
+        columns=["row_id"], batch_size=chunk_rows, scan_in_order=True, strict_batch_size=True
+    )
+    for batch in scanner.to_batches():
+        ids_N = batch.column("row_id").to_numpy()
+        wanted_N = takes(ids_N)
+        open_ids = BitMap64(ids_N[wanted_N].astype(np.uint64)) - done
+        stop = start + len(ids_N)
+        if open_ids:
+            take_N = wanted_N & np.isin(ids_N, np.fromiter(open_ids, dtype=np.int64, count=len(open_ids)))
+            yield Chunk(start=start, stop=stop, take=np.packbits(take_N).tobytes()), int(wanted_N.sum())
+        else:
+            yield None, int(wanted_N.sum())
+        start = stop

@@ -1,0 +1,100 @@
+"""The signal stage: one more number a row, from a further pass over rows that have a weak label, each exactly once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curation import store, tables
+from curation.config import DecodingConfig, DomainConfig, RewardConfig, TeacherConfig
+from curation.domains import get_domain
+from curation.hashing import Int64s
+from curation.refs import ModelRef, TableRef
+from curation.signals import Weak, get_signal
+from curation.signals.measure import measure
+from curation.signals.reward import RewardModel
+from curation.stages.passes import Chunk, Progress, run_pass
+from curation.teachers import load_teacher
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalJob:
+    """All that an actor needs to know; pickled to every actor."""
+
+    signal: str
+    examples: TableRef
+    labels: TableRef
+    """Of these examples, those labelled without error at most."""
+    uri: str
+    domain: DomainConfig
+    teacher: TeacherConfig
+    model: ModelRef | None
+    decoding: DecodingConfig
+    """That of the labelling pass (of the judge: its own)."""
+    seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the signal's class is constructed with."""
+    reward: RewardConfig | None = None
+    """A reward model with a head of its own, which is no teacher."""
+    gold: TableRef | None = None
+    """Gold labels of the examples, for a judge."""
+
+
+class SignalActor:
+    """Holds one model; called with one chunk at a time."""
+
+    def __init__(self, job: SignalJob) -> None:
+        self._job = job
+        self._domain = get_domain(job.domain)
+        self._labels = store.Lookup(job.labels)
+        self._gold = None if job.gold is None else store.Lookup(job.gold)
+        self._reward: RewardModel | None = None
+        if job.reward is not None and job.reward.kind != "verifier":
+            assert job.model is not None, "a reward model has weights"
+            device = "cuda" if job.teacher.actors.num_gpus else "cpu"
+            self._reward = RewardModel(job.model, trust_remote_code=job.reward.trust_remote_code, device=device)
+        else:
+            self._signal = get_signal(job.signal, **job.options)
+            self._teacher = load_teacher(job.teacher, job.model)
+
+    def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
+        """Measure a chunk (columns of ``Chunk``, one row) and write its fragment; a row of ``store.WRITTEN``."""
+        examples = store.open_table(self._job.examples).take(Chunk.of(batch).offsets).to_pylist()
+        ids_N = np.array([example["row_id"] for example in examples], dtype=np.int64)
+        weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
+        if self._gold is not None:
+            golds = self._gold.take(ids_N, ["gold"])["gold"].to_pylist()
+            examples = [example | {"gold": gold} for example, gold in zip(examples, golds, strict=True)]
+        rows = [(example["row_id"], example, Weak(**given)) for example, given in zip(examples, weak, strict=True)]
+        job = self._job
+        if self._reward is not None:
+            values = self._reward.measure(self._domain, rows)
+        else:
+            values = measure(self._signal, self._domain, self._teacher, rows, job.decoding, seed=job.seed)
+        columns = [pa.array(list(values)), pa.array(list(values.values()), pa.float32()), pa.nulls(len(values))]
+        table = pa.table(dict(zip(tables.SIGNAL.names, columns, strict=True))).cast(tables.SIGNAL)
+        return store.write_fragment(table, job.uri, tables.SIGNAL)
+
+
+def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Progress | None = None) -> TableRef:
+    """Measure the rows that are not measured yet and commit them as they come; the table (schema ``tables.SIGNAL``).
+
+    Raises:
+        RunFailedError: actors kept dying.
+        CommitError: the store refused, or rows in and rows out differ.
+    """
+    return run_pass(
+        SignalActor,
+        job,
+        name=f"the signal {job.signal}",
+        uri=job.uri,
+        schema=tables.SIGNAL,
+        examples=job.examples,
+        takes=lambda ids_N: np.isin(ids_N, row_ids_N),
+        chunk_rows=job.teacher.chunk_rows,
+        actors=job.teacher.actors,
+        commit_seconds=commit_seconds,
+        progress=progress,
+    )

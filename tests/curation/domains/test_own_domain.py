@@ -1,0 +1,99 @@
+"""The code of ``docs/own_domain.md``, taken out of the page and run."""
+
+import inspect
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+
+from curation.config import DomainConfig
+from curation.domains import ENTRY_POINTS, Domain, get_domain
+from curation.errors import ConfigError, RowError
+
+PAGE = Path(__file__).parents[3] / "docs" / "own_domain.md"
+BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+CONFIG = yaml.safe_load(BLOCKS["yaml"])["domain"]
+ROWS = [
+    {"text": "The soup was warm and good.", "label": "positive"},
+    {"text": " A long wait, and the tea was cold.\n", "label": "negative"},
+]
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on the path with the page's module, under the name that the page's configuration gives it."""
+    name = CONFIG["name"].partition(":")[0]
+    (tmp_path / f"{name}.py").write_text(BLOCKS["python"])
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def domain(own_module: Path) -> Domain:
+    return get_domain(DomainConfig.model_validate(CONFIG))
+
+
+def test_the_own_domain_of_the_page_is_forty_lines():
+    assert sum(bool(line.strip()) for line in BLOCKS["python"].splitlines()) <= 40
+
+
+def test_the_own_domain_has_every_member_of_a_domain_with_its_parameters(domain: Domain):
+    methods = [name for name, value in vars(Domain).items() if inspect.isfunction(value) and name[0] != "_"]
+    assert len(methods) >= 9 and set(Domain.__annotations__) == {"name", "forms", "columns"}
+    assert all(hasattr(domain, name) for name in Domain.__annotations__)
+    for name in methods:
+        wanted = [(p.name, p.kind) for p in inspect.signature(getattr(Domain, name)).parameters.values()]
+        given = [(p.name, p.kind) for p in inspect.signature(getattr(type(domain), name)).parameters.values()]
+        assert given == wanted, name
+
+
+def test_the_own_domain_reads_renders_and_grades_rows(domain: Domain):
+    for raw in ROWS:
+        seen, gold = domain.read(raw), domain.gold(raw)
+        assert pa.Table.from_pylist([seen], schema=domain.columns).to_pylist() == [seen]
+        assert domain.prompt(seen) == f"Text: {raw['text'].strip()}\nLabel:"
+        assert domain.options(seen) == (" negative", " positive")
+        labels = [domain.parse(option, seen) for option in domain.options(seen)]
+        assert labels == CONFIG["labels"] and [domain.answer(label, seen) for label in labels] == [
+            *domain.options(seen)
+        ]
+        assert [label for label in labels if domain.is_correct(label, gold)] == [raw["label"]]
+        assert domain.read({"text": raw["text"]}) == seen and domain.gold({"text": raw["text"]}) is None
+        assert domain.difficulty(seen) is None
+        assert set(domain.prompt(seen) + domain.answer(gold, seen)) <= set(domain.vocabulary().words)
+    shot = domain.read(ROWS[1]) | {"gold": "negative"}
+    asked = domain.read(ROWS[0])
+    assert domain.prompt(asked, shots=[shot]) == f"{domain.prompt(shot)} negative\n\n{domain.prompt(asked)}"
+
+
+def test_the_own_domain_refuses_bad_rows_and_reads_nothing_into_nonsense(domain: Domain):
+    for text in (None, ""):
+        with pytest.raises(RowError, match="null_field"):
+            domain.read({"text": text})
+    with pytest.raises(RowError, match="bad_label"):
+        domain.gold({"text": "x", "label": "neutral"})
+    for completion in ("", "neutral", "negative or positive"):
+        assert domain.parse(completion, domain.read(ROWS[0])) is None
+    assert not domain.is_correct(None, "negative")
+
+
+def test_an_own_domain_without_its_options_is_refused(own_module: Path):
+    with pytest.raises(ConfigError, match="labels"):
+        get_domain(DomainConfig(name=CONFIG["name"]))
+
+
+def test_an_own_domain_is_found_by_its_entry_point(own_module: Path):
+    points = tomllib.loads(BLOCKS["toml"])["project"]["entry-points"]
+    (name,) = points[ENTRY_POINTS]
+    info = own_module / "own_texts-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-texts\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{name} = {points[ENTRY_POINTS][name]}\n")
+    found = get_domain(DomainConfig.model_validate(CONFIG | {"name": name}))
+    assert f"{type(found).__module__}:{type(found).__name__}" == CONFIG["name"]
+    assert f"domain: {{name: {name}," in PAGE.read_text()
