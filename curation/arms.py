@@ -24,7 +24,7 @@ class Arm:
 
     words: str
     trust: str
-    """A name of ``curation.trust.TRUST_FUNCTIONS``."""
+    """A name that ``curation.trust.get_trust`` knows."""
     signal: str | None = None
     """A name of ``curation.signals.SIGNALS``: the column that another pass adds to the pool's labels for this arm."""
     rule: Rule = "top"

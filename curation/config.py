@@ -408,11 +408,16 @@ class SelectionConfig(Section):
     difficulty_bins: PositiveInt = 10
     """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""
 
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The arms and the budget's reference: whose trust functions and signals are needed."""
+        return (*self.arms, self.budget.reference)
+
     @model_validator(mode="after")
     def _arms(self) -> Self:
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
-        for name in (*self.arms, self.budget.reference):
+        for name in self.used:
             if name not in ARMS:
                 near = difflib.get_close_matches(name, ARMS, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARMS)}"
@@ -573,7 +578,7 @@ class RunConfig(Section):
         return self
 
     def _signals_can_be_made(self) -> None:
-        asked = signals_of(self.selection.arms)
+        asked = signals_of(self.selection.used)
         if "icl_mean_logprob" in asked and self.splits.shots is None:
             raise ValueError(
                 "the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)"

@@ -65,7 +65,7 @@ def generation_stages(config: RunConfig, index: int) -> list[str]:
     splits = labelled_splits(config)
     stages = [f"label-{split}" for split in splits]
     stages += made("judge", config.judge.model if config.judge else None) + grading("source", "source") + ["trust"]
-    stages += [f"trust-{name}" for name in arms.fitted_of(config.selection.arms) if name != arms.REFERENCE_ARM]
+    stages += [f"trust-{name}" for name in arms.fitted_of(config.selection.used) if name != arms.REFERENCE_ARM]
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):
             stages += grading(split, split)
@@ -97,7 +97,7 @@ def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:
     """The signals that are made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
     selection = config.selection
     if split == "pool":
-        return arms.signals_of((*selection.arms, selection.budget.reference))
+        return arms.signals_of(selection.used)
     reads_reference = split == "calibration" or (split == "source" and selection.budget.fit_purity)
     return arms.signals_of((selection.budget.reference,)) if reads_reference else ()
 

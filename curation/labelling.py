@@ -10,6 +10,7 @@ from typing import Any
 
 from curation import arms, models, progress, store
 from curation.config import DecodingConfig, TeacherConfig, TrainSection
+from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.learning import base_model, teacher_model
 from curation.refs import ModelRef, TableRef, TrustRef
@@ -218,6 +219,11 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
                 progress=run.progress(stage, shown),
             )
         num_rows, num_read = store.count(ref), store.count(ref, filter="value IS NOT NULL")
+        if num_rows and not num_read:
+            raise RunFailedError(
+                f"none of {num_rows:,} rows gave a value that can be read, so no arm can rank by it; "
+                "look at the model and its answers, or drop the arm"
+            )
         return Done(outputs={"signal": ref.to_json(), "num_unread": num_rows - num_read}, rows=num_rows)
 
     return TableRef.from_json(run.stage(stage, inputs, work)["signal"])
@@ -226,7 +232,7 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
 def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) -> dict[str, TrustRef]:
     """The trust functions that the arms need, fitted on the source split, by name; the neural one always."""
     config = run.config
-    names = dict.fromkeys((arms.REFERENCE_ARM, *arms.fitted_of(config.selection.arms)))
+    names = dict.fromkeys((arms.REFERENCE_ARM, *arms.fitted_of(config.selection.used)))
     fitted: dict[str, TrustRef] = {}
     for name in names:
         inputs = {

@@ -1,5 +1,6 @@
 """Causal language models: resolve, create from scratch, load; whatever names weights is a ``ModelRef``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,12 +95,30 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(ref.base, revision=_hub_revision(ref), padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(ref.base, revision=hub_revision(ref), padding_side="left")
     except (OSError, ValueError) as error:
         raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
+    """Each prompt as one user turn of the tokenizer's chat template, up to where the answer begins.
+
+    The template writes the special tokens; tokenise the text without adding any.
+
+    Raises:
+        ModelError: the tokenizer has no chat template.
+    """
+    if not tokenizer.chat_template:
+        raise ModelError(
+            f"chat_template: true needs a tokenizer with a chat template; that of model {tokenizer.name_or_path!r} has "
+            "none; set chat_template: false, or give an instruction-tuned model"
+        )
+    turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    texts: Any = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True) if turns else []
+    return list(texts)
 
 
 def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", merge: bool = True) -> "PreTrainedModel":
@@ -115,7 +134,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            ref.base, revision=_hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"
+            ref.base, revision=hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
         if ref.adapter is not None:
             from peft import PeftModel
@@ -133,9 +152,10 @@ def state_size(ref: ModelRef) -> int:
     """The width of a model's hidden states, from its configuration alone."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(ref.base, revision=_hub_revision(ref))
+    config = AutoConfig.from_pretrained(ref.base, revision=hub_revision(ref))
     return int(config.get_text_config().hidden_size)
 
 
-def _hub_revision(ref: ModelRef) -> str | None:
+def hub_revision(ref: ModelRef) -> str | None:
+    """The commit to load of a hub id; None for a local directory, whose revision is a digest of our own."""
     return None if Path(ref.base).exists() else ref.revision

@@ -32,7 +32,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, ModelError, SourceError
-from curation.models import load_model, load_tokenizer, resolve
+from curation.models import as_user_turns, load_model, load_tokenizer, resolve
 from curation.refs import ModelRef, fingerprint
 
 if TYPE_CHECKING:
@@ -92,20 +92,26 @@ class SftResult:
     record: TrainingRecord
 
 
-def tokenize(tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int) -> Tokenized:
+def tokenize(
+    tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int, *, chat_template: bool = False
+) -> Tokenized:
     """Token ids of each pair that has at most ``max_length`` of them; others are counted.
 
     Special tokens that the tokenizer puts before a text belong to the prompt; those it puts after one are left out.
+    With ``chat_template`` a prompt is one user turn (``models.as_user_turns``).
 
     Raises:
-        ModelError: a tokenizer without an end token.
+        ModelError: a tokenizer without an end token, or without the chat template that is asked for.
     """
     end = tokenizer.eos_token_id
     if end is None:
         raise ModelError(f"tokenizer {tokenizer.name_or_path!r} has no end token; set eos_token in its configuration")
     if not pairs:
         return Tokenized(rows=[], num_dropped=0)
-    prompts = tokenizer([pair.prompt for pair in pairs])["input_ids"]
+    texts = [pair.prompt for pair in pairs]
+    if chat_template:
+        texts = as_user_turns(tokenizer, texts)
+    prompts = tokenizer(texts, add_special_tokens=not chat_template)["input_ids"]
     completions = tokenizer([pair.completion for pair in pairs], add_special_tokens=False)["input_ids"]
     rows: list[Row] = []
     for prompt, completion in zip(prompts, completions, strict=True):
@@ -196,7 +202,7 @@ def fine_tune(
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    data = tokenize(tokenizer, pairs, config.max_length)
+    data = tokenize(tokenizer, pairs, config.max_length, chat_template=config.chat_template)
     if data.num_dropped:
         log.warning("%s: %d of %d rows exceed %d tokens", output.name, data.num_dropped, len(pairs), config.max_length)
     if not data.rows:

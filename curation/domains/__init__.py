@@ -5,17 +5,18 @@ an entry point of the group ``curation.domains``.
 """
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from curation.config import DomainConfig
-from curation.errors import ConfigError
+from curation.errors import ConfigError, RowError
 
 Example = Mapping[str, Any]
+T = TypeVar("T")
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",
@@ -104,6 +105,16 @@ def get_domain(config: DomainConfig) -> Domain:
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
+
+
+def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
+    """The result and "", or None and what went wrong; a domain is users' code, so anything may come out of it."""
+    try:
+        return function(*arguments), ""
+    except RowError as error:
+        return None, str(error)
+    except (Exception, SystemExit) as error:
+        return None, f"domain_failed: {type(error).__name__}: {error}"
 
 
 def _class_of(name: str) -> Any:

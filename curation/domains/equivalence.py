@@ -106,26 +106,29 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
         return _same_item(golds[0], labels[0], atom)
     if all(any(_same_item(one, other, atom) for other in labels) for one in golds):
         return all(any(_same_item(one, other, atom) for one in golds) for other in labels)
-    return min(len(golds), len(labels)) == 1 and atom(gold, label)  # such as x \in \{1, 2\}
+    single = golds if len(golds) == 1 else labels if len(labels) == 1 else []
+    return any(Number.read(item) is None for item in single) and atom(gold, label)  # such as x \in \{1, 2\}
 
 
 def _same_item(gold: str, label: str, atom: Atom) -> bool:
-    if _squeezed(gold) == _squeezed(label):
+    if re.sub(r"\s", "", gold) == re.sub(r"\s", "", label):
         return True
     if gold.endswith("%") or label.endswith("%"):
         return _same_shares(gold, label, atom)
+    bases = bool(_BASED.fullmatch(gold)) + bool(_BASED.fullmatch(label))
+    if bases:
+        return bases == 1 and _same_item(gold.partition("_")[0], label.partition("_")[0], atom)
     one, other = Number.read(gold), Number.read(label)
-    if one is not None and other is not None:
+    left, right = _Bracketed.read(gold), _Bracketed.read(label)
+    if one and other:
         return one.near(other)
-    left, right = _bracketed(gold), _bracketed(label)
-    if left is None or right is None:
-        bases = _BASED.fullmatch(gold), _BASED.fullmatch(label)
-        return not all(bases) and atom(gold, label)  # math-verify reads no base, so that one of them may lack it
-    return (
-        left.brackets == right.brackets
-        and len(left.parts) == len(right.parts)
-        and all(_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
-    )
+    if left and right:
+        return (
+            left.brackets == right.brackets
+            and len(left.parts) == len(right.parts)
+            and all(_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
+        )
+    return not ((one or left) and (other or right)) and atom(gold, label)
 
 
 def _same_shares(gold: str, label: str, atom: Atom) -> bool:
@@ -183,21 +186,26 @@ class _Bracketed(NamedTuple):
     brackets: str
     parts: list[str]
 
+    @classmethod
+    def read(cls, text: str) -> "_Bracketed | None":
+        inner = text[1:-1]
+        if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or _closes(inner):
+            return None
+        parts = _split(inner)
+        return cls(text[0] + text[-1], parts) if len(parts) > 1 else None
 
-def _bracketed(text: str) -> _Bracketed | None:
-    if text[:1] not in ("(", "[") or text[-1:] not in (")", "]"):
-        return None
-    inner = text[1:-1]
-    if any(depth < 0 for _, depth in _depths(inner)):  # such as (1, 2) \cup (3, 4)
-        return None
-    parts = _split(inner)
-    return _Bracketed(text[0] + text[-1], parts) if len(parts) > 1 else None
+
+def _closes(text: str) -> bool:
+    r"""Whether a bracket closes in ``text`` that opens before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
+    return any(depth < 0 for _, depth in _depths(text))
 
 
 def _items(text: str) -> list[str]:
     r"""The items of a list or a set, two for an item with a ``\pm``; one for all else."""
-    if text.startswith(r"\{") and text.endswith(r"\}") and all(depth >= 0 for _, depth in _depths(text[2:-2])):
+    if text.startswith(r"\{") and text.endswith(r"\}") and not _closes(text[2:-2]):
         text = text[2:-2]
+    if _TUPLES.fullmatch(text):
+        text = re.sub(r"\) *\(", "),(", text)
     items = []
     for item in _split(text):
         both = item.count(r"\pm") + item.count(r"\mp") == 1
@@ -242,87 +250,84 @@ def canonical(text: str) -> str:
         Exploded: brackets too deep.
     """
     text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
-    text = _THOUSANDS.sub("", text)
-    depths = _depths(text)
+    if r"\begin" not in text:
+        text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
+    depths = _depths(_THOUSANDS.sub("", text))
     if any(abs(depth) > MAX_DEPTH for _, depth in depths):
         raise Exploded
-    text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(" .,;:")
-    text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text) if _TRIGONOMETRY.search(text) else text
+    text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(_ENDS)
+    while text.startswith("{") and text.endswith("}") and not _closes(text[1:-1]):
+        text = text[1:-1].strip(_ENDS)
+    if _TRIGONOMETRY.search(text):
+        text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text)
     text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
-    text = _UNIT.sub(r"\1", text).strip(" .,;:")
+    text = _SYMBOLS.sub(r"\1", _UNIT.sub(r"\1", text)).strip(_ENDS)
     if _GROUPED.fullmatch(text):
-        text = text.replace(",", "").replace(" ", "")
-    text = re.sub(r"^(?:\\text\{ *)?\( *([A-Z]) *\)(?: *\})?$", r"\1", text)
-    return text.strip(" =")
+        text = re.sub("[, ]", "", text)
+    return re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset"))
 
 
 def _rebuilt(tokens: list[str]) -> str:
     """The text of ``tokens``, read from the right, so that a command meets its arguments complete."""
-    right: list[str] = []
-    """What follows, the nearest last; a group in braces is one entry."""
+    right: list[str] = []  # what follows, the nearest last; a group in braces is one entry
 
-    def argument(*, digits: bool = False) -> str:
+    def skip() -> None:
         while right and right[-1].isspace():
             right.pop()
+
+    def argument(*, digits: bool = False) -> str:
+        skip()
         if not right or right[-1] == "}":
             return ""
         taken = right.pop()
-        if taken == "-" and digits and right and right[-1].isdigit():
+        while digits and (taken[-1].isdigit() or taken == "-") and right and right[-1].isdigit():
             taken += right.pop()
-        while digits and taken[-1].isdigit() and right and right[-1].isdigit():
-            taken += right.pop()
-        return taken[1:-1] if taken[0] == "{" else taken
+        return taken[1:-1].strip() if taken.startswith("{") else taken
 
     for token in reversed(tokens):
-        token = _SPELLING.get(token, token)
+        entry = token = _SPELLING.get(token, token)
         if token == "{":
             inner = []
-            while right and (entry := right.pop()) != "}":
-                inner.append(entry)
-            group = "".join(inner)
-            right.append(group.replace(",", "") if group == "," else f"{{{group}}}")
-        elif token == r"\frac":
-            top, over = argument(), argument()
-            right.append(rf"\frac{{{top}}}{{{over}}}")
-        elif token == r"\sqrt":
-            index = ""
-            if right and right[-1] == "[":
-                while right and not index.endswith("]"):
-                    index += right.pop()
-            right.append(rf"\sqrt{index}{{{argument()}}}")
+            while right and (part := right.pop()) != "}":
+                inner.append(part)
+            entry = f"{{{''.join(inner)}}}" if inner != [","] else ""
+        elif token in _ARITY:
+            skip()
+            while token == r"\sqrt" and right and "[" in (right[-1], entry[5:6]) and entry[-1] != "]":
+                entry += right.pop()
+            entry += "".join(f"{{{argument()}}}" for _ in range(_ARITY[token]))
         elif token in ("^", "_"):
             raised = argument(digits=True)
-            right.append("°" if raised.strip() == r"\circ" else f"{token}{{{raised}}}")
-        elif token in _TEXT:
-            right.append(_text(argument()))
+            entry = "°" if raised == r"\circ" else f"{token}{{{raised}}}"
+        elif token in _FONTS:
+            words = argument()
+            entry = words if _FONTS[token] and len(words) == 1 else rf"\text{{{words}}}"
         elif token == r"\phantom":
-            argument()
+            entry = argument() and ""
         elif token == r"\log" and not (right and right[-1].startswith("_")):
-            right.append(r"\ln")
-        elif token:
-            right.append(token)
+            entry = r"\ln"
+        if entry:
+            right.append(entry)
     return "".join(entry for entry in reversed(right) if entry != "}")
-
-
-def _text(words: str) -> str:
-    r"""Words as LaTeX: those of one letter as symbols, the others in ``\text{}``."""
-    return rf"\text{{{words}}}" if re.search(r"[^\W\d_]{2}", words) else words
-
-
-def _squeezed(text: str) -> str:
-    return re.sub(r"\s", "", text)
 
 
 def _letters(text: str) -> str:
     return re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold()
 
 
+_ENDS = " .,;:="
 _TOKEN = re.compile(r"\\(?:left|right)\s*\.|\\[a-zA-Z]+|\\.|.", re.DOTALL)
-_TEXT = [r"\text", r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mbox", r"\mathrm", r"\mathbf", r"\mathit"]
+_ARITY = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\mathbb": 1, r"\overline": 1}
+_FONTS = {
+    **dict.fromkeys([r"\text", r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mbox"], False),
+    **dict.fromkeys([r"\mathrm", r"\mathbf", r"\mathit"], True),
+}
+"""Commands that set words; whether a single letter is a symbol in them, and no unit."""
 _SPELLINGS = {
-    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \! \( \) \[ \] $ \$ € £ “ ” \big \Big \bigl \bigr",
+    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx \! \( \) \[ \] $ \$ € £ “ ” \big \Big",
     " ": r"\, \; \: \> ~ \quad \qquad",
     r"\frac": r"\dfrac \tfrac \cfrac",
+    r"\binom": r"\dbinom \tbinom",
     r"\leq": r"\le \leqslant ≤",
     r"\geq": r"\ge \geqslant ≥",
     r"\neq": r"\ne ≠",
@@ -348,19 +353,21 @@ _SPELLINGS = {
 }
 _SPELLING = {r"\ ": " ", **{old: new for new, olds in _SPELLINGS.items() for old in olds.split()}}
 _MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
-"""Commands whose backslash was taken for an escape, as seven rows of Omni-MATH have them."""
-_MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\])rac(?=\{)")
+"""Commands whose backslash was taken for an escape, as twelve rows of Omni-MATH have them."""
+_MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\\x0c])rac(?=\{)")
 _THOUSANDS = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})")
 _GROUPED = re.compile(r"-?\d{1,3}(?:[, ]\d{3})+(?:\.\d+)?%?")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _PERCENT = re.compile(r"\\text\{ ?percent ?\}|\bpercent\b")
 _AND = re.compile(r"\\text\{[ ,]*(?:and|or|AND|OR) ?\}|\b(?:and|or|AND|OR)\b")
+_SYMBOLS = re.compile(r"\\text\{((?:[^\W\d_]?[^{}\w]|\d)*[^\W\d_]?)\}")
 _NO_UNIT = r"(?:\d|=|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm])\b)"
 _UNIT = re.compile(
-    rf"^(.*[\d)}}]) ?(?:\\text\{{(?![^{{}}]*{_NO_UNIT})[^{{}}]*\}}|(?:(?:square|sq\.?|cubic|cu\.?) )?(?:degrees?|dollars?"
-    r"|cents?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg|met(?:er|re)s?|minutes?|hours?|seconds?|days?|weeks?"
-    r"|months?|years?|units?))(?:\^\{[23]\})?$"
+    rf"^(.*[\d)}}]) ?(?:\\text\{{(?![^{{}}]*{_NO_UNIT})[^{{}}]*\}}|(?:(?:square|sq\.?|cubic|cu\.?) )?(?:degrees?"
+    r"|dollars?|cents?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg|met(?:er|re)s?|minutes?|hours?|seconds?"
+    r"|days?|weeks?|months?|years?|units?))(?:\^\{[23]\})?$"
 )
+_TUPLES = re.compile(r"(?:\([^()]*,[^()]*\) *)+")
 _BASED = re.compile(r"-?[\dA-F.]+_\{\d+\}")
 _WORDS = re.compile(r"\\text\{|\\gcd|(?<![a-zA-Z\\])(?<!\\begin\{)(?<!\\end\{)[a-zA-Z]{4,}")
 

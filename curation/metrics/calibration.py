@@ -77,10 +77,9 @@ def ece(
     n = len(trust)
     if n == 0:
         return undefined(0)
-    inner_E = _inner_edges(trust, bins, equal)
-    cells = _cells(trust, correct, inner_E)
+    cells = _cells(trust, correct, _inner_edges(trust, bins, equal))
     gap_B = cells.gap_sums(cells.counts_C) / n
-    calibrated_B = np.sqrt(np.bincount(_bin_of(trust, inner_E), trust * (1 - trust), minlength=bins)) / n
+    calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
     noise_RB = resample(cells.counts_C, cells.gap_sums, seed) / n - gap_B
     noise_RB = np.where(clear_B, noise_RB, np.random.default_rng([seed, 1]).normal(0, calibrated_B, noise_RB.shape))
@@ -183,18 +182,20 @@ class _Cells(NamedTuple):
     """Cells of one class and nearly one trust, nested in the bins: rows, mean trust, class (0 or 1), each [C].
 
     A cell spans 1/256 of a bin, so that what its rows differ by adds nothing to a sum's variance that could be seen.
+    Only cells and bins that have rows are held; ``starts_B`` is the first cell of each bin.
     """
 
     counts_C: Counts
     mean_trust_C: Floats
     right_C: Floats
+    starts_B: Counts
 
     def by_bin(self, values: npt.NDArray[Any]) -> Floats:
-        """Sums of values [..., C] over each bin, [..., bins]."""
-        return np.asarray(values.reshape(*values.shape[:-1], -1, 2 * _CELLS_PER_BIN).sum(axis=-1))
+        """Sums of values [..., C] over each bin, [..., B]."""
+        return np.asarray(np.add.reduceat(values, self.starts_B, axis=-1))
 
     def gap_sums(self, counts: Counts) -> Floats:
-        """The sum of right less trust over the rows of each bin, [..., bins]."""
+        """The sum of right less trust over the rows of each bin, [..., B]."""
         return self.by_bin(counts * (self.right_C - self.mean_trust_C))
 
     def brier(self, counts: Counts) -> Floats:
@@ -213,12 +214,13 @@ class _Cells(NamedTuple):
 
 
 def _cells(trust_N: Floats, correct_N: Flags, inner_E: Floats) -> _Cells:
-    bin_N, num_bins = _bin_of(trust_N, inner_E), len(inner_E) + 1
+    bin_N = _bin_of(trust_N, inner_E)
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
     part_N = np.clip((trust_N - edges[bin_N]) / width_N * _CELLS_PER_BIN, 0, _CELLS_PER_BIN - 1).astype(np.int64)
     cell_N = (bin_N * _CELLS_PER_BIN + part_N) * 2 + correct_N
-    num_cells = num_bins * _CELLS_PER_BIN * 2
-    counts_C = np.bincount(cell_N, minlength=num_cells)
-    mean_trust_C = np.bincount(cell_N, trust_N, minlength=num_cells) / np.maximum(counts_C, 1)
-    return _Cells(counts_C, mean_trust_C, np.tile([0.0, 1.0], num_cells // 2))
+    rows = np.bincount(cell_N)
+    cell_C = np.flatnonzero(rows)
+    counts_C, sums_C = rows[cell_C], np.bincount(cell_N, trust_N)[cell_C]
+    starts_B = np.flatnonzero(np.diff(cell_C // (2 * _CELLS_PER_BIN), prepend=-1))
+    return _Cells(counts_C, sums_C / counts_C, (cell_C % 2).astype(np.float64), starts_B)

@@ -131,7 +131,8 @@ def verdict(
 
     - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
     - near-lossless: the lower bound of the paired difference lies above -``margin``. Half of what ground truth gains
-      over ``base`` is the most that it may be, or else a student that learned nothing could be near-lossless;
+      over ``base`` is the most that it may be, or else a student that learned nothing could be near-lossless. An arm
+      that loses the margin passes in 2.5 to 3.2 % from 20 rows on, whatever the share of discordant rows;
     - below ground truth: the arm is worse, by the exact test at ``ALPHA`` / 2;
     - inconclusive: none of these is shown; the test set is too small.
     """

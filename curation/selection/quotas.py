@@ -47,12 +47,14 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
         open_S = (room > 0) & (weights > 0)
         share = np.where(open_S, weights, 0.0) if open_S.any() else room.astype(np.float64)
         wanted = left * share / share.sum()
-        dealt = np.minimum(np.floor(wanted).astype(np.int64), room)
-        if not dealt.any():  # less than one place each: one to the largest remainders
-            best = np.lexsort((np.arange(len(sizes)), -np.where(room > 0, wanted, -1.0)))
-            best = best[(room > 0)[best] & (share[best] > 0)][:left]
-            dealt[best] = 1
-        quotas += dealt
+        full_S = (room > 0) & (wanted >= room)
+        if full_S.any():  # what they cannot take is dealt to the others in the next round
+            quotas[full_S] = sizes[full_S]
+            continue
+        whole = np.floor(wanted).astype(np.int64)
+        largest = np.argsort(whole - wanted, kind="stable")[: left - int(whole.sum())]
+        whole[largest] += 1
+        return quotas + whole
     return quotas
 
 
@@ -63,7 +65,7 @@ class Quotas:
     quotas_S: tuple[int, ...]
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """The strata's top rows, easiest stratum first.
+        """The strata's top rows, in one order over all of them.
 
         Raises:
             BudgetError: quotas that do not add up to the budget, or a stratum with fewer rows than its quota.
@@ -77,4 +79,6 @@ class Quotas:
                 of_N = candidates.stratum_N == stratum
                 part = Candidates(row_ids_N=candidates.row_ids_N[of_N], raw_score_N=candidates.raw_score_N[of_N])
                 parts.append(TopN().cut(part, quota, seed).row_ids_n)
-        return Cut(row_ids_n=np.concatenate(parts), threshold=None)
+        chosen_N = np.isin(candidates.row_ids_N, np.concatenate(parts))
+        chosen = Candidates(row_ids_N=candidates.row_ids_N[chosen_N], raw_score_N=candidates.raw_score_N[chosen_N])
+        return TopN().cut(chosen, budget, seed)

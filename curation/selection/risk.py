@@ -215,7 +215,7 @@ def _fixed_sequence(problem: _Problem) -> _Found:
         threshold_G = np.where(place_G <= last, problem.selectable_N[np.minimum(place_G, last)], np.inf)
         candidates = _Candidates(threshold_G, kept_G, rows.wrong_M[kept_G])
     bound_G = exact_upper(candidates.kept_G, candidates.wrong_G, problem.delta)
-    start = int(np.searchsorted(share_G[:-1], start_share(num_rows, problem.alpha, problem.delta)))
+    start = int(_starts(problem, share_G, np.array([num_rows]))[0])
     if problem.kind == "top_k":
         start = max(start, int(np.argmax(candidates.kept_G > 0)))
     failed = start + np.flatnonzero(bound_G[start:] > problem.alpha)
@@ -225,20 +225,39 @@ def _fixed_sequence(problem: _Problem) -> _Found:
     return _Found(candidates, bound_G, start, False, *_needed_for_sequence(problem, candidates, share_G))
 
 
+def _starts(problem: _Problem, share_G: Floats, num_rows_S: Counts) -> Counts:
+    """Where the sequence starts for these numbers of calibration rows; they alone, alpha and delta decide.
+
+    At ``FIRST_SHARE``, or where as many rows are expected as certify a cut in spite of one error: fewer would often
+    fall short even of the number that certifies it without one.
+    """
+    share_S = np.maximum(FIRST_SHARE, rows_with_one_error(problem.alpha, problem.delta) / num_rows_S)
+    return np.searchsorted(share_G[:-1], share_S)
+
+
+def rows_with_one_error(alpha: float, delta: float) -> int:
+    """How many rows with one error among them certify a noise of at most alpha: P(Bin(rows, alpha) <= 1) <= delta."""
+
+    def chance(num_rows: int) -> float:
+        return float((1 - alpha) ** (num_rows - 1) * (1 + (num_rows - 1) * alpha))
+
+    return bisect.bisect_left(range(2**62), True, lo=2, key=lambda num_rows: chance(num_rows) <= delta)
+
+
 def _needed_for_sequence(problem: _Problem, candidates: _Candidates, share_G: Floats) -> tuple[int | None, str]:
     """With how many rows of the same noise the sequence would have passed its start, which moves with their number."""
     num_rows = problem.rows.num_rows
-    rows_F = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
-    start_F = np.searchsorted(share_G[:-1], start_share(rows_F, problem.alpha, problem.delta))
-    kept_F, wrong_F = (counts_G[start_F] * rows_F / num_rows for counts_G in candidates[1:])
-    bound_F = exact_upper(np.floor(kept_F + 1e-9), np.ceil(wrong_F - 1e-9), problem.delta)
-    enough = np.flatnonzero(bound_F <= problem.alpha)
+    rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
+    start_S = _starts(problem, share_G, rows_S)
+    kept_S, wrong_S = (counts_G[start_S] * rows_S / num_rows for counts_G in candidates[1:])
+    bound_S = exact_upper(np.floor(kept_S + 1e-9), np.ceil(wrong_S - 1e-9), problem.delta)
+    enough = np.flatnonzero(bound_S <= problem.alpha)
     if len(enough) == 0:
         return None, f"too noisy where the sequence starts, even with {MOST_TIMES:,} times as many rows"
     first = enough[0]
-    noise = wrong_F[first] / kept_F[first]
+    noise = wrong_S[first] / kept_S[first]
     basis = f"observed noise {noise:.3f}" if noise else "zero-error minimum"
-    return int(rows_F[first]), f"{basis} of the best {share_G[start_F[first]]:.0%}, where the sequence would start"
+    return int(rows_S[first]), f"{basis} of the best {share_G[start_S[first]]:.0%}, where the sequence would start"
 
 
 def _hoeffding(problem: _Problem) -> _Found:
@@ -263,7 +282,7 @@ def _hoeffding_split(problem: _Problem) -> _Found:
     halves = np.array_split(order_M, [len(order_M) // 2])
     choose, check = (_Rows.sort(problem.scores_M[half], problem.correct_M[half]) for half in halves)
     proposed = _most_inclusive(problem, choose.at(_distinct(choose.score_M)), problem.delta)
-    if not proposed.certified:
+    if proposed.place is None or not proposed.certified:
         return proposed
     threshold_G = proposed.candidates.threshold_G[[proposed.place]]
     if problem.kind == "top_k":
@@ -323,22 +342,6 @@ def exact_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
     right_G = kept_G - wrong_G
     bound_G: Floats = np.where(right_G > 0, betaincinv(wrong_G + 1, np.maximum(right_G, 1), 1 - delta), 1.0)
     return bound_G
-
-
-def start_share(num_calibration: Any, alpha: float, delta: float) -> Any:
-    """The share at which the fixed sequence starts; above 1 where there are too few calibration rows for it.
-
-    At least ``FIRST_SHARE``, and so much that as many calibration rows are expected there as certify a cut in spite of
-    one error: fewer would often fall short of the number that certifies it without one. No score or label goes into it.
-    ``num_calibration`` is a number or an array of them, and so is the share.
-    """
-
-    def at_most_one_error(num_kept: int) -> float:
-        """P(Bin(num_kept, alpha) <= 1)."""
-        return float((1 - alpha) ** (num_kept - 1) * (1 + (num_kept - 1) * alpha))
-
-    least = bisect.bisect_left(range(2**62), True, lo=2, key=lambda num_kept: at_most_one_error(num_kept) <= delta)
-    return np.maximum(FIRST_SHARE, least / num_calibration)
 
 
 def _cut(problem: _Problem, rule: Rule, found: _Found) -> RiskCut:

@@ -1,16 +1,14 @@
 """Signals of many rows: every request to a teacher, every answer to its signal."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 
 from curation.config import DecodingConfig
-from curation.domains import Domain, Example
+from curation.domains import Domain, Example, attempt
 from curation.hashing import derive
 from curation.signals import Answer, Signal, Weak
 from curation.teachers import Teacher
 
-T = TypeVar("T")
 Row = tuple[int, Example, Weak]
 """Row id, example and weak label of a healthy row."""
 _READ = ["row_id", "completion", "mean_logprob", "option_logprobs", "error"]
@@ -25,7 +23,7 @@ def measure(
     """
     by_id = {row_id: (example, weak) for row_id, example, weak in rows}
     asked = {
-        row_id: attempt(lambda: signal.requests(domain, row_id, example, weak)) or []  # noqa: B023 (called at once)
+        row_id: attempt(signal.requests, domain, row_id, example, weak)[0] or []
         for row_id, (example, weak) in by_id.items()
         if weak.label is not None
     }
@@ -44,14 +42,6 @@ def measure(
     for row_id, requests in asked.items():
         if requests and len(answers[row_id]) == len(requests):
             example, weak = by_id[row_id]
-            value = attempt(lambda: signal.value(domain, example, weak, answers[row_id]))  # noqa: B023 (called at once)
+            value, _ = attempt(signal.value, domain, example, weak, answers[row_id])
             values[row_id] = value if value is not None and math.isfinite(value) else None
     return values
-
-
-def attempt(function: Callable[[], T]) -> T | None:
-    """The result, or None where it raises: a domain is users' code, and a row without a signal is no failure."""
-    try:
-        return function()
-    except (Exception, SystemExit):
-        return None

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from curation.domains import Domain
+from curation.domains import Domain, attempt
 from curation.errors import ModelError
-from curation.models import _hub_revision, load_tokenizer
+from curation.models import hub_revision, load_tokenizer
 from curation.refs import ModelRef
-from curation.signals.measure import Row, attempt
+from curation.signals.measure import Row
 
 
 class RewardModel:
@@ -50,7 +50,7 @@ class RewardModel:
         pairs: dict[int, tuple[str, str]] = {}
         for row_id, example, weak in rows:
             values[row_id] = None
-            prompt = attempt(lambda: domain.prompt(example))  # noqa: B023 (called at once)
+            prompt, _ = attempt(domain.prompt, example)
             if prompt is not None and weak.label is not None:
                 pairs[row_id] = (prompt, weak.completion)
         scores = self.score(list(pairs.values())).tolist()
@@ -108,7 +108,7 @@ def _load(ref: ModelRef, trust_remote_code: bool) -> Any:
     disable_progress_bar()  # type: ignore[no-untyped-call]
     if ref.adapter is not None:
         raise ModelError(f"reward model {ref.base!r}: takes no adapter, found {ref.adapter!r}; merge it into the model")
-    revision = _hub_revision(ref)
+    revision = hub_revision(ref)
     try:
         own_code = PretrainedConfig.get_config_dict(ref.base, revision=revision)[0].get("auto_map") or {}
     except (OSError, ValueError) as error:

@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from curation import store, tables
 from curation.config import DomainConfig
-from curation.domains import Domain, get_domain
+from curation.domains import Domain, attempt, get_domain
 from curation.sources import Assignment, SourceFile, read_rows, row_ids
-from curation.stages.passes import attempt
 
 POOL, AUDIT = "pool", "audit"
 

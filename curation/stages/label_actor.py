@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from curation import store, tables
 from curation.config import DecodingConfig, DomainConfig, TeacherConfig
-from curation.domains import Domain, Example, get_domain
+from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
 from curation.signals import label_request
-from curation.stages.passes import Chunk, attempt
+from curation.stages.passes import Chunk
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
 

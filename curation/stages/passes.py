@@ -6,7 +6,7 @@ fragment's name (DESIGN: the *only* output of its task).
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,10 @@ from pyroaring import BitMap64
 
 from curation import store
 from curation.config import ActorsConfig
-from curation.errors import CommitError, RowError
+from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.stages.ray_errors import cause
 
-T = TypeVar("T")
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
@@ -92,16 +91,6 @@ def run_pass(
     if (num_rows := len(store.committed_ids(uri))) != total:
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out")
     return ref
-
-
-def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
-    """The result and "", or None and what went wrong; a domain is users' code, so anything may come out of it."""
-    try:
-        return function(*arguments), ""
-    except RowError as error:
-        return None, str(error)
-    except (Exception, SystemExit) as error:
-        return None, f"domain_failed: {type(error).__name__}: {error}"
 
 
 def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig) -> ray.data.Dataset:

@@ -54,7 +54,12 @@ class SignalActor:
         if job.reward is not None and job.reward.kind != "verifier":
             assert job.model is not None, "a reward model has weights"
             device = "cuda" if job.teacher.actors.num_gpus else "cpu"
-            self._reward = RewardModel(job.model, trust_remote_code=job.reward.trust_remote_code, device=device)
+            self._reward = RewardModel(
+                job.model,
+                trust_remote_code=job.reward.trust_remote_code,
+                device=device,
+                batch_tokens=job.teacher.batch_tokens,
+            )
         else:
             self._signal = get_signal(job.signal, **job.options)
             self._teacher = load_teacher(job.teacher, job.model)
@@ -85,6 +90,7 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
         RunFailedError: actors kept dying.
         CommitError: the store refused, or rows in and rows out differ.
     """
+    wanted_M = np.sort(row_ids_N)
     return run_pass(
         SignalActor,
         job,
@@ -92,7 +98,7 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
         uri=job.uri,
         schema=tables.SIGNAL,
         examples=job.examples,
-        takes=lambda ids_N: np.isin(ids_N, row_ids_N),
+        takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         chunk_rows=job.teacher.chunk_rows,
         actors=job.teacher.actors,
         commit_seconds=commit_seconds,

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
+from curation.models import as_user_turns
 from curation.teachers import Request
 from curation.teachers.completions import bad_options
 
@@ -41,14 +41,13 @@ def tokenise(
 ) -> list[TokenisedRequest]:
     """The requests as tokens.
 
-    With ``chat_template`` a prompt is one user turn of the tokenizer's template, up to where the answer begins; the
-    template writes the special tokens, so none are added. An option's tokens are those that the text of prompt and
-    option has beyond the prompt's own tokens; where the two merge at the boundary, the option is tokenised by itself.
+    With ``chat_template`` a prompt is one user turn (``models.as_user_turns``). An option's tokens are those that the
+    text of prompt and option has beyond the prompt's own tokens; where the two merge at the boundary, the option is
+    tokenised by itself.
     """
     prompts = [request.prompt for request in requests]
-    if chat_template and prompts:
-        turns = [[{"role": "user", "content": prompt}] for prompt in prompts]
-        prompts = cast(list[str], tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+    if chat_template:
+        prompts = as_user_turns(tokenizer, prompts)
 
     def encode(texts: Sequence[str], *, special: bool) -> list[list[int]]:
         if not texts:

@@ -11,7 +11,7 @@ import torch
 
 from curation.config import DecodingConfig, TeacherConfig
 from curation.errors import ModelError
-from curation.models import load_model, load_tokenizer
+from curation.models import as_user_turns, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import error_batch
@@ -29,11 +29,8 @@ class TransformersTeacher:
             raise ModelError("the transformers backend needs a model; set teacher.model.path or teacher.model.init")
         self._config = config
         self._tokenizer = load_tokenizer(model)
-        if config.chat_template and not self._tokenizer.chat_template:
-            raise ModelError(
-                f"chat_template: true needs a tokenizer with a chat template; that of model {model.base!r} has none; "
-                "set chat_template: false, or give an instruction-tuned model"
-            )
+        if config.chat_template:
+            as_user_turns(self._tokenizer, [])  # refuse at once
         device = "cuda" if torch.cuda.is_available() and config.actors.num_gpus else "cpu"
         self._model = load_model(model, dtype=config.dtype, device=device)
         self._forward = Forward(self._model, pad=self._tokenizer.pad_token_id)

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import subprocess
@@ -6,10 +7,13 @@ import time
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binomtest
+from scipy.stats import beta, binomtest, sem, t
+from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from curation import metrics
+
+PARTS = ("brier", "reliability", "resolution", "uncertainty", "within_bins")
 
 
 def _draw(n, seed=0, levels=None):
@@ -58,7 +62,7 @@ def test_auc_interval_equals_a_naive_bootstrap(levels):
 def test_grouping_many_scores_leaves_the_interval(monkeypatch):
     scores, _, correct = _draw(12_000, seed=5)
     grouped = metrics.auc(scores, correct)
-    monkeypatch.setattr(metrics, "_NUM_SCORE_CELLS", 12_000)
+    monkeypatch.setattr(metrics.ranking, "_NUM_SCORE_CELLS", 12_000)
     exact = metrics.auc(scores, correct, resamples=500)
     width = exact.high - exact.low
     assert (grouped.low, grouped.high) == pytest.approx((exact.low, exact.high), abs=0.15 * width)
@@ -108,21 +112,16 @@ def test_reliability_leaves_empty_bins_out():
     assert json.dumps(only.to_json())
 
 
-def test_brier_and_ece_intervals_equal_a_naive_bootstrap_of_rows():
+def test_brier_interval_equals_a_naive_bootstrap_of_rows():
     _, trust, correct = _draw(400, seed=9)
     rng = np.random.default_rng(2)
-    eces, briers = [], []
+    naive = []
     for _ in range(1500):
         rows = rng.integers(0, 400, 400)
-        briers.append(np.mean((trust[rows] - correct[rows]) ** 2))
-        bins = np.ceil(trust[rows] * 15).astype(int)
-        eces.append(np.abs(np.bincount(bins, correct[rows] - trust[rows])).sum() / 400)
-    brier, ece = metrics.brier(trust, correct), metrics.ece(trust, correct)
-    low, high = np.quantile(briers, [0.025, 0.975])
-    assert (brier.low, brier.high) == pytest.approx((low, high), abs=0.15 * (high - low))
-    low, high = 2 * ece.value - np.quantile(eces, [0.975, 0.025])
-    assert ece.low == pytest.approx(max(0, low), abs=0.2 * (high - low))
-    assert ece.high == pytest.approx(max(high, ece.value), abs=0.2 * (high - low))
+        naive.append(np.mean((trust[rows] - correct[rows]) ** 2))
+    low, high = np.quantile(naive, [0.025, 0.975])
+    estimate = metrics.brier(trust, correct)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
 
 
 def test_intervals_cover_the_truth():
@@ -145,6 +144,55 @@ def test_intervals_cover_the_truth():
     assert all(count / trials >= 0.875 for count in covered.values()), covered
 
 
+def test_purity_at_and_coverage_curve_are_points_of_the_purity_curve():
+    correct = np.random.default_rng(0).random(250) < 0.4
+    assert metrics.purity_at(correct, 40) == metrics.proportion(int(correct[:40].sum()), 40)
+    points = metrics.coverage_curve(correct, [0.1, 0.5, 1.0])
+    assert [(x.coverage, x.purity.n) for x in points] == [(0.1, 25), (0.5, 125), (1.0, 250)]
+    assert [x.purity.value for x in points] == [correct[:n].mean() for n in (25, 125, 250)]
+    assert metrics.accuracy(correct) == points[-1].purity
+    # Few rows: shares that come to the same rows are one point, and at least one row is taken.
+    assert [x.purity.n for x in metrics.coverage_curve([True, False, True])] == [1, 2, 3]
+    assert json.dumps(points[0].to_json())
+    for coverage in (0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="not within"):
+            metrics.coverage_curve(correct, [coverage])
+
+
+@pytest.mark.parametrize("n", [1, 7, 400])
+def test_purity_area_equals_a_direct_loop(n):
+    scores, _, correct = _draw(n, seed=n)
+    ranked = correct[np.argsort(-scores)]
+    direct = np.mean([ranked[: k + 1].mean() for k in range(n)])
+    estimate = metrics.purity_area(scores, correct)
+    assert estimate.value == pytest.approx(direct, abs=1e-12)
+    assert estimate.low <= estimate.value <= estimate.high
+    assert estimate.n == n
+
+
+def test_purity_area_of_ties_is_the_mean_of_their_orders():
+    scores, correct = [0.9, 0.5, 0.5, 0.5, 0.1], [True, True, False, False, True]
+    areas = []
+    for order in itertools.permutations(range(1, 4)):
+        ranked = np.array(correct)[[0, *order, 4]]
+        areas.append(np.mean(np.cumsum(ranked) / np.arange(1, 6)))
+    assert metrics.purity_area(scores, correct).value == pytest.approx(np.mean(areas), abs=1e-12)
+    # Without information the area is the share of right rows; one class gives 0 or 1.
+    assert metrics.purity_area([0.5] * 5, correct).value == pytest.approx(0.6)
+    assert metrics.purity_area([0.1, 0.2], [True, True]).value == pytest.approx(1.0)
+    assert metrics.purity_area([0.1, 0.2], [False, False]).value == 0.0
+
+
+@pytest.mark.parametrize("num_right", [1, 3])
+def test_auc_of_separated_classes_has_an_exact_bound(num_right):
+    correct = np.arange(9) < num_right
+    perfect, inverted = metrics.auc(-np.arange(9.0), correct), metrics.auc(np.arange(9.0), correct)
+    # As many concordant pairs without a common row as the rarer class has rows.
+    expected = binomtest(num_right, num_right).proportion_ci(confidence_level=0.95, method="exact")
+    assert (perfect.low, perfect.value, perfect.high) == pytest.approx((expected.low, 1.0, 1.0))
+    assert (inverted.low, inverted.value, inverted.high) == pytest.approx((0.0, 0.0, 1 - expected.low))
+
+
 def test_purity_curve():
     correct = np.array([1, 1, 0, 1, 0, 0])
     curve = metrics.purity_curve(correct, [1, 3, 6])
@@ -154,69 +202,151 @@ def test_purity_curve():
             metrics.purity_curve(correct, [point])
 
 
-def test_recovery():
-    assert metrics.recovery(0.26, 0.109, 0.229) == pytest.approx((0.26 - 0.109) / 0.12)
-    assert metrics.recovery(0.2, 0.0, 0.4) == pytest.approx(0.5)
-    assert metrics.recovery(0.2, 0.3, 0.3) is None
+def _binned(trust, correct, bins, equal):
+    """(rows, mean trust, share right) of each bin that has rows, by a direct loop."""
+    ascending = sorted(trust)
+    edges = [b / bins if equal == "width" else ascending[math.ceil(b * len(trust) / bins) - 1] for b in range(1, bins)]
+    found = []
+    for b in range(bins):
+        low, high = ([-math.inf, *edges][b], [*edges, math.inf][b])
+        inside = [i for i, t in enumerate(trust) if low < t <= high]
+        if inside:
+            found.append((len(inside), sum(trust[i] for i in inside), sum(bool(correct[i]) for i in inside)))
+    return [(n, total / n, right / n) for n, total, right in found]
 
 
-@pytest.mark.parametrize(("first_only", "second_only"), [(0, 0), (5, 5), (9, 2), (2, 9), (1, 0), (400, 250)])
-def test_paired_test_equals_scipy(first_only, second_only):
-    first = np.array([True] * first_only + [False] * second_only + [True] * 30 + [False] * 40)
-    second = np.array([False] * first_only + [True] * second_only + [True] * 30 + [False] * 40)
-    test = metrics.paired_test(first, second)
-    most, discordant = max(first_only, second_only), first_only + second_only
-    expected = binomtest(most, discordant, 0.5, alternative="greater").pvalue if discordant else 1.0
-    assert test.p_value == pytest.approx(expected, rel=1e-9)
-    assert (test.num_first_only, test.num_second_only) == (first_only, second_only)
-    assert test.better == ("tie" if first_only == second_only else "first" if first_only > second_only else "second")
-    assert test.difference.value == pytest.approx(first.mean() - second.mean())
-    assert test.difference.low <= test.difference.value <= test.difference.high
-    assert json.loads(json.dumps(test.to_json()))["difference"]["n"] == len(first)
+DEGENERATE = {
+    "one row": ([0.7], [True]),
+    "all right": ([0.2, 0.9, 0.9, 0.4], [True] * 4),
+    "all wrong": ([0.2, 0.9, 0.9, 0.4], [False] * 4),
+    "equal scores": ([0.3] * 40, [True, False] * 20),
+    "zeros and ones": ([0.0] * 20 + [1.0] * 25, [True, False, False] * 15),
+    "ties": ([0.1, 0.1, 0.5, 0.5, 0.5, 0.9] * 10, [True, False, True] * 20),
+}
 
 
-def test_paired_test_keeps_tiny_p_values():
-    first, second = np.ones(1000, bool), np.zeros(1000, bool)
-    assert metrics.paired_test(first, second).p_value == pytest.approx(2.0**-1000, rel=1e-9)
+@pytest.mark.parametrize("bins", [1, 4, 15])
+@pytest.mark.parametrize("equal", ["width", "mass"])
+@pytest.mark.parametrize("rows", [*DEGENERATE, "random"])
+def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
+    trust, correct = DEGENERATE[rows] if rows in DEGENERATE else _draw(333, seed=2, levels=20)[1:]
+    trust, correct = np.array(trust), np.array(correct)
+    found, n, share = _binned(trust, correct, bins, equal), len(trust), correct.mean()
+    diagram = metrics.reliability(trust, correct, bins, equal)
+    assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in found]
+    assert all(r.low <= r.mean_trust <= r.high + 1e-12 for r in diagram)
+    calibration = metrics.ece(trust, correct, bins=bins, equal=equal)
+    assert calibration.value == pytest.approx(sum(m / n * abs(f - o) for m, f, o in found), abs=1e-12)
+    assert 0 <= calibration.low <= calibration.value <= calibration.high <= 1
+    parts = metrics.brier_parts(trust, correct, bins=bins, equal=equal)
+    assert parts.brier == metrics.brier(trust, correct)
+    assert parts.brier.value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
+    assert parts.reliability.value == pytest.approx(sum(m / n * (f - o) ** 2 for m, f, o in found), abs=1e-12)
+    assert parts.resolution.value == pytest.approx(sum(m / n * (o - share) ** 2 for m, _, o in found), abs=1e-12)
+    assert parts.uncertainty.value == pytest.approx(np.var(correct), abs=1e-12)
+    # The two extra components of Stephenson, Coelho and Jolliffe: variance less twice the covariance inside the bins.
+    inside = np.searchsorted(np.array([r.high for r in diagram[:-1]]), trust)
+    within = 0.0
+    for b in range(len(diagram)):
+        f, o = trust[inside == b], correct[inside == b]
+        within += np.sum((f - f.mean()) ** 2 - 2 * (f - f.mean()) * (o - o.mean())) / n
+    assert parts.within_bins.value == pytest.approx(within, abs=1e-9)
+    total = parts.reliability.value - parts.resolution.value + parts.uncertainty.value + parts.within_bins.value
+    assert total == pytest.approx(parts.brier.value, abs=1e-12)
+    for name in PARTS:
+        estimate = getattr(parts, name)
+        assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
+        assert estimate.n == n
+    assert json.loads(json.dumps(parts.to_json()))["bins"] == bins
 
 
-def test_paired_difference_covers_the_truth():
-    rng = np.random.default_rng(0)
-    shares = [0.15, 0.05, 0.3, 0.5]  # first only, second only, both, neither
-    covered = 0
-    for first_only, second_only, both, neither in rng.multinomial(120, shares, size=600):
-        first = np.repeat([True, False, True, False], [first_only, second_only, both, neither])
-        second = np.repeat([False, True, True, False], [first_only, second_only, both, neither])
-        difference = metrics.paired_test(first, second).difference
-        covered += difference.low <= 0.10 <= difference.high
-    assert covered / 600 > 0.92
+@pytest.mark.parametrize(("equal", "strategy"), [("width", "uniform"), ("mass", "quantile")])
+def test_bins_equal_those_of_scikit_learn(equal, strategy):
+    _, trust, correct = _draw(1500, seed=8)  # a multiple of the bins: scikit-learn's quantiles then cut where ours do
+    right, mean = calibration_curve(correct, trust, n_bins=15, strategy=strategy)
+    diagram = metrics.reliability(trust, correct, 15, equal)
+    assert [r.share_right for r in diagram] == pytest.approx(right)
+    assert [r.mean_trust for r in diagram] == pytest.approx(mean)
+
+
+def test_calibration_intervals_cover_the_truth():
+    """Of perfect trust, of trust a little off and of trust far off; the bias of the estimate must not hide it."""
+
+    def draw(n, seed, slope):
+        rng = np.random.default_rng(seed)
+        logits = 1.5 * rng.normal(size=n)
+        share = 1 / (1 + np.exp(-slope * logits))
+        return 1 / (1 + np.exp(-logits)), share, rng.random(n) < share
+
+    trials, bins = 20, 15
+    for slope, equal in [(1.0, "width"), (0.85, "mass"), (0.4, "width")]:
+        big, share, _ = draw(200_000, 999, slope)
+        covered = dict.fromkeys(("ece", "reliability", "resolution"), 0)
+        for trial in range(trials):
+            trust, _, correct = draw(400, trial, slope)
+            diagram = metrics.reliability(trust, correct, bins, equal)
+            bin_N = np.searchsorted([r.high for r in diagram[:-1]], big)
+            m = np.bincount(bin_N)
+            f, o = np.bincount(bin_N, big) / m, np.bincount(bin_N, share) / m
+            truth = {
+                "ece": m @ abs(f - o) / len(big),
+                "reliability": m @ (f - o) ** 2 / len(big),
+                "resolution": m @ (o - share.mean()) ** 2 / len(big),
+            }
+            parts = metrics.brier_parts(trust, correct, equal=equal)
+            estimates = {"ece": metrics.ece(trust, correct, equal=equal), **vars(parts)}
+            for name, true in truth.items():
+                covered[name] += estimates[name].low <= true <= estimates[name].high
+        # 95 % nominal; below 16 of 20 has probability under 0.3 %
+        assert min(covered.values()) >= 16, (slope, equal, covered)
+
+
+def test_over_seeds_equals_scipy():
+    values = [0.31, 0.35, 0.30, 0.36, 0.33]
+    estimate = metrics.over_seeds(values)
+    low, high = t.interval(0.95, 4, loc=np.mean(values), scale=sem(values))
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
+    assert (estimate.sd, estimate.n) == (pytest.approx(np.std(values, ddof=1)), 5)
+    one = metrics.over_seeds([0.4])
+    assert one.to_json() == {"value": 0.4, "low": None, "high": None, "n": 1, "sd": None}
+    assert math.isnan(metrics.over_seeds([]).value)
+    assert metrics.over_seeds([0.4, 0.4]).sd == 0
+    with pytest.raises(ValueError, match="1 of 2 runs have no finite value"):
+        metrics.over_seeds([0.4, math.nan])
 
 
 def test_no_rows_are_undefined_not_an_error():
     for estimate in (metrics.auc([], []), metrics.ece([], []), metrics.brier([], [])):
         assert math.isnan(estimate.value)
         assert estimate.n == 0
-    assert metrics.reliability([], []) == []
-    assert metrics.paired_test([], []).p_value == 1.0
+    for equal in ("width", "mass"):
+        assert metrics.reliability([], [], equal=equal) == []
+        parts = metrics.brier_parts([], [], equal=equal)
+        assert all(math.isnan(parts.to_json()[name]["value"] or math.nan) for name in PARTS)
+        assert math.isnan(metrics.ece([], [], equal=equal).value)
+    assert math.isnan(metrics.purity_area([], []).value)
+    assert math.isnan(metrics.accuracy([]).value)
+    assert metrics.coverage_curve([]) == []
 
 
 def test_misuse_is_named():
-    for call in (metrics.auc, metrics.auc_value, metrics.ece, metrics.brier, metrics.reliability):
+    calibration = (metrics.ece, metrics.brier, metrics.brier_parts, metrics.reliability)
+    for call in (metrics.auc, metrics.auc_value, metrics.purity_area, *calibration):
         with pytest.raises(ValueError, match="lengths differ: 2 and 3"):
             call([0.1, 0.2], [True, False, True])
         with pytest.raises(ValueError, match="1 of 2 scores are NaN"):
             call([0.1, np.nan], [True, False])
         with pytest.raises(ValueError, match="booleans"):
             call([0.1, 0.2], [2, 0])
-    for call in (metrics.ece, metrics.brier, metrics.reliability):
+    for call in calibration:
         with pytest.raises(ValueError, match=r"range from 0\.5 to 1\.5"):
             call([0.5, 1.5], [True, False])
-    with pytest.raises(ValueError, match="lengths differ"):
-        metrics.paired_test([True], [True, False])
+    with pytest.raises(ValueError, match="bins 0 is not positive"):
+        metrics.ece([0.5], [True], bins=0)
 
 
 def test_importing_metrics_stays_light():
     heavy = "{'scipy', 'sklearn', 'torch', 'ray'}"
-    code = f"import sys, curation.metrics, curation.selection.top_n; print({heavy} & set(sys.modules))"
+    code = f"import sys, curation.metrics, curation.shift, curation.selection.top_n; print({heavy} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"

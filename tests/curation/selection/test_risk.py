@@ -7,7 +7,7 @@ from scipy import stats
 
 from curation.errors import ConfigError, UserError
 from curation.metrics import proportion
-from curation.selection.risk import Kind, Rule, calibrate, exact_upper, hoeffding_upper, start_share
+from curation.selection.risk import Kind, Rule, calibrate, exact_upper, hoeffding_upper, rows_with_one_error
 
 RULES = Rule.__args__
 KINDS = Kind.__args__
@@ -149,12 +149,13 @@ def test_risk_bound_agrees_with_the_binomial_test():
         assert np.array_equal(exact_upper(kept_G, wrong_G, delta) <= alpha, rejected_G)
 
 
-def test_risk_start_depends_on_numbers_of_rows_only_and_allows_one_error():
-    assert start_share(300, 0.1, 0.1) == pytest.approx(38 / 300)
-    assert stats.binom.cdf(1, 38, 0.1) <= 0.1 < stats.binom.cdf(1, 37, 0.1)
-    assert start_share(3000, 0.1, 0.1) == 0.05
-    assert start_share(20, 0.1, 0.1) > 1
-    assert start_share(10, 1e-12, 1e-9) > 1
+def test_risk_sequence_starts_where_one_error_can_be_borne():
+    for alpha, delta in ((0.1, 0.1), (0.5, 0.1), (0.01, 0.3), (0.9, 0.9)):
+        rows = rows_with_one_error(alpha, delta)
+        assert stats.binom.cdf(1, rows, alpha) <= delta
+        assert rows == 2 or stats.binom.cdf(1, rows - 1, alpha) > delta
+    assert rows_with_one_error(0.1, 0.1) == 38
+    assert rows_with_one_error(1e-9, 1e-6) > 1e9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -357,23 +358,27 @@ def test_risk_of_the_uncorrected_rule_breaks_at_alpha_one_half():
         assert _violations(_coin(noise), lambda t: noise, rule=rule, **settings) < 15
 
 
-LEVELS_NOISE = np.array([0.9, 0.9, 0.32, 0.02, 0.3, 0.25, 0.0, 0.35])
-"""Noise by score 0 to 7: the best scores are confidently wrong, so that noise crosses alpha more than once."""
+@pytest.mark.parametrize(
+    "noise_by_level",
+    [
+        pytest.param([0.29, 0.29, 0.29, 0.34, 0.9, 0.9, 0.9, 0.9], id="ties"),
+        pytest.param([0.2, 0.42, 0.25, 0.36, 0.9, 0.9, 0.9, 0.9], id="crosses alpha three times"),
+    ],
+)
+@pytest.mark.parametrize("num_rows", [300, 3000])
+def test_risk_of_our_rule_holds_for_ties_and_any_shape_of_noise(noise_by_level, num_rows):
+    """Eight scores, 0 the best, -7 the worst."""
+    noise_L = np.array(noise_by_level)
 
+    def draw(rng, num_rows):
+        level_N = rng.integers(0, 8, num_rows)
+        return -level_N.astype(float), rng.random(num_rows) >= noise_L[level_N]
 
-def _levels(rng, num_rows):
-    scores_N = rng.integers(0, 8, num_rows)
-    return scores_N.astype(float), rng.random(num_rows) >= LEVELS_NOISE[scores_N]
-
-
-def test_risk_of_our_rule_holds_for_ties_and_any_shape_of_noise():
-    def noise(threshold):
-        return LEVELS_NOISE[math.ceil(threshold) :].mean()
-
-    for alpha in (0.17, 0.199, 0.25):
-        for num_rows in (200, 1000):
-            count = _violations(_levels, noise, alpha=alpha, num_rows=num_rows, num_runs=300)
-            assert proportion(count, 300).low <= 0.1
+    count = _violations(
+        draw, lambda threshold: noise_L[: 1 - int(threshold)].mean(), alpha=0.3, num_rows=num_rows, num_runs=400
+    )
+    assert count > 0
+    assert proportion(count, 400).low <= 0.1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,152 @@
+r"""Mathematics with a final answer (paper, App. "Evaluation Details", quantitative reasoning).
+
+The label is the last ``\boxed{}`` expression of the teacher's solution; two labels are the same where
+:mod:`curation.domains.equivalence` finds them equivalent. Not given in the paper and chosen here: the prompt, and that
+a solution whose last box is broken off is unparsed. Rows come as MATH, MATH-500, GSM8K, Omni-MATH and AIME are
+published, or with ``problem`` and ``answer``.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from curation.domains import Example, Vocabulary
+from curation.domains.equivalence import Equivalence
+from curation.errors import ConfigError, RowError
+
+INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."
+CUE = "Solution:"
+
+_PROBLEMS = ("problem", "Problem", "question", "Question")
+_ANSWERS = ("answer", "Answer")
+_SOLUTIONS = ("solution", "Solution")
+_LEVELS = ("level", "difficulty", "Problem Number")
+_TOKEN = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*|\\.|[{}]", re.DOTALL)
+_BARE = re.compile(r"[^\s${}\\]{1,100}")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+class Math:
+    """The math domain: a problem in words and LaTeX, solved freely, with the final answer in a box.
+
+    Args:
+        timeout: seconds that the comparison of two answers may take; above that they count as unequal.
+
+    Raises:
+        ConfigError: a timeout that is no positive number.
+    """
+
+    name = "math"
+    forms = tuple((problem,) for problem in _PROBLEMS)
+    columns = pa.schema([("problem", pa.string()), ("difficulty", pa.float64())])
+
+    def __init__(self, *, timeout: float = 5.0) -> None:
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+            raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
+        self.equivalence = Equivalence(timeout=timeout)
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The problem, and the row's own level, difficulty or place in its contest where it has one.
+
+        Raises:
+            RowError: ``null_field``.
+        """
+        problem = _text(raw, _PROBLEMS)
+        if not problem:
+            raise RowError("null_field: the problem is empty")
+        level = _NUMBER.search(_text(raw, _LEVELS))  # "Level 3", 3, 3.5; MATH has "Level ?" too
+        return {"problem": problem, "difficulty": float(level[0]) if level else None}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        r"""The row's answer, GSM8K's after ``####``; without one the last box of its solution; ``None`` without either.
+
+        Raises:
+            RowError: ``no_box`` where the solution boxes no answer.
+        """
+        answer = _text(raw, _ANSWERS).rpartition("####")[2].strip()
+        if answer:
+            return _tidy(answer)
+        solution = _text(raw, _SOLUTIONS)
+        if not solution:
+            return None
+        if (box := last_box(solution)) is None:
+            raise RowError(f"no_box: the solution ends in {solution[-60:]!r} and boxes no answer")
+        return box
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The instruction, the shots' problems and answers, the problem, and the cue."""
+        blocks = [self._problem(shot) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([INSTRUCTION, *blocks, self._problem(example)])
+
+    def _problem(self, example: Example) -> str:
+        return f"Problem: {example['problem']}\n{CUE}"
+
+    def options(self, example: Example) -> None:
+        """None: the teacher writes a solution."""
+        return None
+
+    def answer(self, label: str, example: Example) -> str:
+        """A closing sentence with the label in a box, without any reasoning."""
+        return rf" The final answer is \boxed{{{label}}}."
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The expression in the last box; ``None`` where there is no box, or the last is empty or broken off."""
+        return last_box(completion)
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Equivalence, found within the time limit."""
+        return label is not None and self.equivalence.same(label, gold)
+
+    def difficulty(self, example: Example) -> float | None:
+        """The row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` where unknown."""
+        level: float | None = example.get("difficulty")
+        return level
+
+    def vocabulary(self) -> Vocabulary:
+        """One token per printable ASCII character, and the line end."""
+        return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
+
+
+def last_box(text: str) -> str | None:
+    r"""What stands in the last ``\boxed`` or ``\fbox`` of ``text``, the outermost of boxes in boxes; linear in its length.
+
+    ``None`` where there is no box, or the last one is empty or does not close. ``\boxed 5`` takes the next word.
+    """
+    opened: list[bool] = []  # per open brace, whether it opens a box
+    starts: list[int] = []  # of the open boxes
+    last, box_at = (0, 0), -1
+    for token in _TOKEN.finditer(text):
+        at = token.start()
+        if len(token[0]) > 2:
+            box_at = token.end()
+            if bare := _BARE.match(text, box_at):
+                last = bare.span()
+            elif text[box_at : box_at + 1] != "{":
+                last = (box_at, box_at)
+        elif token[0] == "{":
+            opened.append(at == box_at)
+            if at == box_at:
+                starts.append(at + 1)
+        elif token[0] == "}" and opened and opened.pop():
+            last = (starts.pop(), at)
+    if starts and starts[-1] >= last[1]:
+        return None
+    return text[slice(*last)].strip() or None
+
+
+def _tidy(answer: str) -> str:
+    """An answer out of its only box, and with the closing braces that six rows of Omni-MATH lack."""
+    boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
+    if boxes == 1 and (box := last_box(answer)):
+        return box
+    plain = re.sub(r"\\.", "", answer, flags=re.DOTALL)
+    return answer + "}" * (plain.count("{") - plain.count("}"))
+
+
+def _text(raw: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The first of the columns that is not null, as stripped text; empty where there is none."""
+    values = (raw.get(name) for name in names)
+    return next((str(value).strip() for value in values if value is not None), "")

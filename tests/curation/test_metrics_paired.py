@@ -1,0 +1,188 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom, binomtest
+
+from curation import metrics
+
+
+def _rows(first_only, second_only, both=30, neither=40):
+    """Correctness of two models on rows of the four kinds."""
+    counts = [first_only, second_only, both, neither]
+    return np.repeat([True, False, True, False], counts), np.repeat([False, True, True, False], counts)
+
+
+def test_recovery():
+    assert metrics.recovery(0.26, 0.109, 0.229) == pytest.approx((0.26 - 0.109) / 0.12)
+    assert metrics.recovery(0.2, 0.0, 0.4) == pytest.approx(0.5)
+    assert metrics.recovery(0.2, 0.3, 0.3) is None
+
+
+@pytest.mark.parametrize(("first_only", "second_only"), [(0, 0), (5, 5), (9, 2), (2, 9), (1, 0), (400, 250)])
+def test_paired_test_equals_scipy(first_only, second_only):
+    first = np.array([True] * first_only + [False] * second_only + [True] * 30 + [False] * 40)
+    second = np.array([False] * first_only + [True] * second_only + [True] * 30 + [False] * 40)
+    test = metrics.paired_test(first, second)
+    most, discordant = max(first_only, second_only), first_only + second_only
+    expected = binomtest(most, discordant, 0.5, alternative="greater").pvalue if discordant else 1.0
+    assert test.p_value == pytest.approx(expected, rel=1e-9)
+    assert (test.num_first_only, test.num_second_only) == (first_only, second_only)
+    assert test.better == ("tie" if first_only == second_only else "first" if first_only > second_only else "second")
+    assert test.difference.value == pytest.approx(first.mean() - second.mean())
+    assert test.difference.low <= test.difference.value <= test.difference.high
+    assert json.loads(json.dumps(test.to_json()))["difference"]["n"] == len(first)
+
+
+def test_paired_test_keeps_tiny_p_values():
+    first, second = np.ones(1000, bool), np.zeros(1000, bool)
+    assert metrics.paired_test(first, second).p_value == pytest.approx(2.0**-1000, rel=1e-9)
+
+
+def test_paired_difference_covers_the_truth():
+    rng = np.random.default_rng(0)
+    shares = [0.15, 0.05, 0.3, 0.5]  # first only, second only, both, neither
+    covered = 0
+    for first_only, second_only, both, neither in rng.multinomial(120, shares, size=600):
+        first = np.repeat([True, False, True, False], [first_only, second_only, both, neither])
+        second = np.repeat([False, True, True, False], [first_only, second_only, both, neither])
+        difference = metrics.paired_test(first, second).difference
+        covered += difference.low <= 0.10 <= difference.high
+    assert covered / 600 > 0.92
+
+
+@pytest.mark.parametrize(("n", "discordant"), [(60, 0.05), (300, 0.02), (300, 0.05), (300, 0.3)])
+def test_near_lossless_is_rarely_granted_to_an_arm_that_loses_the_margin(n, discordant):
+    """Exact, over all outcomes: an arm whose true loss is the margin passes in 2.5 %, a little more at most."""
+    margin, granted = metrics.MARGIN, 0.0
+    share = (discordant - margin) / 2 / discordant
+    for num_discordant in range(n + 1):
+        weight = binom.pmf(num_discordant, n, discordant)
+        if weight < 1e-6:
+            continue
+        # The bound rises with the rows that the arm alone has right: the least such number that passes.
+        least, beyond = 0, num_discordant + 1
+        while least < beyond:
+            first = (least + beyond) // 2
+            arm, truth = _rows(first, num_discordant - first, n - num_discordant, 0)
+            if first <= num_discordant and metrics.paired_test(arm, truth).difference.low <= -margin:
+                least = first + 1
+            else:
+                beyond = first
+        granted += weight * binom.sf(least - 1, num_discordant, share)
+    assert granted < 0.028
+
+
+def test_score_interval_solves_the_score_equation():
+    """Its bounds are where the test statistic, by a direct search for the likeliest shares, is 1.96."""
+    for first, second, n in [(9, 2, 81), (0, 3, 50), (0, 0, 40), (25, 25, 60)]:
+        difference = metrics.paired_test(*_rows(first, second, n - first - second, 0)).difference
+        assert difference.value == pytest.approx((first - second) / n)
+        for bound in (difference.low, difference.high):
+            q = np.linspace(max(0, -bound), (1 - bound) / 2, 200_001)[1:-1]  # share of second only
+            with np.errstate(divide="ignore", invalid="ignore"):
+                likelihood = (
+                    (first * np.log(q + bound) if first else 0)
+                    + (second * np.log(q) if second else 0)
+                    + (n - first - second) * np.log(1 - 2 * q - bound)
+                )
+            likeliest = q[np.nanargmax(likelihood)]
+            statistic = (first - second - n * bound) / math.sqrt(n * (2 * likeliest + bound - bound**2))
+            assert abs(statistic) == pytest.approx(1.96, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("counts", "paper", "earned"),
+    [
+        ((3, 4, 10, 3), "near-lossless", "inconclusive"),  # 20 rows: the paper's praise is free
+        ((0, 0, 50, 50), "near-lossless", "inconclusive"),  # no discordant row among 100 shows less than 2 % of loss
+        ((0, 0, 300, 300), "near-lossless", "near-lossless"),
+        ((100, 110, 4000, 1000), "near-lossless", "near-lossless"),
+        ((60, 10, 100, 100), "super-recovery", "super-recovery"),
+        ((10, 60, 100, 100), "below ground truth", "below ground truth"),
+        ((200, 260, 9000, 1000), "below ground truth", "near-lossless"),  # a loss is shown, and it is within the margin
+        ((5, 0, 50, 50), "super-recovery", "near-lossless"),  # p = .031: better by the paper's rule, not at 2.5 %
+    ],
+)
+def test_verdicts(counts, paper, earned):
+    verdict = metrics.verdict(*_rows(*counts))
+    assert (verdict.paper, verdict.verdict) == (paper, earned)
+    assert verdict.margin == metrics.MARGIN
+    assert json.loads(json.dumps(verdict.to_json()))["test"]["num_first_only"] == counts[0]
+
+
+def test_margin_never_exceeds_half_of_what_ground_truth_gains():
+    arm, truth = _rows(20, 22, 58, 3900)  # 2.0 % against 1.95 %
+    assert metrics.verdict(arm, truth).verdict == "near-lossless"
+    assert metrics.verdict(arm, truth).margin == pytest.approx(0.01)
+    close = metrics.verdict(arm, truth, base=0.018)
+    assert close.margin == pytest.approx(0.001)
+    assert close.verdict == "inconclusive"
+    # Ground truth below the base: nothing can be nearly as good as a gain that is none.
+    assert metrics.verdict(arm, truth, base=0.3).margin == 0
+    assert metrics.verdict(arm, truth, base=0.3).verdict == "inconclusive"
+    for margin in (0, 1, math.nan):
+        with pytest.raises(ValueError, match="margin"):
+            metrics.verdict(arm, truth, margin=margin)
+
+
+def test_no_test_rows_show_nothing():
+    verdict = metrics.verdict([], [])
+    assert (verdict.paper, verdict.verdict) == ("near-lossless", "inconclusive")
+    assert verdict.to_json()["detectable"] is None
+    assert metrics.paired_test([], []).p_value == 1.0
+    with pytest.raises(ValueError, match="lengths differ"):
+        metrics.paired_test([True], [True, False])
+    one = metrics.verdict([True], [False])
+    assert one.verdict == "inconclusive"
+    assert (one.test.difference.value, one.test.difference.high) == (1.0, 1.0)
+    assert math.isnan(one.detectable)
+
+
+@pytest.mark.parametrize(("n", "discordant"), [(40, 0.5), (100, 0.3), (200, 0.0), (2000, 0.05), (5000, 0.3)])
+def test_detectable_difference_is_shown_with_80_percent_power(n, discordant):
+    difference = metrics.detectable_difference(n, discordant)
+    share = max(discordant, difference)  # no more can differ than is discordant
+    power = 0.0
+    for num in range(n + 1):
+        weight = binom.pmf(num, n, share)
+        least = int(binom.isf(metrics.ALPHA / 2, num, 0.5)) + 1  # rows of the better one that make p below 2.5 %
+        power += weight * binom.sf(least - 1, num, (share + difference) / 2 / share)
+    assert metrics.POWER - 0.02 < power < metrics.POWER + 0.06
+
+
+def test_detectable_difference_shrinks_with_rows_and_is_none_for_very_few():
+    found = [metrics.detectable_difference(n, 0.2) for n in (10, 100, 1000, 10_000)]
+    assert found == sorted(found, reverse=True)
+    assert math.isnan(metrics.detectable_difference(3, 0.5))
+    assert metrics.detectable_difference(1000, 0.4) > metrics.detectable_difference(1000, 0.1)
+
+
+def test_paired_recovery_equals_a_naive_bootstrap():
+    rng = np.random.default_rng(0)
+    base, truth = rng.random(500) < 0.2, rng.random(500) < 0.6
+    arm = np.where(rng.random(500) < 0.7, truth, base)
+    naive = []
+    for _ in range(2000):
+        rows = rng.integers(0, 500, 500)
+        naive.append(metrics.recovery(arm[rows].mean(), base[rows].mean(), truth[rows].mean()))
+    low, high = np.quantile(naive, [0.025, 0.975])
+    estimate = metrics.paired_recovery(arm, base, truth)
+    assert estimate.value == pytest.approx(metrics.recovery(arm.mean(), base.mean(), truth.mean()))
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
+    assert estimate == metrics.paired_recovery(arm, base, truth, seed=0)
+    # All of ground truth's rows, and only those: full recovery in every resample.
+    assert metrics.paired_recovery(truth, base, truth).low == pytest.approx(1.0)
+
+
+def test_recovery_is_undefined_where_ground_truth_does_not_beat_the_base():
+    worse, better = _rows(1, 4)
+    assert metrics.paired_recovery(worse, better, worse) is None
+    assert metrics.paired_recovery(better, worse, worse) is None
+    assert metrics.paired_recovery([], [], []) is None
+    # Ahead, but not surely: the ratio has no bounds.
+    unsure = metrics.paired_recovery(better, worse, better)
+    assert unsure.to_json() == {"value": 1.0, "low": None, "high": None, "n": 75}
+    with pytest.raises(ValueError, match="lengths differ: 1 and 1 and 2"):
+        metrics.paired_recovery([True], [True], [True, False])
