@@ -383,7 +383,7 @@ class BudgetConfig(Section):
     @property
     def rule(self) -> str:
         """The rule that is given."""
-        return next(name for name in self.RULES if getattr(self, name) not in (None, False))
+        return self._given()[0]
 
     @property
     def needs_gold(self) -> bool:
@@ -392,11 +392,14 @@ class BudgetConfig(Section):
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
-        given = [name for name in self.RULES if getattr(self, name) not in (None, False)]
+        given = self._given()
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise ValueError(f"takes exactly one of {', '.join(self.RULES)}; found {found}")
         return self
+
+    def _given(self) -> list[str]:
+        return [name for name in self.RULES if (value := getattr(self, name)) is not None and value is not False]
 
 
 class SelectionConfig(Section):
@@ -563,6 +566,8 @@ class RunConfig(Section):
                 raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
+            raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
         if self.teacher.adapt is not None and self.splits.adapt is None:
             raise ValueError("teacher.adapt needs a split: add splits.adapt")
         if self.generations and self.splits.test is None:

@@ -54,17 +54,18 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
 
 def generation_stages(config: RunConfig, index: int) -> list[str]:
     """The names of a generation's stages, in the order in which they are done."""
-    judged = () if config.judge is None else config.judge.splits
-
-    def grading(stage: str, split: str) -> list[str]:
-        return [f"grade-{stage}", *([f"judge-{stage}"] if split in judged else [])]
 
     def made(name: str, model: ModelConfig | None) -> list[str]:
         return [f"{name}-base"] if index == 0 and model is not None and model.init is not None else []
 
+    def grading(stage: str, split: str) -> list[str]:
+        judge = config.judge
+        judged = [] if judge is None or split not in judge.splits else [*made("judge", judge.model), f"judge-{stage}"]
+        return [f"grade-{stage}", *judged]
+
     splits = labelled_splits(config)
     stages = [f"label-{split}" for split in splits]
-    stages += made("judge", config.judge.model if config.judge else None) + grading("source", "source") + ["trust"]
+    stages += [*grading("source", "source"), "trust"]
     stages += [f"trust-{name}" for name in arms.fitted_of(config.selection.used) if name != arms.REFERENCE_ARM]
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):

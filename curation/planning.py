@@ -77,8 +77,9 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
     for place, name in enumerate(names):
         rows = _stage_rows(name, config, sizes)
         if place < first:
-            record = manifest.stages[name]
-            stages.append(PlannedStage(name=name, rows=record.rows, seconds=record.seconds, state="done"))
+            record = manifest.stages.get(name)  # none of a student where nothing is selected
+            seconds, state = (0.0, "nothing to do") if record is None else (record.seconds, "done")
+            stages.append(PlannedStage(name=name, rows=record.rows if record else 0, seconds=seconds, state=state))
             continue
         by_teacher = name.endswith(("label-source", "label-pool", "test-teacher"))
         seconds = rows / speed / config.teacher.actors.max if rows and speed and by_teacher else None

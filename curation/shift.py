@@ -1,11 +1,11 @@
-"""Does the pool look like the source? A classifier two-sample test on hidden states (Lopez-Paz and Oquab, ICLR 2017).
+"""Does the pool look like the labelled rows? A classifier two-sample test on hidden states.
 
-What a trust function learned on the source, and every guarantee from calibration rows of it, holds where the pool's
-rows come from the same distribution. A classifier is fitted to tell source from pool on one half of the rows; the other
-half says how well it does. If the two are one distribution, the held-out scores of both are exchangeable whatever was
-fitted, so that the rank test of them (Mann-Whitney, one-sided) keeps its level at any dimension and number of rows; its
-statistic, the AUC, says how far apart the two are. Ranks show more than the accuracy of the original test, which throws
-away how sure the classifier is.
+What a trust function learned on the source, and every guarantee from calibration rows, holds where the pool's rows come
+from the same distribution. A classifier is fitted to tell the two sets apart on one half of the rows; the other half
+says how well it does (Lopez-Paz and Oquab, ICLR 2017). If the two are one distribution, the held-out scores of both are
+exchangeable whatever was fitted, so that the rank test of them (Mann-Whitney, one-sided) keeps its level at any
+dimension and number of rows; its statistic, the AUC, says how far apart the two are. Ranks show more than the accuracy
+of the original test, which throws away how sure the classifier is.
 
 The classifier is ridge regression on standardised states, with a penalty that grows with their length, so that many
 dimensions and few rows do no harm. Whether the squared states are features too, for a shift of spread, is chosen on a
@@ -67,15 +67,15 @@ class Shift:
             return None
         if self.strength == "untested":
             return (
-                f"Whether the pool's hidden states differ from the source's is untested: {self.num_source:,} source "
-                f"and {self.num_pool:,} pool rows have finite states, {MIN_ROWS} of each are needed. Trust measured on "
-                "the source, and guarantees from its rows, hold only where they do not differ."
+                f"Whether the hidden states differ is untested: {self.num_source:,} labelled rows and "
+                f"{self.num_pool:,} of the pool have finite ones, {MIN_ROWS} of each are needed. Trust measured on the "
+                "labelled rows, and guarantees calibrated on them, hold on the pool only where they do not differ."
             )
         return (
-            f"The pool's hidden states differ from the source's ({self.strength}: a classifier tells them apart with "
-            f"AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}] on {self.auc.n:,} held-out rows): "
-            "trust measured on the source need not hold on the pool, and no guarantee from source rows does; calibrate "
-            "on labelled rows of the pool."
+            f"The hidden states differ ({self.strength}: a classifier tells the pool's from those of the labelled "
+            f"rows with AUC {self.auc.value:.3f} [{self.auc.low:.3f}, {self.auc.high:.3f}] on {self.auc.n:,} held-out "
+            "rows): trust measured on the labelled rows need not hold on the pool, and no guarantee calibrated on "
+            "them does. Measure and calibrate on labelled rows of the pool."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -99,14 +99,13 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
     """
     rng = np.random.default_rng(seed)
     source, pool = np.asarray(source_ND), np.asarray(pool_MD)
-    if source.ndim != 2 or pool.ndim != 2 or source.shape[1] != pool.shape[1]:
+    if source.ndim != 2 or pool.ndim != 2 or (len(source) and len(pool) and source.shape[1] != pool.shape[1]):
         raise ValueError(f"states have shapes {source.shape} and {pool.shape}, not [N, D] and [M, D]")
     sides = [_finite_rows(states, max_rows, rng) for states in (source, pool)]
     num_source, num_pool = map(len, sides)
-    states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
     if min(num_source, num_pool) < MIN_ROWS:
-        nothing = auc([], [])
-        return Shift(auc=nothing, p_value=1.0, num_source=num_source, num_pool=num_pool)
+        return Shift(auc=auc([], []), p_value=1.0, num_source=num_source, num_pool=num_pool)
+    states_ND, is_pool_N = np.concatenate(sides), np.repeat([False, True], [num_source, num_pool])
     held_N = _stratified(is_pool_N, 0.5, rng)
     scores_H = _scores(states_ND[~held_N], is_pool_N[~held_N], states_ND[held_N], rng)
     is_pool_H = is_pool_N[held_N]
@@ -121,7 +120,7 @@ def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, m
 def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Generator) -> Floats:
     """At most ``max_rows`` finite rows, in random order, float32 [N, D]."""
     finite = np.flatnonzero(np.isfinite(states_ND).all(axis=1))
-    return states_ND[rng.permutation(finite)[:max_rows]].astype(np.float32)
+    return np.asarray(states_ND[rng.permutation(finite)[:max_rows]], dtype=np.float32)
 
 
 def _stratified(is_pool_N: Flags, share: float, rng: np.random.Generator) -> Flags:
@@ -172,7 +171,7 @@ def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
         gradient_D = features_FD.T @ residual_F - penalty * weights_D
         previous, square = square, float(gradient_D @ gradient_D)
         direction_D = gradient_D + square / previous * direction_D
-    return weights_D
+    return np.asarray(weights_D)
 
 
 def _rank_test(scores_H: Floats, is_pool_H: Flags) -> float:

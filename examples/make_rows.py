@@ -1,13 +1,12 @@
-"""Make the small data of the multiple-choice and math examples: ``data/mcqa.jsonl`` and ``data/math.jsonl``.
+"""Make the small data of the multiple-choice and math examples: ``data/{mcqa,mcqa_other,math}.jsonl``.
 
     python examples/make_rows.py
 
-Both are made here, from a seed and the words below, and are CC0. No two rows of a file have the same question. Some
-kinds are easy and some are hard for a small model from random weights: one of 0.9 M parameters that read characters and
-saw 1,500 rows twelve times answered 71 % of 400 other questions (100 s of one busy core; chance is 35 %) where options
-are scored by their texts, none above chance by their letters, and 57 % of 400 other problems (60 s).
-Fields are those of the domains: ``question``, ``choices`` and ``answer`` (the place of the right choice, from 0);
-``problem``, ``answer`` and ``level`` ("1" to "5", by the size of the numbers and the operation).
+All are made here, from a seed and the words below, and are CC0. No two rows of a file have the same question, and
+``mcqa_other`` asks other kinds of questions than ``mcqa``: a benchmark of its own, to measure trust out of distribution.
+Some kinds are easy and some are hard for a small model from random weights. Fields are those of the domains:
+``question``, ``choices`` and ``answer`` (the place of the right choice, from 0); ``problem``, ``answer`` and ``level``
+("1" to "5", by the size of the numbers and the operation).
 """
 
 import json
@@ -118,7 +117,8 @@ def _computed(text: str, answer: int | Fraction, *, level: int) -> Row:
 
 
 Kinds = Mapping[Callable[[random.Random], Row], int]
-MCQA: Kinds = {category: 2_600, extreme: 2_400, total: 600, series: 250, parity: 100, alphabet: 50}
+MCQA: Kinds = {category: 3_000, extreme: 2_800, parity: 200}
+MCQA_OTHER: Kinds = {total: 450, series: 100, alphabet: 50}
 MATH: Kinds = {trivial: 2_000, round_sums: 1_400, sums: 1_400, products: 400, fractions: 800}
 
 
@@ -134,8 +134,12 @@ def rows(kinds: Kinds, key: str, rng: random.Random) -> list[Row]:
 
 
 def main() -> None:
-    """Write both files."""
-    for name, kinds, key in (("mcqa", MCQA, "question"), ("math", MATH, "problem")):
+    """Write the files."""
+    for name, kinds, key in (
+        ("mcqa", MCQA, "question"),
+        ("mcqa_other", MCQA_OTHER, "question"),
+        ("math", MATH, "problem"),
+    ):
         lines = [json.dumps(row) + "\n" for row in rows(kinds, key, random.Random(SEED))]
         path = HERE / f"data/{name}.jsonl"
         path.write_text("".join(lines))

@@ -97,6 +97,8 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
     gold, label = canonical(gold), canonical(label)
     if not gold or not label:
         return False
+    if _squeezed(gold) == _squeezed(label):
+        return True
     if _WORDS.search(gold) or _WORDS.search(label):
         return _letters(gold) == _letters(label)
     golds, labels = _items(gold), _items(label)
@@ -111,7 +113,7 @@ def same(gold: str, label: str, *, atom: Atom) -> bool:
 
 
 def _same_item(gold: str, label: str, atom: Atom) -> bool:
-    if re.sub(r"\s", "", gold) == re.sub(r"\s", "", label):
+    if _squeezed(gold) == _squeezed(label):
         return True
     if gold.endswith("%") or label.endswith("%"):
         return _same_shares(gold, label, atom)
@@ -129,6 +131,10 @@ def _same_item(gold: str, label: str, atom: Atom) -> bool:
             and all(_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
         )
     return not ((one or left) and (other or right)) and atom(gold, label)
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
 
 
 def _same_shares(gold: str, label: str, atom: Atom) -> bool:
@@ -255,15 +261,15 @@ def canonical(text: str) -> str:
     depths = _depths(_THOUSANDS.sub("", text))
     if any(abs(depth) > MAX_DEPTH for _, depth in depths):
         raise Exploded
-    text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(_ENDS)
+    text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(" =").rstrip(_ENDS)
     while text.startswith("{") and text.endswith("}") and not _closes(text[1:-1]):
-        text = text[1:-1].strip(_ENDS)
+        text = text[1:-1].strip().rstrip(_ENDS)
     if _TRIGONOMETRY.search(text):
         text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text)
     text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
-    text = _SYMBOLS.sub(r"\1", _UNIT.sub(r"\1", text)).strip(_ENDS)
-    if _GROUPED.fullmatch(text):
-        text = re.sub("[, ]", "", text)
+    text = _SYMBOLS.sub(r"\1", _UNIT.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
+    text = _REPEATING.sub(_fraction, text)
+    text = _GROUPED.sub(lambda found: re.sub("[, ]", "", found[0]), text)
     return re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset"))
 
 
@@ -303,7 +309,8 @@ def _rebuilt(tokens: list[str]) -> str:
             words = argument()
             entry = words if _FONTS[token] and len(words) == 1 else rf"\text{{{words}}}"
         elif token == r"\phantom":
-            entry = argument() and ""
+            argument()
+            entry = ""
         elif token == r"\log" and not (right and right[-1].startswith("_")):
             entry = r"\ln"
         if entry:
@@ -311,11 +318,17 @@ def _rebuilt(tokens: list[str]) -> str:
     return "".join(entry for entry in reversed(right) if entry != "}")
 
 
+def _fraction(repeating: re.Match[str]) -> str:
+    whole, once, again = repeating.groups()
+    top = int(whole + once + again) - int(whole + once or "0")
+    return rf"\frac{{{top}}}{{{10 ** len(once) * (10 ** len(again) - 1)}}}"
+
+
 def _letters(text: str) -> str:
     return re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold()
 
 
-_ENDS = " .,;:="
+_ENDS = " .,;:"
 _TOKEN = re.compile(r"\\(?:left|right)\s*\.|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _ARITY = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\mathbb": 1, r"\overline": 1}
 _FONTS = {
@@ -356,18 +369,19 @@ _MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
 """Commands whose backslash was taken for an escape, as twelve rows of Omni-MATH have them."""
 _MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\\x0c])rac(?=\{)")
 _THOUSANDS = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})")
-_GROUPED = re.compile(r"-?\d{1,3}(?:[, ]\d{3})+(?:\.\d+)?%?")
+_GROUPED = re.compile(r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)")
+_REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
 _PERCENT = re.compile(r"\\text\{ ?percent ?\}|\bpercent\b")
 _AND = re.compile(r"\\text\{[ ,]*(?:and|or|AND|OR) ?\}|\b(?:and|or|AND|OR)\b")
 _SYMBOLS = re.compile(r"\\text\{((?:[^\W\d_]?[^{}\w]|\d)*[^\W\d_]?)\}")
 _NO_UNIT = r"(?:\d|=|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm])\b)"
 _UNIT = re.compile(
-    rf"^(.*[\d)}}]) ?(?:\\text\{{(?![^{{}}]*{_NO_UNIT})[^{{}}]*\}}|(?:(?:square|sq\.?|cubic|cu\.?) )?(?:degrees?"
-    r"|dollars?|cents?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg|met(?:er|re)s?|minutes?|hours?|seconds?"
+    rf"^(.*(?:[\d)}}]|\\pi)) ?(?:\\text\{{(?![^{{}}]*{_NO_UNIT})[^{{}}]*\}}|(?:(?:square|sq\.?|cubic|cu\.?) )?"
+    r"(?:degrees?|dollars?|cents?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg|met(?:er|re)s?|minutes?|hours?|seconds?"
     r"|days?|weeks?|months?|years?|units?))(?:\^\{[23]\})?$"
 )
-_TUPLES = re.compile(r"(?:\([^()]*,[^()]*\) *)+")
+_TUPLES = re.compile(r"(?:\([^(),]*,[^()]*\) *)+")
 _BASED = re.compile(r"-?[\dA-F.]+_\{\d+\}")
 _WORDS = re.compile(r"\\text\{|\\gcd|(?<![a-zA-Z\\])(?<!\\begin\{)(?<!\\end\{)[a-zA-Z]{4,}")
 
@@ -386,7 +400,7 @@ class _Helper:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
         )
         theirs.close()
         if self._receive(START_SECONDS) is None:
@@ -409,9 +423,10 @@ class _Helper:
             return None
         return self._receive(timeout)
 
-    def _receive(self, timeout: float) -> Any:
+    def _receive(self, timeout: float) -> bool | None:
         try:
-            return json.loads(self._connection.recv_bytes()) if self._connection.poll(timeout) else None
+            verdict: bool | None = json.loads(self._connection.recv_bytes()) if self._connection.poll(timeout) else None
+            return verdict
         except (EOFError, OSError):
             return None
 
@@ -425,7 +440,7 @@ _lock = threading.Lock()
 _helper: _Helper | None = None
 
 
-@functools.lru_cache(maxsize=2**14)
+@functools.lru_cache(maxsize=2**12)
 def _ask(gold: str, label: str, timeout: float) -> bool | None:
     """The comparing process's verdict; ``None`` where it took too long or ended."""
     global _helper
@@ -458,7 +473,8 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     logging.disable()  # math-verify warns that it has no time limit of its own
     _verify("x", "x+1")  # imports
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES if hard < 0 else min(MEMORY_BYTES, hard), hard))
     connection.send_bytes(b"true")
     while True:
         try:

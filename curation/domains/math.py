@@ -111,9 +111,9 @@ class Math:
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last ``\boxed`` or ``\fbox`` of ``text``, the outermost of boxes in boxes; linear in its length.
+    r"""What stands in the last ``\boxed`` or ``\fbox`` of ``text``, the outer one of boxes in boxes; in linear time.
 
-    ``None`` where there is no box, or the last one is empty or does not close. ``\boxed 5`` takes the next word.
+    ``None`` where there is no box, or the last one is empty or does not close; ``\boxed 5`` takes the next word.
     """
     opened: list[bool] = []  # per open brace, whether it opens a box
     starts: list[int] = []  # of the open boxes
@@ -138,10 +138,11 @@ def last_box(text: str) -> str | None:
 
 
 def _tidy(answer: str) -> str:
-    """An answer out of its only box, and with the closing braces that six rows of Omni-MATH lack."""
+    """An answer out of its only box, without a backslash at its end, and with the braces closed that it leaves open."""
     boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
     if boxes == 1 and (box := last_box(answer)):
         return box
+    answer = re.sub(r"(?<!\\)\\$", "", answer)
     plain = re.sub(r"\\.", "", answer, flags=re.DOTALL)
     return answer + "}" * (plain.count("{") - plain.count("}"))
 

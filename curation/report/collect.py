@@ -85,7 +85,8 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
 def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
     selected: dict[str, Ints] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-    functions = dict.fromkeys([*(ARMS[arm].trust for arm in (REFERENCE_ARM, *selected)), "internal_confidence"])
+    ranked = (ARMS[arm].trust for arm in selected if ARMS[arm].ranked)
+    functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked])
     judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
     validation, pool = _validation(run, judged["source"]), judged.get("pool")
     num_pool = store.count(record.labels["pool"], filter="error IS NULL")
@@ -152,7 +153,7 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
         "exchangeable": "by construction: both are random parts of one source"
         if same_source
         else "on the user's word: calibration and pool come from different sources",
-        "claimed": record.n > 0 and (same_source or not shift["differs"]),
+        "claimed": record.n > 0 and (same_source or shift["strength"] == "none shown"),
         "needed": record.budget["risk"]["needed"],
         "needed_basis": record.budget["risk"]["needed_basis"],
     }

@@ -91,7 +91,7 @@ def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
     """All judged rows in an arm's order of preference, as positions, int64 [N].
 
     First the rows it selected, by rank; then the others by its raw score, unparsed ones last, as the select stage
-    leaves them out; ties, and arms without a score, by a seeded hash of the row id.
+    leaves them out; ties, and arms that do not rank or have no score, by a seeded hash of the row id.
     """
     first = positions(judged.row_ids_N, selected_M)
     rest_N = np.ones(len(judged), dtype=np.bool_)
@@ -103,7 +103,7 @@ def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
 
 def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
     draw_N = hash_unit(judged.row_ids_N, seed)
-    score = judged.scores.get(ARMS[arm].trust)
+    score = judged.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
     ranking: Ints = np.lexsort((draw_N,) if score is None else (draw_N, -score.raw_N, ~judged.parsed_N))
     return ranking
 

@@ -1,6 +1,7 @@
 """The grade stage: which weak labels of a labelled split are right, by the domain's own rule, in parallel tasks."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import ray
 
 from curation import store, tables
 from curation.config import DomainConfig
-from curation.domains import get_domain
+from curation.domains import Domain, get_domain
 from curation.domains.grading import Bools, grade_pairs
 from curation.hashing import Int64s
 from curation.refs import TableRef
@@ -84,4 +85,10 @@ def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array,
 
 
 def _grade(weak: pa.Array, right: pa.Array, domain: DomainConfig) -> Bools:
-    return grade_pairs(weak, right, get_domain(domain))
+    return grade_pairs(weak, right, _domain(domain.model_dump_json()))
+
+
+@lru_cache(maxsize=2)
+def _domain(config: str) -> Domain:
+    """One domain a worker process, not one a task: it may hold a helper process of its own."""
+    return get_domain(DomainConfig.model_validate_json(config))

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from curation.config import ModelConfig, RunConfig, SftConfig, TrustConfig
+from curation.arms import ARMS
+from curation.config import DomainConfig, ModelConfig, RunConfig, SftConfig, TrustConfig
 from curation.config_file import load_config, parse_config
 from curation.errors import ConfigError
 
@@ -90,7 +91,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(key: str, near: st
 def test_an_unknown_key_near_to_nothing_lists_the_known_ones():
     assert "ray.zzz: unknown key; known here: address, num_cpus" in refusal({"ray.zzz": 1})
     message = refusal({"zzz": 1})
-    assert "zzz: unknown key; known here: " in message and "selection, sources, splits, student" in message
+    assert "zzz: unknown key; known here: " in message and "selection, signals, sources, splits, student" in message
 
 
 def test_a_source_named_like_a_key_gets_the_same_hint():
@@ -126,7 +127,6 @@ def test_a_source_named_like_a_key_gets_the_same_hint():
         ("student.preset", "fast"),
         ("student.adam_betas", 0.9),
         ("student.lora", "none"),
-        ("selection.arms", ["naive", "nural"]),
         ("generations", {"student": "x"}),
         ("evaluation.decoding.top_p", 0),
         ("commit_seconds", "2 s"),
@@ -163,13 +163,24 @@ def test_all_problems_are_told_at_once():
         ({"splits.source.rows": 5}, "splits.source: takes rows or fraction, not both"),
         ({"teacher.model.path": "org/base"}, "teacher.model: takes exactly one of path and init"),
         ({"generations.0.student": {}}, "generations.0.student: takes exactly one of path and init"),
-        ({"selection.budget.oracle": True}, "selection.budget: takes n (a positive integer) or oracle: true"),
-        ({"selection.budget": {}}, "selection.budget: takes n (a positive integer) or oracle: true"),
+        ({"selection.budget.oracle": True}, "selection.budget: takes exactly one of n, share, oracle, fit_purity,"),
+        ({"selection.budget.threshold": 0}, "threshold, risk; found n and threshold"),
+        ({"selection.budget": {}}, "selection.budget: takes exactly one of n, share, oracle"),
         ({"teacher.actors": {"min": 3, "max": 2}}, "teacher.actors: max 2 is below min 3"),
         ({"teacher.states": []}, "teacher: states must name at least one position"),
         ({"teacher.states": ["output_last", "output_last"]}, "none twice"),
         ({"selection.arms": []}, "selection: arms must name at least one arm"),
         ({"selection.arms": ["naive", "naive"]}, "none twice"),
+        ({"selection.arms": ["naive", "nural"]}, "selection: no arm is called 'nural'; did you mean 'neural'?"),
+        ({"selection.arms": ["zzz"]}, "no arm is called 'zzz'; known: naive, naive_stratified, "),
+        ({"selection.budget.reference": "neurl"}, "no arm is called 'neurl'; did you mean 'neural'?"),
+        ({"selection.budget.reference": "naive"}, "budget.reference: 'naive' ranks no weak labels"),
+        ({"selection.budget.reference": "neural_gold"}, "budget.reference: 'neural_gold' ranks no weak labels"),
+        ({"evaluation.num_runs": 3}, "evaluation: num_runs: 3 greedy runs are all the same; set decoding.temperature"),
+        (
+            {"signals.reward": {"model": {"path": "org/armo"}, "kind": "custom"}},
+            "signals.reward: kind custom runs the model's own code: read it, then set trust_remote_code: true",
+        ),
         ({"teacher.model": ...}, "teacher: backend transformers needs a model"),
     ],
 )
@@ -184,10 +195,34 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ({"trust.states": ["output_last", "output_mean"]}, "trust.states: output_mean not among teacher.states"),
         ({"splits.adapt": ...}, "teacher.adapt needs a split: add splits.adapt"),
         ({"splits.test": ...}, "generations need a test split: add splits.test"),
-        ({"splits.audit": False}, "set splits.audit: true"),
+        ({"splits.audit": False}, "the ground_truth arm reads the pool's gold labels: set splits.audit: true"),
+        ({"splits.audit": False, "selection.arms": ["naive", "neural_gold"]}, "the neural_gold arm reads the pool's"),
+        ({"splits.audit": False, "selection.arms": ["naive_distribution_aware"]}, "the naive_distribution_aware arm"),
         (
             {"splits.audit": False, "selection": {"budget": {"oracle": True}, "arms": ["naive", "neural"]}},
-            "set splits.audit: true",
+            "the oracle budget reads the pool's gold labels: set splits.audit: true, or drop it",
+        ),
+        (
+            {"splits.audit": False, "selection": {"budget": {"fit_purity": True}, "arms": ["naive"]}},
+            "the fit_purity budget reads the pool's gold labels",
+        ),
+        (
+            {"selection.arms": ["neural", "icl_confidence"]},
+            "the icl_confidence arm shows demonstrations: add splits.shots",
+        ),
+        (
+            {"selection.arms": ["neural", "ensemble"]},
+            "the ensemble arm asks a second teacher: set signals.second_teacher",
+        ),
+        ({"selection.arms": ["neural", "reward"]}, "the reward arm ranks by a reward model: set signals.reward.model"),
+        ({"selection.budget.reference": "reward"}, "the reward arm ranks by a reward model"),
+        (
+            {"judge": {"model": {"path": "org/judge"}, "splits": ["pool", "sauce"]}},
+            "judge.splits: sauce not among the splits",
+        ),
+        (
+            {"splits.probes": {"far": {"from": "puzles", "regime": "OOD-dist"}}},
+            "splits.probe-far.from: 'puzles' is not",
         ),
         ({"chain_arm": "internal_confidence"}, "chain_arm: 'internal_confidence' is not among selection.arms"),
     ],
@@ -197,7 +232,63 @@ def test_rules_across_sections(changes: dict[str, Any], told: str):
     assert told in message and message.startswith("dir/f.yaml: ")
 
 
+def test_risk_needs_a_calibration_split_and_a_share_of_noise():
+    told = "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: add splits.calibration"
+    assert told in refusal({"selection.budget": {"risk": {"alpha": 0.1}}})
+    calibrated = {"splits.calibration": {"from": "puzzles", "rows": 5}}
+    for alpha in (0, 1, 1.5, -0.1):
+        assert f"selection.budget.risk.alpha: {alpha}: " in refusal({"selection.budget": {"risk": {"alpha": alpha}}})
+    assert "selection.budget.risk.alpha: Field required" in refusal({"selection.budget": {"risk": {"delta": 0.1}}})
+    assert "selection.budget.risk.rule: 'bonferroni': " in refusal({"selection.budget.risk": {"rule": "bonferroni"}})
+    budget = parse_config(changed({**calibrated, "selection.budget": {"risk": {"alpha": 0.2}}})).selection.budget
+    assert budget.rule == "risk" and budget.risk is not None and not budget.needs_gold
+    assert budget.risk.model_dump() == {"alpha": 0.2, "delta": 0.1, "rule": "fixed_sequence", "kind": "threshold"}
+
+
+@pytest.mark.parametrize("rule", [{"n": 3}, {"share": 0.5}, {"oracle": True}, {"fit_purity": True}, {"threshold": 0.0}])
+def test_each_budget_rule_stands_alone(rule: dict[str, Any]):
+    budget = parse_config(changed({"selection.budget": rule})).selection.budget
+    assert budget.rule == next(iter(rule)) and budget.reference == "neural"
+    assert budget.needs_gold == (budget.rule in ("oracle", "fit_purity"))
+
+
+@pytest.mark.parametrize(
+    ("preset", "filled"),
+    [("qwen3", (False, False, True)), ("gemma3", (True, False, True)), ("llama3", (True, False, True))],
+)
+def test_a_chat_preset_fills_what_is_not_given(preset: str, filled: tuple[bool, bool, bool]):
+    config = parse_config(changed({"chat_preset": preset}))
+    sections = (config.teacher, config.student, config.evaluation)
+    assert tuple(section.chat_template for section in sections) == filled
+    given = parse_config(
+        changed({"chat_preset": preset, "evaluation.chat_template": False, "student.chat_template": True})
+    )
+    assert (given.student.chat_template, given.evaluation.chat_template) == (True, False)
+    assert given.student.preset == "paper" and given.teacher.adapt == config.teacher.adapt
+    assert "chat_preset: 'qwen2': " in refusal({"chat_preset": "qwen2"})
+
+
+def test_a_domain_takes_a_name_or_a_name_and_options():
+    config = parse_config(changed({"domain": "mcqa"}))
+    assert (config.domain.name, config.domain.options) == ("mcqa", {})
+    own = {"name": "mcqa", "option_style": "texts"}
+    config = parse_config(changed({"domain": own, "sources.other": {"path": "x", "domain": "math"}}))
+    assert config.domain.options == {"option_style": "texts"}
+    probes = {"far": {"from": "other", "regime": "OOD-domain"}}
+    config = parse_config(
+        changed({"domain": own, "sources.other": {"path": "x", "domain": "math"}, "splits.probes": probes})
+    )
+    assert config.domain_of("probe-far") == DomainConfig(name="math") and config.domain_of("pool") == config.domain
+    assert parse_config(config.model_dump(mode="json", by_alias=True)) == config
+    assert "domain.name: Field required" in refusal({"domain": {"option_style": "texts"}})
+    assert "domain: 5: " in refusal({"domain": 5})
+
+
 def test_rules_across_sections_that_do_not_apply():
+    signals = {"second_teacher": {"path": "org/b"}, "reward": {"model": {"path": "org/r"}}}
+    every = {"selection.arms": list(ARMS), "signals": signals, "splits.shots": {"from": "puzzles", "rows": 5}}
+    assert set(parse_config(changed(every)).selection.arms) == set(ARMS)
+    parse_config(changed({"evaluation": {"num_runs": 5, "decoding": {"temperature": 0.6}}}))
     parse_config(changed({"splits.adapt": ..., "teacher.adapt": ...}))
     parse_config(changed({"splits.test": ..., "generations": []}))
     parse_config(changed({"splits.audit": False, "selection.arms": ["naive", "neural"]}))

@@ -76,8 +76,9 @@ def test_too_few_rows_are_untested(num_source, num_pool):
     shift = two_sample(_states(num_source, 4, 1), _states(num_pool, 4, 2, mean=9), seed=0)
     assert (shift.strength, shift.differs, shift.p_value) == ("untested", False, 1.0)
     assert math.isnan(shift.auc.value)
-    assert f"{num_source} source and {num_pool} pool rows" in shift.warning()
+    assert f"{num_source} labelled rows and {num_pool} of the pool" in shift.warning()
     assert shift.to_json()["auc"]["value"] is None
+    assert two_sample(np.zeros((0, 1)), _states(30, 4, 1), seed=0).strength == "untested"
 
 
 def test_states_that_are_all_alike_do_not_differ():

@@ -194,7 +194,12 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         found("nonsense://x")
     write(tmp_path / "x.csv", ROWS[:2])
     with pytest.raises(SourceError, match=r"x\.csv: has no column 'fen' \(it has: number, text, note\)"):
-        require_columns(found(tmp_path), ["text", "fen"])
+        require_columns(found(tmp_path), [["text", "fen"]])
+    with pytest.raises(
+        SourceError, match=r"no column 'b' \(it has: .*; forms that are read: x, y, z or note, b or a, b\)"
+    ):
+        require_columns(found(tmp_path), [["x", "y", "z"], ["note", "b"], ["a", "b"]])
+    require_columns(found(tmp_path), [["fen"], ["text", "note"]])
 
 
 @pytest.mark.parametrize(

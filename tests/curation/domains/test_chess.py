@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curation.config import DomainConfig
 from curation.domains import Vocabulary, get_domain
 from curation.domains.chess import CUE, Chess
 from curation.errors import ConfigError, RowError
@@ -176,7 +177,7 @@ def test_gold_answers_and_their_san_are_right(puzzles):
     for raw in puzzles[::5]:
         seen, gold = DOMAIN.read(raw), DOMAIN.gold(raw)
         san = chess.Board(seen["fen"]).san(chess.Move.from_uci(gold))
-        for completion in (DOMAIN.answer(gold), san, san.rstrip("+#"), gold.upper()):
+        for completion in (DOMAIN.answer(gold, seen), san, san.rstrip("+#"), gold.upper()):
             assert DOMAIN.is_correct(DOMAIN.parse(completion, seen), gold)
 
 
@@ -246,7 +247,7 @@ def test_the_vocabulary_covers_the_shipped_prompts_in_about_forty_tokens(
     prompts = [DOMAIN.prompt(DOMAIN.read(raw)) for raw in raws]
     golds = [DOMAIN.gold(raw) for raw in raws]
     unknown = tokenizer.convert_tokens_to_ids(UNKNOWN)
-    encoded = tokenizer([prompt + DOMAIN.answer(gold) for prompt, gold in zip(prompts, golds, strict=True)])[
+    encoded = tokenizer([prompt + DOMAIN.answer(gold, {}) for prompt, gold in zip(prompts, golds, strict=True)])[
         "input_ids"
     ]
     assert not any(unknown in ids for ids in encoded)
@@ -271,12 +272,33 @@ def test_every_word_is_one_token_of_its_own(vocabulary: Vocabulary, tokenizer):
         assert tokenizer.tokenize(word) == [word]
     moves = {f"{a}{b}{promotion}" for a in ("a1", "h7") for b in ("h8", "b2") for promotion in ("", *"qrbn")}
     for move in moves:
-        assert tokenizer.decode(tokenizer(DOMAIN.answer(move))["input_ids"]) == move
+        assert tokenizer.decode(tokenizer(DOMAIN.answer(move, {}))["input_ids"]) == move
 
 
 def test_domains_are_found_by_name_and_as_users_own_classes():
-    assert isinstance(get_domain("chess"), Chess)
-    assert isinstance(get_domain("curation.domains.chess:Chess"), Chess)
+    assert isinstance(get_domain(DomainConfig(name="chess")), Chess)
+    assert isinstance(get_domain(DomainConfig(name="curation.domains.chess:Chess")), Chess)
     for name in ("ches", "curation.domains.chess:Nothing", "no.such.module:Chess", "a:b:c", ""):
         with pytest.raises(ConfigError, match="chess"):
-            get_domain(name)
+            get_domain(DomainConfig(name=name))
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"name": "chess", "variant": "960"}, r"domain: 'chess' cannot be made with variant: '960'"),
+        (
+            {"name": "mcqa", "option_style": "words"},
+            r"'mcqa' cannot be made with option_style: 'words': .*letters or texts",
+        ),
+        ({"name": "math", "timeout": 0}, r"'math' cannot be made with timeout: 0: .*positive number of seconds"),
+    ],
+)
+def test_domain_options_that_its_class_does_not_take_are_refused(config: dict, told: str):
+    with pytest.raises(ConfigError, match=told):
+        get_domain(DomainConfig(**config))
+
+
+def test_domain_answers_are_written_and_none_is_chosen_from_options():
+    assert DOMAIN.options(example(START)) is None
+    assert DOMAIN.answer("e1g1", example(START)) == " e1g1"

@@ -369,7 +369,8 @@ def test_shipped_mcqa_rows_are_healthy_and_distinct():
 
 def test_shipped_mcqa_and_math_rows_are_what_the_script_makes():
     made = runpy.run_path(str(ROOT / "examples/make_rows.py"))
-    for name, kinds, key in (("mcqa", made["MCQA"], "question"), ("math", made["MATH"], "problem")):
+    named = {"mcqa": ("MCQA", "question"), "mcqa_other": ("MCQA_OTHER", "question"), "math": ("MATH", "problem")}
+    for name, (kinds, key) in named.items():
         rows = shipped(name)
-        assert rows == made["rows"](kinds, key, random.Random(made["SEED"]))
+        assert rows == made["rows"](made[kinds], key, random.Random(made["SEED"]))
         assert len({row[key] for row in rows}) == len(rows)

@@ -9,7 +9,7 @@ from curation.config import BudgetConfig
 from curation.errors import BudgetError
 from curation.hashing import hash64, hash_unit
 from curation.selection import Candidates
-from curation.selection.budget import oracle_budget, resolve
+from curation.selection.budget import check_pool, fit_purity_budget, oracle_budget, share_budget, threshold_budget
 from curation.selection.top_n import TopN
 
 SCORES = st.one_of(st.sampled_from([0.0, -0.0, 1.0, 2.5, np.inf, -np.inf, np.nan]), st.floats(-3, 3, width=32))
@@ -110,12 +110,30 @@ def test_candidates_of_different_lengths_are_refused():
 
 
 def test_budgets():
-    assert oracle_budget(1500, 2000) == 1500
-    assert oracle_budget(9000, 2000) == 2000
-    assert resolve(BudgetConfig(n=70), None) == 70
-    assert resolve(BudgetConfig(oracle=True, cap=50), 80) == 50
-    assert resolve(BudgetConfig(oracle=True), 80) == 80
-    with pytest.raises(BudgetError, match="no weak label of the pool is right"):
-        oracle_budget(0, 2000)
-    with pytest.raises(BudgetError, match=r"set splits\.audit: true"):
-        resolve(BudgetConfig(oracle=True), None)
+    assert oracle_budget(1500, 2000) == 1500 and oracle_budget(9000, 2000) == 2000
+    assert share_budget(0.25, 1003) == 250
+    assert fit_purity_budget(0.755, 1000) == 755 and fit_purity_budget(0.5, 2) == 1
+    assert threshold_budget(7, 0.9) == 7
+    check_pool(BudgetConfig(n=70), 70)
+    check_pool(BudgetConfig(share=0.5), 1)
+
+
+@pytest.mark.parametrize(
+    ("budget", "told"),
+    [
+        (
+            lambda: oracle_budget(0, 2000),
+            r"budget\.oracle: no weak label of the pool is right, which makes the budget 0",
+        ),
+        (lambda: share_budget(0.01, 99), r"budget\.share: 0\.01 of 99 labelled rows is less than one"),
+        (
+            lambda: fit_purity_budget(0.4, 2),
+            r"budget\.fit_purity: purity 0\.400 on the fit set times 2 right weak labels",
+        ),
+        (lambda: threshold_budget(0, 0.9), r"budget\.threshold: no row has a trust of at least 0\.9"),
+        (lambda: check_pool(BudgetConfig(n=71), 70), r"n = 71 is more than the 70 rows of the pool"),
+    ],
+)
+def test_budgets_of_no_row_are_refused(budget, told):
+    with pytest.raises(BudgetError, match=told):
+        budget()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from curation import store, tables
-from curation.config import ActorsConfig, DecodingConfig, ScriptedConfig, TeacherConfig
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RunFailedError
 from curation.refs import TableRef
@@ -24,7 +24,7 @@ NUM_ROWS = 600
 
 @pytest.fixture(scope="module")
 def examples(puzzles, tmp_path_factory):
-    domain = get_domain("chess")
+    domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": (3 << 40) | i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
     table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
     uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
@@ -39,7 +39,7 @@ def make_job(examples, directory, *, actors=None, script=None, **settings) -> La
     return LabelJob(
         examples=examples,
         labels_uri=str(directory / "labels.lance"),
-        domain="chess",
+        domain=DomainConfig(name="chess"),
         teacher=teacher,
         model=None,
         decoding=DecodingConfig(),
@@ -185,3 +185,30 @@ def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examp
     double = write([5, 5])
     with pytest.raises(CommitError, match="repeats 1 ids"):
         again.add(double["fragments"], double["row_ids"])
+
+
+def test_a_lookup_takes_what_take_takes(examples):
+    rng = np.random.default_rng(0)
+    ids_N = np.array(ids_of(examples))
+    lookup = store.Lookup(examples)
+    for wanted in (rng.permutation(ids_N), rng.choice(ids_N, 50), ids_N[:0]):
+        for columns in (None, ["rating", "row_id"]):
+            assert lookup.take(wanted, columns).equals(store.take(examples, wanted, columns))
+    missing = np.array([ids_N[3], -1, ids_N.max() + 1])
+    for take in (lookup.take, lambda ids: store.take(examples, ids)):
+        with pytest.raises(CommitError, match="2 of 3 ids are not in it, e.g. -1"):
+            take(missing)
+
+
+def test_a_lookup_of_shuffled_fragments_and_of_nothing(tmp_path):
+    ids_N = np.random.default_rng(1).permutation(100)
+    uri = str(tmp_path / "t.lance")
+    lance.write_dataset(pa.table({"row_id": ids_N, "square": ids_N**2}), uri, max_rows_per_file=30)
+    ref = store.latest(uri)
+    wanted = np.array([7, 99, 0, 7])
+    for table in (store.Lookup(ref).take(wanted, ["square"]), store.take(ref, wanted, ["square"])):
+        assert table["square"].to_pylist() == [49, 9801, 0, 49]
+    empty = store.create(str(tmp_path / "e.lance"), pa.schema([tables.ROW_ID]))
+    assert store.Lookup(empty).take(ids_N[:0]).num_rows == 0
+    with pytest.raises(CommitError, match="100 of 100 ids are not in it"):
+        store.Lookup(empty).take(ids_N)

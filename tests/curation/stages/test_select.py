@@ -9,19 +9,31 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation import tables
-from curation.config import SelectionConfig
+from curation import store, tables
+from curation.arms import ARMS as ALL_ARMS
+from curation.config import DomainConfig, SelectionConfig
 from curation.domains.chess import Chess
 from curation.errors import BudgetError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
+from curation.selection.quotas import allocate, strata
+from curation.stages.budget import Scored
 from curation.stages.select import Selection, SelectJob, adaptation_rows, select
 
 SEED, N = 5, 60
 NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
 ARMS = ("naive", "internal_confidence", "neural", "ground_truth")
 GOLD, OTHER = "e2e4", "d2d4"
-LABELLED = pa.schema([*tables.labels([], "float16", 1), tables.RAW_SCORE, tables.TRUST])
+SIGNALS = ("icl_mean_logprob", "verbalized_confidence", "ensemble_agreement", "self_consistency", "reward")
+RANKED_BY = {
+    "neural": "neural_raw",
+    "linear_probe": "linear_probe_raw",
+    "internal_confidence": "mean_logprob",
+    **dict(
+        zip(("icl_confidence", "verbalized_confidence", "ensemble", "self_consistency", "reward"), SIGNALS, strict=True)
+    ),
+}
+LABELLED = tables.labels([], "float16", 1)
 
 
 def save(folder: Path, name: str, columns: dict, schema: pa.Schema) -> TableRef:
@@ -42,6 +54,14 @@ class Made:
     gold: dict[int, str]
 
 
+def grades_of(folder: Path, name: str, rows: list[dict], gold: dict[int, str]) -> TableRef:
+    """Which labels are right, said by hand: rows without an error whose gold label is known, ascending by row id."""
+    known = sorted((row for row in rows if row["error"] is None and row["row_id"] in gold), key=lambda r: r["row_id"])
+    right = [row["label"] == gold[row["row_id"]] for row in known]
+    columns = {"row_id": [row["row_id"] for row in known], "correct": right, "judged": [False] * len(known)}
+    return store.write(pa.table(columns, schema=tables.GRADES), str(folder / f"{name}.lance"))
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Labels whose unparsed and error rows have the highest scores, ties among the others, and a few without gold."""
@@ -54,35 +74,54 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     raw[-NUM_ERRORS:], logprob[-NUM_ERRORS:] = 2000.0, 0.0
     logprob[NUM_UNPARSED : NUM_UNPARSED + 20] = 0.0  # more of them than tie otherwise, among the best
     labels = [None if index < NUM_UNPARSED else GOLD if hit else OTHER for index, hit in enumerate(right)]
+    unread = np.arange(NUM_POOL) % 7 == 3
     columns = {
         "row_id": ids.tolist(),
         "completion": [f" {label or 'resigns'} #{index}" for index, label in enumerate(labels)],
         "label": labels,
         "mean_logprob": logprob,
-        "raw_score": raw.astype(np.float32),
-        "trust": np.ones(NUM_POOL, dtype=np.float32),
+        "neural_raw": raw.astype(np.float32),
+        "neural_trust": np.ones(NUM_POOL, dtype=np.float32),
+        "linear_probe_raw": rng.normal(size=NUM_POOL).astype(np.float32),
+        "linear_probe_trust": np.ones(NUM_POOL, dtype=np.float32),
+        "icl_mean_logprob": -rng.exponential(size=NUM_POOL),
+        "verbalized_confidence": rng.random(NUM_POOL),
+        "ensemble_agreement": right.astype(float),
+        "self_consistency": rng.integers(0, 9, NUM_POOL) / 8,
+        "reward": rng.normal(size=NUM_POOL) * 9,
         "error": [None] * (NUM_POOL - NUM_ERRORS) + ["teacher_failed: x"] * NUM_ERRORS,
     }
+    for name in SIGNALS:
+        columns[name] = [None if hole else float(np.float32(v)) for v, hole in zip(columns[name], unread, strict=True)]
     examples = {
         "row_id": ids.tolist(),
         "fen": [f"4k3/8/8/8/8/8/3PP3/4K3 w - - {index % 50} {index + 1}" for index in range(NUM_POOL)],
-        "rating": [1500] * NUM_POOL,
+        "rating": [None if index % 11 == 5 else 900 + 8 * int(z) for index, z in enumerate(raw - 20 * right)],
     }
     golds = [None if index % 10 == 7 else GOLD for index in range(NUM_POOL)]
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    gold = {row_id: gold for row_id, gold in zip(ids.tolist(), golds, strict=True) if gold}
+    added = [pa.field(name, pa.float32()) for name in columns if name not in LABELLED.names]
+    scored = save(folder, "labels", columns, pa.schema([*LABELLED, *added]))
     return Made(
         job=SelectJob(
             pool=save(folder, "pool", examples, tables.examples(Chess.columns, gold=False)),
-            labels=save(folder, "labels", columns, LABELLED),
+            labels=scored,
             audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, tables.AUDIT),
-            domain="chess",
+            grades=grades_of(folder, "grades", rows, gold),
+            source=Scored(labels=scored, grades=None),
+            calibration=None,
+            domain=DomainConfig(name="chess"),
             selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),
             teacher=ModelRef(base="bases/teacher", revision="00ff", adapter="runs/x/adapter"),
             generation=2,
             seed=SEED,
         ),
-        rows={row["row_id"]: row | {"fen": fen} for row, fen in zip(rows, examples["fen"], strict=True)},
-        gold={row_id: gold for row_id, gold in zip(ids.tolist(), golds, strict=True) if gold},
+        rows={
+            row["row_id"]: row | {"fen": fen, "rating": rating}
+            for row, fen, rating in zip(rows, examples["fen"], examples["rating"], strict=True)
+        },
+        gold=gold,
     )
 
 
@@ -92,8 +131,8 @@ def selected(made: Made, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def run(made: Made, folder: Path, **changes: object) -> dict[str, Selection]:
-    n, selections = select(replace(made.job, **changes), folder)
-    assert all(selection.num_rows == n for selection in selections)
+    budget, selections = select(replace(made.job, **changes), folder)
+    assert all(selection.num_rows == budget.n for selection in selections)
     return {selection.arm: selection for selection in selections}
 
 
@@ -116,9 +155,9 @@ def draw(row_id: int, seed: int = SEED) -> float:
 def expected(made: Made, arm: str, n: int = N) -> list[int]:
     """The rule of an arm as a sort of all rows that it may take."""
     rows = [row for row in made.rows.values() if row["error"] is None]
-    if arm in ("internal_confidence", "neural"):
-        column = {"internal_confidence": "mean_logprob", "neural": "raw_score"}[arm]
-        score = {row["row_id"]: float(np.float32(row[column])) for row in rows if row["label"] is not None}
+    if (column := RANKED_BY.get(arm)) is not None:
+        rows = [row for row in rows if row["label"] is not None and row[column] is not None]
+        score = {row["row_id"]: float(np.float32(row[column])) for row in rows}
     else:
         score = {row["row_id"]: draw(row["row_id"]) for row in rows if arm == "naive" or row["row_id"] in made.gold}
     tie = {row_id: int(hash64(np.array([row_id]), derive(SEED, "ties"))[0]) for row_id in score}
@@ -136,7 +175,7 @@ def test_the_fixture_can_tell_the_rules_apart(made: Made):
     ranked = expected(made, "internal_confidence", NUM_POOL)
     scores = [made.rows[row_id]["mean_logprob"] for row_id in ranked]
     assert scores[N - 1] == scores[N]  # the cut goes through a tie
-    assert {row["trust"] for row in made.rows.values()} == {1.0}  # which only the raw score can order
+    assert {row["neural_trust"] for row in made.rows.values()} == {1.0}  # which only the raw score can order
     chosen = [tuple(expected(made, arm)) for arm in ARMS]
     assert len(set(chosen)) == len(ARMS)
 
@@ -199,7 +238,7 @@ def test_rows_carry_prompt_trust_and_lineage(made: Made, selected: dict[str, Sel
             weak = made.rows[row["row_id"]]
             assert row["prompt"] == Chess().prompt({"fen": weak["fen"]})
             assert chess.Board(weak["fen"]).fullmove_number == int(row["prompt"].split("Fullmove: ")[1].split()[0])
-            own = {"neural": weak["trust"], "internal_confidence": np.exp(weak["mean_logprob"])}
+            own = {"neural": weak["neural_trust"], "internal_confidence": np.exp(weak["mean_logprob"])}
             assert row["trust"] == pytest.approx(own.get(arm, draw(row["row_id"])), rel=1e-6)
             assert row["generation"] == 2
             assert ModelRef.from_json(json.loads(row["teacher"])) == made.job.teacher
@@ -219,7 +258,7 @@ def test_exports_hold_the_table_ready_for_training(selected: dict[str, Selection
 
 def test_thresholds_are_raw_scores_of_the_arms_that_rank(made: Made, selected: dict[str, Selection]):
     assert selected["naive"].threshold is None and selected["ground_truth"].threshold is None
-    for arm, column in (("neural", "raw_score"), ("internal_confidence", "mean_logprob")):
+    for arm, column in (("neural", "neural_raw"), ("internal_confidence", "mean_logprob")):
         lowest = min(float(np.float32(made.rows[row_id][column])) for row_id in ids_of(selected[arm]))
         assert selected[arm].threshold == lowest
 
@@ -242,6 +281,120 @@ def test_the_oracle_budget_counts_right_weak_labels_up_to_its_cap(made: Made, tm
     assert all(selection.oracle for selection in chosen.values())
 
 
+@pytest.mark.parametrize("arm", sorted(RANKED_BY))
+def test_every_ranking_arm_takes_the_highest_of_its_own_column(made: Made, tmp_path: Path, arm: str):
+    (selection,) = run(made, tmp_path, selection=budget(made, (arm,), n=N)).values()
+    assert ids_of(selection) == expected(made, arm)
+    column = RANKED_BY[arm]
+    assert selection.threshold == min(np.float32(made.rows[row_id][column]) for row_id in ids_of(selection))
+    assert all(made.rows[row_id][column] is not None for row_id in ids_of(selection))  # unread ones are never taken
+    assert not selection.oracle and all(0 <= row["trust"] <= 1 for row in rows_of(selection))
+
+
+def bins_of(made: Made, num_bins: int) -> dict[int, int]:
+    """The difficulty bin of every labelled row, by row id."""
+    rows = [row for row in made.rows.values() if row["error"] is None]
+    ratings = [np.nan if row["rating"] is None else row["rating"] for row in rows]
+    return dict(zip((row["row_id"] for row in rows), strata(np.array(ratings), num_bins).tolist(), strict=True))
+
+
+def profile(made: Made, row_ids: list[int], num_bins: int = 10) -> list[int]:
+    bins = bins_of(made, num_bins)
+    return np.bincount([bins[row_id] for row_id in row_ids], minlength=num_bins + 1).tolist()
+
+
+def drawn(made: Made, quotas: list[int], num_bins: int = 10) -> list[int]:
+    """The first of each bin in the order of the naive draw, all in that order."""
+    bins, left = bins_of(made, num_bins), list(quotas)
+    taken = []
+    for row_id in expected(made, "naive", NUM_POOL):
+        if left[bins[row_id]]:
+            left[bins[row_id]] -= 1
+            taken.append(row_id)
+    return taken
+
+
+@pytest.mark.parametrize("num_bins", [1, 4, 10])
+def test_stratified_draws_by_the_pools_own_difficulties(made: Made, tmp_path: Path, num_bins: int):
+    selection = budget(made, ("naive", "naive_stratified"), n=N).model_copy(update={"difficulty_bins": num_bins})
+    chosen = run(made, tmp_path, selection=selection)
+    sizes = profile(made, expected(made, "naive", NUM_POOL), num_bins)
+    assert sizes[-1] > 10  # rows of unknown difficulty are a bin of their own
+    quotas = profile(made, ids_of(chosen["naive_stratified"]), num_bins)
+    assert np.abs(np.array(quotas) - N * np.array(sizes) / sum(sizes)).max() < 1
+    assert ids_of(chosen["naive_stratified"]) == drawn(made, quotas, num_bins)
+    assert chosen["naive_stratified"].threshold is None and not chosen["naive_stratified"].oracle
+
+
+def test_distribution_aware_draws_by_the_teachers_accuracy_and_is_an_oracle(made: Made, tmp_path: Path):
+    (selection,) = run(made, tmp_path, selection=budget(made, ("naive_distribution_aware",), n=N)).values()
+    bins, right, known = bins_of(made, 10), np.zeros(11), np.zeros(11)
+    for row_id, place in bins.items():
+        if row_id in made.gold:
+            known[place] += 1
+            right[place] += made.rows[row_id]["label"] == made.gold[row_id]
+    quotas = profile(made, ids_of(selection))
+    assert quotas == allocate(right / np.maximum(known, 1), np.bincount(list(bins.values())), N).tolist()
+    assert ids_of(selection) == drawn(made, quotas) and selection.oracle
+    assert quotas != profile(made, ids_of(run(made, tmp_path, selection=budget(made, ("naive",), n=N))["naive"]))
+    assert {row["label_source"] for row in rows_of(selection)} == {"weak"}
+
+
+@pytest.mark.parametrize("reference", ["neural", "self_consistency"])
+def test_matched_has_the_difficulties_of_the_reference_arm(made: Made, tmp_path: Path, reference: str):
+    arms = (reference, "naive_matched")
+    chosen = run(made, tmp_path, selection=budget(made, arms, n=N, reference=reference))
+    quotas = profile(made, ids_of(chosen[reference]))
+    assert profile(made, ids_of(chosen["naive_matched"])) == quotas
+    assert ids_of(chosen["naive_matched"]) == drawn(made, quotas)
+    assert set(ids_of(chosen["naive_matched"])) != set(ids_of(chosen[reference]))
+
+
+def test_gold_of_the_neural_rows_is_the_neural_selection_with_other_answers(made: Made, tmp_path: Path):
+    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, tables.AUDIT)
+    arms = ("neural", "neural_gold")
+    chosen = run(made, tmp_path, selection=budget(made, arms, n=3 * N), audit=everyone)
+    assert ids_of(chosen["neural_gold"]) == ids_of(chosen["neural"])
+    assert chosen["neural_gold"].oracle and not chosen["neural"].oracle
+    assert chosen["neural_gold"].threshold == chosen["neural"].threshold
+    weak, gold = (rows_of(chosen[arm]) for arm in arms)
+    assert any(row["label"] != GOLD for row in weak)
+    assert all((row["label"], row["completion"], row["label_source"]) == (GOLD, f" {GOLD}", "gold") for row in gold)
+    assert [row["trust"] for row in gold] == [row["trust"] for row in weak]
+    some = run(made, tmp_path / "some", selection=budget(made, arms, n=N))  # rows without gold are passed over
+    passed = [row_id for row_id in expected(made, "neural", NUM_POOL) if row_id in made.gold]
+    assert ids_of(some["neural_gold"]) == passed[:N]
+
+
+def test_all_arms_under_one_budget_that_reads_gold_are_oracles(made: Made, tmp_path: Path):
+    chosen = run(made, tmp_path, selection=budget(made, tuple(ALL_ARMS), oracle=True, cap=20))
+    assert list(chosen) == list(ALL_ARMS) and all(item.oracle and item.num_rows == 20 for item in chosen.values())
+    told = run(made, tmp_path / "n", selection=budget(made, tuple(ALL_ARMS), n=20))
+    oracles = {"neural_gold", "ground_truth", "naive_distribution_aware"}
+    assert {arm for arm, item in told.items() if item.oracle} == oracles
+    assert {arm: item.digest for arm, item in told.items()} == {arm: item.digest for arm, item in chosen.items()}
+
+
+def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, tmp_path: Path):
+    rows = [row for row in made.rows.values() if row["row_id"] in made.gold][:60]
+    wrong = grades_of(tmp_path, "all-wrong", rows, dict.fromkeys(made.gold, "a2a3"))
+    selection = budget(made, tuple(ALL_ARMS), risk={"alpha": 0.1})
+    found, selections = select(
+        replace(made.job, selection=selection, calibration=Scored(labels=made.job.labels, grades=wrong)), tmp_path
+    )
+    assert (found.n, found.threshold, found.rule) == (0, None, "risk")
+    assert found.risk is not None and found.risk["guarantee"].startswith("none")
+    for item in selections:
+        assert item.num_rows == 0 and item.threshold is None and rows_of(item) == []
+        assert pq.read_table(item.parquet).schema.names == tables.SELECTION.names
+        assert Path(item.jsonl).read_text() == ""
+
+
+def test_an_arm_whose_signal_was_read_too_seldom_is_refused(made: Made, tmp_path: Path):
+    with pytest.raises(BudgetError, match=rf"n = {NUM_POOL - NUM_ERRORS - NUM_UNPARSED} is more than the \d+ of"):
+        run(made, tmp_path, selection=budget(made, ("reward",), n=NUM_POOL - NUM_ERRORS - NUM_UNPARSED))
+
+
 @pytest.mark.parametrize(
     ("arm", "most"),
     [
@@ -260,19 +413,10 @@ def test_a_budget_that_an_arm_cannot_meet_is_refused(made: Made, tmp_path: Path,
     assert str(most) in str(caught.value)
 
 
-def test_an_oracle_budget_needs_an_audit_set_and_a_right_label(made: Made, tmp_path: Path):
-    oracle = budget(made, ("naive",), oracle=True)
-    with pytest.raises(BudgetError, match=r"splits\.audit"):
-        run(made, tmp_path, selection=oracle, audit=None)
-    wrong = save(tmp_path, "audit", {"row_id": list(made.rows), "gold": ["a2a3"] * NUM_POOL}, tables.AUDIT)
-    with pytest.raises(BudgetError, match="no weak label of the pool is right"):
-        run(made, tmp_path, selection=oracle, audit=wrong)
-
-
 def test_without_an_audit_set_the_other_arms_select_as_before(
     made: Made, selected: dict[str, Selection], tmp_path: Path
 ):
-    blind = run(made, tmp_path, audit=None, selection=budget(made, ARMS[:3], n=N))
+    blind = run(made, tmp_path, audit=None, grades=None, selection=budget(made, ARMS[:3], n=N))
     for arm, selection in blind.items():
         assert selection.digest == selected[arm].digest and not selection.oracle
 
@@ -295,7 +439,7 @@ def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
         "error": ["bad_fen: x" if index == 4 else None for index in range(20)],
     }
     examples = save(tmp_path, "adapt-split", columns, tables.examples(Chess.columns, gold=True))
-    ref = adaptation_rows(examples, "chess", tmp_path / "out")
+    ref = adaptation_rows(examples, DomainConfig(name="chess"), tmp_path / "out")
     table = lance.dataset(ref.uri, version=ref.version).to_table()
     assert table.schema.names == tables.SELECTION.names
     rows = sorted(table.to_pylist(), key=lambda row: row["row_id"])

@@ -1,8 +1,7 @@
-"""Heuristic trust functions: closed forms and nulls."""
+"""The uniform draw; the heuristics that read a column are in test_column."""
 
 import numpy as np
 import pyarrow as pa
-from curation.trust.confidence import InternalConfidence
 
 from curation.hashing import hash_unit
 from curation.trust.naive import Naive
@@ -10,14 +9,6 @@ from curation.trust.naive import Naive
 
 def batch(**columns: pa.Array) -> pa.RecordBatch:
     return pa.record_batch(columns)
-
-
-def test_internal_confidence_is_the_geometric_mean_probability() -> None:
-    labels = batch(mean_logprob=pa.array([0.0, np.log(0.25), None, 1e-7, -300.0], pa.float32()))
-    raw_N, trust_N = InternalConfidence().raw_score(labels), InternalConfidence().score(labels)
-    assert raw_N.dtype == trust_N.dtype == np.float32
-    np.testing.assert_allclose(trust_N, [1, 0.25, np.nan, 1, 0], rtol=1e-6)
-    np.testing.assert_allclose(raw_N[[0, 1, 2, 4]], np.float32([0, np.log(0.25), np.nan, -300]))
 
 
 def test_naive_depends_on_seed_and_row_alone() -> None:

@@ -1,0 +1,214 @@
+import random
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from curation.config import DomainConfig
+from curation.domains import get_domain
+from curation.domains.equivalence import Number, canonical
+from curation.domains.math import CUE, INSTRUCTION, Math, last_box
+from curation.errors import ConfigError, RowError
+
+DOMAIN = Math()
+DATA = Path(__file__).parents[4] / "shared" / "data" / "math"
+FILES = {  # rows, rows without an answer, rows without a level
+    "aime_1983_2023": (975, 0, 0),
+    "aime_2024": (30, 0, 0),
+    "gsm8k_test": (1319, 0, 1319),
+    "gsm8k_train": (7473, 0, 7473),
+    "math500_test": (500, 0, 0),
+    "math_test": (5000, 0, 0),
+    "math_train": (7474, 2, 2),
+    "omni_math_test": (4428, 9, 0),
+}
+TEXT_ONLY = {"problem": "How many?", "difficulty": None}
+
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real rows are not at {DATA}")
+
+
+def rows(name: str) -> list[dict]:
+    return pq.read_table(DATA / f"{name}.parquet").to_pylist()
+
+
+@needs_data
+@pytest.mark.parametrize("name", FILES)
+def test_math_files_are_read_and_rendered_and_their_gold_answers_grade_right(name):
+    """For 100 % of the rows that have an answer, without exceptions; as written, and in other delimiters."""
+    counts = dict.fromkeys(("rows", "no answer", "no level"), 0)
+    for raw in rows(name):
+        example, gold = DOMAIN.read(raw), DOMAIN.gold(raw)
+        counts["rows"] += 1
+        counts["no answer"] += gold is None
+        counts["no level"] += DOMAIN.difficulty(example) is None
+        assert list(example) == DOMAIN.columns.names
+        assert DOMAIN.prompt(example) == f"{INSTRUCTION}\n\nProblem: {raw['problem'].strip()}\n{CUE}"
+        if gold is not None:
+            label = DOMAIN.parse(f"Since {raw['problem']}, so:{DOMAIN.answer(gold, example)}", example)
+            assert label == gold, raw["id"]
+            assert DOMAIN.is_correct(label, gold) and DOMAIN.is_correct(rf"\[ {label} \]", gold), raw["id"]
+    assert tuple(counts.values()) == FILES[name]
+    assert DOMAIN.equivalence.num_exploded == 0
+
+
+@needs_data
+@pytest.mark.parametrize("name", FILES)
+def test_math_files_grade_another_rows_different_answer_wrong(name):
+    golds = sorted({gold for raw in rows(name) if (gold := DOMAIN.gold(raw)) is not None})
+    seeded = random.Random(7)
+    checked = 0
+    while checked < 300:
+        gold, other = seeded.sample(golds, 2)
+        values = [Number.read(canonical(answer)) for answer in (gold, other)]
+        if canonical(gold) == canonical(other) or (all(values) and values[0].value == values[1].value):
+            continue  # "x = 5" and "x=5", 0.5 and 1/2
+        assert not DOMAIN.is_correct(other, gold), (gold, other)
+        checked += 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "gold", "difficulty"),
+    [
+        ({"problem": "How many?", "answer": "025", "level": "15", "subject": None, "source": "aime"}, "025", 15.0),
+        (
+            {
+                "problem": "How many?",
+                "solution": r"Not \boxed{1}, since $x=\frac{1}{2}$: \boxed{\frac{1}{2}}.",
+                "level": "Level 3",
+                "type": "Algebra",
+            },
+            r"\frac{1}{2}",
+            3.0,
+        ),
+        (
+            {"problem": "How many?", "solution": r"\boxed{8}", "answer": "7", "level": 5, "unique_id": "test/1.json"},
+            "7",
+            5.0,
+        ),
+        ({"question": "How many?", "answer": "2+2 = <<2+2=4>>4 thousand\n#### 4,000"}, "4,000", None),
+        ({"problem": "How many?", "solution": "So 2.", "answer": r"$\boxed{2}$", "difficulty": 4.5}, "2", 4.5),
+        ({"ID": "1983-1", "Year": 1983, "Problem Number": 7, "Question": "How many?", "Answer": "60"}, "60", 7.0),
+        ({"ID": "2024-I-1", "Problem": "How many?", "Solution": r"\boxed{5}", "Answer": 204}, "204", None),
+        ({"problem": "How many?", "solution": r"It is $\boxed 2$.", "level": "Level ?"}, "2", None),
+        ({"problem": "How many?", "answer": r"\frac{1}{2^{15}", "difficulty": float("nan")}, r"\frac{1}{2^{15}}", None),
+        ({"problem": "How many?", "answer": r"\boxed{1}, \boxed{2}"}, r"\boxed{1}, \boxed{2}", None),
+        ({"problem": "How many?"}, None, None),
+        ({"problem": "How many?", "answer": None, "solution": None}, None, None),
+        ({"problem": "How many?", "answer": "  ", "level": None}, None, None),
+    ],
+)
+def test_math_rows_are_read_as_hugging_face_ships_them(raw, gold, difficulty):
+    assert any(set(form) <= set(raw) for form in DOMAIN.forms)
+    example = DOMAIN.read(raw)
+    assert example == {"problem": "How many?", "difficulty": difficulty}
+    assert DOMAIN.difficulty(example) == difficulty and DOMAIN.gold(raw) == gold
+    assert pa.Table.from_pylist([example], schema=DOMAIN.columns).to_pylist() == [example]
+
+
+@pytest.mark.parametrize("raw", [{"problem": None, "answer": "1"}, {"question": " \n", "answer": "1"}])
+def test_math_rows_without_a_problem_are_error_rows(raw):
+    with pytest.raises(RowError) as raised:
+        DOMAIN.read(raw)
+    assert raised.value.kind == "null_field"
+
+
+def test_math_solutions_without_a_box_are_error_rows():
+    with pytest.raises(RowError) as raised:
+        DOMAIN.gold({"problem": "How many?", "solution": "Clearly two."})
+    assert raised.value.kind == "no_box"
+
+
+@pytest.mark.parametrize(
+    ("completion", "label"),
+    [
+        (r"so \boxed{5}.", "5"),
+        (r"\boxed{1} or rather \boxed{ 2 }", "2"),
+        (r"\fbox{3}", "3"),
+        (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"\boxed{\left\{ 1, 2 \right\}}", r"\left\{ 1, 2 \right\}"),
+        (r"\boxed{\left\{ x \right.}", r"\left\{ x \right."),
+        (r"\boxed{\begin{pmatrix} 1 \\ 2 \end{pmatrix}}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"),
+        (r"\boxed{a \boxed{b} c}", r"a \boxed{b} c"),
+        ("\\boxed\n {7}", "7"),
+        (r"$\boxed 5$", "5"),
+        (r"\boxed -12 is it", "-12"),
+        (r"{\boxed{5}", "5"),
+        (r"\boxed{5}} }", "5"),
+        (r"\boxed{4, no: \boxed{5}", "5"),  # an early box that never closes hides no later one
+        (r"\\\boxed{6}", "6"),
+        (r"\boxed{5} and then \boxed{6", None),
+        (r"\boxed{6", None),
+        (r"\boxed{5} and then \boxed", None),
+        (r"\boxed{}", None),
+        (r"\boxed{ }", None),
+        (r"\boxedx{5}", None),
+        ("the answer is 5", None),
+        ("", None),
+    ],
+)
+def test_math_parse_takes_the_last_box(completion, label):
+    assert DOMAIN.parse(completion, TEXT_ONLY) == label
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * 10**6,
+        "}" * 10**6,
+        "\\" * 10**6,
+        r"\boxed{" * 140_000,
+        r"\boxed" * 160_000,
+        r"\boxed " * 140_000,
+        r"\boxed a" * 120_000,
+        r"\boxed{5}" * 110_000,
+        r"\boxed" + " " * 10**6,
+        " " * 10**6 + r"\boxed{5}",
+        r"\boxed{" + "a{}" * 330_000 + "}",
+    ],
+    ids=lambda text: text[:8],
+)
+def test_math_parse_is_linear_on_a_megabyte(text):
+    began = time.perf_counter()
+    last_box(text)
+    assert time.perf_counter() - began < 5
+
+
+def test_math_prompt_with_shots_and_answer():
+    shot = {"problem": "What is $1+1$?", "difficulty": 1.0, "gold": r"\frac{4}{2}"}
+    prompt = DOMAIN.prompt({"problem": "What is $2+2$?", "difficulty": None}, shots=[shot])
+    assert prompt == (
+        "Solve the problem. Reason step by step, and put the final answer within \\boxed{}.\n\n"
+        "Problem: What is $1+1$?\nSolution: The final answer is \\boxed{\\frac{4}{2}}.\n\n"
+        "Problem: What is $2+2$?\nSolution:"
+    )
+    assert DOMAIN.options(shot) is None
+    assert DOMAIN.parse(DOMAIN.answer(shot["gold"], shot), shot) == shot["gold"]
+
+
+def test_math_unparsed_labels_are_wrong():
+    assert not DOMAIN.is_correct(None, "5")
+    assert not DOMAIN.is_correct("", "5")
+
+
+def test_math_example_says_nothing_of_the_answer():
+    raw = {"problem": "How many?", "answer": "17", "solution": r"\boxed{17}", "level": "4", "subject": "Algebra"}
+    assert DOMAIN.read(raw) == DOMAIN.read(raw | {"answer": "18", "solution": r"\boxed{18}"})
+    assert "17" not in DOMAIN.prompt(DOMAIN.read(raw))
+
+
+def test_math_vocabulary_is_printable_ascii_and_the_line_end():
+    vocabulary = DOMAIN.vocabulary()
+    assert len(vocabulary.words) == len(set(vocabulary.words)) == 96
+    assert set(DOMAIN.prompt(TEXT_ONLY)) <= set(vocabulary.words)
+
+
+def test_math_domain_is_found_by_name_and_takes_a_timeout():
+    assert isinstance(get_domain(DomainConfig(name="math", timeout=2)), Math)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), "5", None, True])
+def test_math_timeout_is_a_positive_number(timeout):
+    with pytest.raises(ConfigError, match=r"math: timeout is .*; give a positive number of seconds"):
+        Math(timeout=timeout)

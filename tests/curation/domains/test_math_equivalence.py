@@ -1,0 +1,263 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from curation.domains import equivalence
+from curation.domains.equivalence import Equivalence, canonical
+from curation.domains.math import Math
+
+DOMAIN = Math()
+TABLE = Path(__file__).parent / "data" / "math_pairs.txt"
+DATA = Path(__file__).parents[4] / "shared" / "data" / "math"
+PAIRS = re.findall(r"^(\S+/\S+) ([=!]) (.+)$", TABLE.read_text(), re.MULTILINE)
+SECONDS = 0.7
+"""The time limit of the hostile comparisons."""
+START = 30.0
+"""Far more than a new comparing process needs."""
+
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real rows are not at {DATA}")
+fresh = count(1000)
+
+
+def a_normal_comparison_works() -> bool:
+    """One that only the comparing process can decide, and has not decided before."""
+    number = next(fresh)
+    right = Equivalence().same(rf"\frac{{{2 * number}\sqrt{{2}}}}{{2}}", rf"{number}\sqrt{{2}}")
+    return right and not Equivalence().same(rf"{number}\sqrt{{2}}", rf"{number}\sqrt{{3}}")
+
+
+@pytest.fixture(scope="module")
+def golds():
+    rows = [row for file in sorted(DATA.glob("*.parquet")) for row in pq.read_table(file).to_pylist()]
+    return {row["id"]: DOMAIN.gold(row) for row in rows}
+
+
+def test_math_pairs_are_many_and_half_of_them_unequal():
+    relations = [relation for _, relation, _ in PAIRS]
+    assert len(relations) >= 120 and 0.4 <= relations.count("=") / len(relations) <= 0.6
+    assert {row_id.split("/")[0] for row_id, _, _ in PAIRS} == {"aime", "math", "omni-math"}
+    assert len(set(PAIRS)) == len(PAIRS)
+
+
+@needs_data
+@pytest.mark.parametrize(("row_id", "relation", "answer"), PAIRS, ids=lambda value: value)
+def test_math_pairs(golds, row_id, relation, answer):
+    assert DOMAIN.is_correct(answer, golds[row_id]) == (relation == "="), golds[row_id]
+
+
+@needs_data
+def test_math_is_decided_without_the_process_as_with_it(golds):
+    """What is decided at once, numbers above all, is what math-verify says of the same two expressions."""
+    decided = []
+    for row_id, _, answer in PAIRS:
+        one, other = canonical(golds[row_id]), canonical(answer)
+        number = equivalence.Number.read(one), equivalence.Number.read(other)
+        if all(number) and ":" not in one + other:
+            decided.append((one, other, number[0].near(number[1])))
+    assert len(decided) > 40 and {same for _, _, same in decided} == {True, False}
+    for one, other, same in decided:
+        assert equivalence._verify(one, other) == same, (one, other)
+
+
+HOSTILE = {
+    "a tower of powers": "10^{10^{10}}",
+    "a tower without braces": "10^10^10",
+    "a taller tower": "9^{9^{9^{9^{9}}}}",
+    "the logarithm of a tower": r"\log_{2}\left(3^{3^{3^{3}}}\right)",
+    "a root of a tower": r"\sqrt{10^{10^{10}}+1}",
+    "200 nested braces": "{" * 200 + "5" + "}" * 200,
+    "200 nested parentheses": "(" * 200 + "5" + ")" * 200,
+    "nested tuples": "((1," * 24 + "1" + "))" * 24,
+    "300 fractions deep": r"\frac{1}{" * 300 + "2" + "}" * 300,
+    "45 fractions deep": r"\frac{1}{1+" * 45 + "x" + "}" * 45,
+    "a megabyte of letters": "x" * 1_000_000,
+    "a megabyte of digits": "1" * 1_000_000,
+    "a megabyte of braces": "{" * 1_000_000,
+    "4,000 digits": "9" * 4_000,
+    "NUL": "\0",
+    "a number and NUL": "5\0",
+    "a lone surrogate": "\ud800",
+    "code": "__import__('os').system('exit 1')",
+    "more code": "exec(open('/etc/passwd').read())",
+    "a large factorial": "(10^{9})!",
+    "factorials of factorials": "((9!)!)!",
+    "a binomial coefficient": r"\binom{10^{9}}{5\cdot 10^{8}}",
+    "an infinite sum": r"\sum_{n=1}^{\infty} \frac{\sin(n!)}{n^{\pi}+\cos n}",
+    "a long product": r"\prod_{n=1}^{10^{9}} (n^{2}+1)",
+    "an integral": r"\int_{0}^{1} x^{x^{x}} dx",
+    "a large power of a sum": "(x+y+z+w)^{200}",
+    "a difference of large powers": "(1+x)^{5000}-x^{77}",
+    "a long sum": "x^{2}+" * 650 + "1",
+    "a long list": ",".join(map(str, range(900))),
+    "a list of roots": ",".join(rf"\sqrt{{{radicand}}}" for radicand in range(2, 60)),
+    "plus and minus": r"\pm" * 300,
+    "unbalanced LaTeX": r"\left( \frac{1}{\sqrt{2} \right]",
+    "closed before it opens": "}}}}{{{{",
+    "half a command": r"\frac",
+    "emoji": "💥" * 100,
+    "right to left": "\u202e5\u202c",
+    "many bars": "|" * 500,
+    "percent signs": "%" * 1_000,
+    "an unfinished matrix": r"\begin{pmatrix} 1 & 2 \\ 3",
+    "nothing": "",
+    "blanks": " \n\t ",
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
+def test_math_hostile_answers_are_wrong_in_time_and_the_next_comparison_works(answer):
+    hostile = Equivalence(timeout=SECONDS)
+    began = time.perf_counter()
+    assert not hostile.same(answer, r"x+\sqrt{7}")
+    assert time.perf_counter() - began < SECONDS + START
+    assert a_normal_comparison_works()
+
+
+@pytest.mark.parametrize(
+    ("answer", "exploded"), [("9^{9^{9^{9^{9}}}}", 1), ("x" * 1_000_000, 1), ("{" * 200, 1), ("5", 0), (r"\sqrt{6}", 0)]
+)
+def test_math_comparisons_that_explode_are_counted(answer, exploded):
+    one = Equivalence(timeout=SECONDS)
+    for number in range(2):
+        assert not one.same(answer, rf"y+\sqrt{{{5 + number}}}")
+    assert one.num_exploded == 2 * exploded
+
+
+def test_math_identical_answers_are_right_however_long():
+    one = Equivalence()
+    assert one.same("x" * 1_000_000, "x" * 1_000_000) and one.num_exploded == 0
+
+
+def test_math_works_beside_the_main_thread():
+    """As in Ray's actors: math-verify's own time limit would raise here."""
+    made = []
+    thread = threading.Thread(target=lambda: made.append(a_normal_comparison_works()))
+    thread.start()
+    thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        made += [future.result() for future in [threads.submit(a_normal_comparison_works) for _ in range(12)]]
+    assert made == [True] * 13
+
+
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
+def test_math_process_is_replaced_when_it_was_killed(way):
+    assert a_normal_comparison_works()
+    process = equivalence._helper._process
+    process.send_signal(way)
+    process.wait()
+    assert a_normal_comparison_works()
+    assert equivalence._helper._process.pid != process.pid
+
+
+def test_math_process_that_dies_while_it_compares_is_replaced():
+    one = Equivalence(timeout=60)
+    assert a_normal_comparison_works()
+    threading.Timer(0.3, equivalence._helper._process.kill).start()
+    assert not one.same("9^{9^{9^{9^{9}}}}", r"z+\sqrt{5}") and one.num_exploded == 1
+    assert a_normal_comparison_works()
+
+
+def test_math_process_is_stopped_when_its_time_is_over():
+    assert a_normal_comparison_works()
+    process = equivalence._helper._process
+    assert not Equivalence(timeout=SECONDS).same("8^{8^{8^{8^{8}}}}", r"z+\sqrt{5}")
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_math_process_has_a_memory_limit():
+    assert a_normal_comparison_works()
+    limits = Path(f"/proc/{equivalence._helper._process.pid}/limits").read_text()
+    assert re.search(rf"Max address space +{equivalence.MEMORY_BYTES} ", limits)
+
+
+def test_math_forked_processes_have_a_comparing_process_of_their_own():
+    assert a_normal_comparison_works()
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if equivalence._helper is None and a_normal_comparison_works() else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert a_normal_comparison_works()
+
+
+@pytest.mark.parametrize("answer", ["2x", "9^{9^{9^{9^{9}}}}"], ids=["idle", "busy"])
+def test_math_process_ends_with_its_parent(answer):
+    program = f"""
+        import threading
+        from curation.domains import equivalence
+        one = equivalence.Equivalence(timeout=1.5)
+        one.same("x+x", "2x")
+        print(equivalence._helper._process.pid, flush=True)
+        one.same({answer!r}, "x+x+1")
+        threading.Event().wait()
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+    )
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + START
+    while Path(f"/proc/{pid}/exe").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}/exe").exists()
+
+
+@pytest.mark.parametrize(
+    ("answer", "rewritten"),
+    [
+        (r"$\dfrac12$.", r"\frac{1}{2}"),
+        (r"\[ \frac{\sqrt7}3 \]", r"\frac{\sqrt{7}}{3}"),
+        (r"\sqrt [3]{\frac\pi 2}", r"\sqrt[3]{\frac{\pi}{2}}"),
+        (r"\left( 3,\, 4 \right)", "( 3, 4 )"),
+        (r"12{,}345 \text{ square\nunits}".replace(r"\n", "\n"), "12345"),
+        (r"15\mbox{ cm}^2", "15"),
+        (r"7\text{ m}", "7"),
+        (r"7m", "7m"),
+        (r"\text{(B)}", "B"),
+        (r"\$1,\!000,\!000", "1000000"),
+        (r"30^\circ", "30"),
+        (r"\sin 30^{\circ}", r"\sin \frac{30\pi}{180}"),
+        (r"5 \text{ or } 6", "5 , 6"),
+        (r"\text{Yes}", r"\text{Yes}"),
+        ("\x0crac{1}{2}", r"\frac{1}{2}"),
+        (r"\boxed{17}", "17"),
+        (r"0.1\overline{6}", r"\frac{15}{90}"),
+        (r"x^10", "x^{10}"),
+    ],
+)
+def test_math_answers_are_rewritten(answer, rewritten):
+    assert canonical(answer) == rewritten
+
+
+@pytest.mark.parametrize(
+    ("number", "read"),
+    [("007", 7), ("-3", -3), ("+3", 3), (".25", 0.25), (r"-\frac{1}{4}", -0.25), (r"\frac{-1}{4}", -0.25)]
+    + [(r"2\frac{1}{2}", 2.5), ("3/4", 0.75), ("3:4", 0.75), ("1/0", None), ("x", None), ("1.2.3", None), ("", None)],
+)
+def test_math_numbers_are_read(number, read):
+    found = equivalence.Number.read(number)
+    assert (found and found.value) == read
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("0.333333", r"\frac{1}{3}", True), ("0.3333", r"\frac{1}{3}", False), ("0.0000003", "0.0000002", False)]
+    + [("0.0000003", "3/10000000", True), ("1000000", "1000000.0", True), ("1000000", "1000001", False)]
+    + [(r"\frac{3}{2^{70}}", r"\frac{4}{2^{70}}", False), (r"\frac{3}{2^{70}}", r"\frac{6}{2^{71}}", True)],
+)
+def test_math_numbers_are_equal_to_six_decimals_and_in_proportion(one, other, same):
+    assert Equivalence().same(one, other) == Equivalence().same(other, one) == same

@@ -1,0 +1,178 @@
+"""What each budget rule comes to over a scored pool, against counts by hand and SciPy's binomial."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.stats import binom
+
+from curation import store, tables
+from curation.config import BudgetConfig
+from curation.errors import BudgetError
+from curation.stages.budget import Budget, Scored, batch_of, resolve
+
+NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
+
+
+def rows(rng: np.random.Generator, num_rows: int, start: int) -> dict[str, Any]:
+    """Two in three right; scores tell right from wrong; unparsed rows score best, some rewards are missing."""
+    right = rng.random(num_rows) < 2 / 3
+    parsed = rng.random(num_rows) < 0.95
+    raw = (3 * right + rng.normal(size=num_rows) - 1).astype(np.float32)
+    raw[~parsed] = 50
+    return {
+        "row_id": rng.permutation(num_rows) + start,
+        "label": [("yes" if hit else "no") if ok else None for hit, ok in zip(right, parsed, strict=True)],
+        "neural_raw": raw,
+        "reward": pa.array(raw.astype(np.float64), pa.float32(), mask=rng.random(num_rows) < 0.2),
+        "error": ["bad: x" if index % 50 == 49 else None for index in range(num_rows)],
+        "state_output_last": [[0.0]] * num_rows,
+    }
+
+
+def scored(folder: Path, columns: dict[str, Any]) -> Scored:
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.table(columns)
+    healthy = [row for row in table.to_pylist() if row["error"] is None]
+    healthy.sort(key=lambda row: row["row_id"])
+    graded = {
+        "row_id": [row["row_id"] for row in healthy],
+        "correct": [row["label"] == "yes" for row in healthy],
+        "judged": [False] * len(healthy),
+    }
+    grades = store.write(pa.table(graded, schema=tables.GRADES), str(folder / "grades.lance"))
+    return Scored(labels=store.write(table, str(folder / "labels.lance")), grades=grades)
+
+
+class Case:
+    """A pool, a source and a calibration split, as tables and as healthy rows in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        rng = np.random.default_rng(4)
+        sizes = {"pool": NUM_POOL, "source": NUM_SOURCE, "calibration": NUM_CALIBRATION}
+        made = {name: rows(rng, size, 10_000 * place) for place, (name, size) in enumerate(sizes.items())}
+        self.splits = {name: scored(folder / name, columns) for name, columns in made.items()}
+        self.rows = {
+            name: [row for row in pa.table(columns).to_pylist() if row["error"] is None]
+            for name, columns in made.items()
+        }
+
+    def resolve(self, **rule: Any) -> Budget:
+        config = BudgetConfig.model_validate(rule)
+        return resolve(
+            config,
+            batch_of(self.splits["pool"].labels),
+            grades=self.splits["pool"].grades if config.needs_gold else None,
+            source=self.splits["source"],
+            calibration=self.splits["calibration"] if config.risk else None,
+            seed=7,
+        )
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return Case(tmp_path_factory.mktemp("budget"))
+
+
+def trust(row: dict[str, Any], column: str) -> float | None:
+    """Of a row that may be selected; None of another."""
+    if row["label"] is None or row[column] is None:
+        return None
+    return float(1 / (1 + np.exp(-np.float64(row[column]))))
+
+
+def num_right(found: list[dict[str, Any]]) -> int:
+    return sum(row["label"] == "yes" for row in found)
+
+
+def test_fixed_numbers_and_shares(case: Case) -> None:
+    assert case.resolve(n=12) == Budget(n=12, rule="n", reference="neural", oracle=False)
+    healthy = len(case.rows["pool"])
+    assert healthy == NUM_POOL - NUM_POOL // 50
+    assert case.resolve(share=0.3) == Budget(n=int(0.3 * healthy), rule="share", reference="neural", oracle=False)
+    with pytest.raises(BudgetError, match=rf"share: 0\.001 of {healthy} labelled rows is less than one"):
+        case.resolve(share=0.001)
+
+
+def test_an_oracle_counts_the_right_labels_of_the_pool_up_to_its_cap(case: Case) -> None:
+    right = num_right(case.rows["pool"])
+    assert 100 < right < 2000
+    for cap, n in ((2000, right), (100, 100)):
+        found = case.resolve(oracle=True, cap=cap)
+        assert found == Budget(n=n, rule="oracle", reference="neural", oracle=True)
+
+
+@pytest.mark.parametrize("reference", ["neural", "reward"])
+def test_fit_purity_is_of_the_source_rows_that_the_reference_accepts(case: Case, reference: str) -> None:
+    column = {"neural": "neural_raw", "reward": "reward"}[reference]
+    accepted = [row for row in case.rows["source"] if (found := trust(row, column)) is not None and found >= 0.5]
+    purity = num_right(accepted) / len(accepted)
+    assert 0.7 < purity < 1 and len(accepted) < NUM_SOURCE
+    found = case.resolve(fit_purity=True, reference=reference)
+    assert (found.n, found.oracle) == (int(purity * num_right(case.rows["pool"])), True)
+
+
+def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Path) -> None:
+    columns = rows(np.random.default_rng(0), 50, 0)
+    columns["neural_raw"] = np.full(50, -9, dtype=np.float32)
+    pool = batch_of(case.splits["pool"].labels)
+    with pytest.raises(BudgetError, match=r"fit_purity: purity 0\.000 on the fit set"):
+        resolve(
+            BudgetConfig(fit_purity=True),
+            pool,
+            grades=case.splits["pool"].grades,
+            source=scored(tmp_path, columns),
+            calibration=None,
+            seed=0,
+        )
+
+
+@pytest.mark.parametrize("reference", ["neural", "reward"])
+def test_a_threshold_counts_the_rows_that_reach_it(case: Case, reference: str) -> None:
+    column = {"neural": "neural_raw", "reward": "reward"}[reference]
+    values = [found for row in case.rows["pool"] if (found := trust(row, column)) is not None]
+    for level in (0.0, 0.5, 0.9):
+        found = case.resolve(threshold=level, reference=reference)
+        assert found.n == sum(value >= level for value in values) and found.threshold is None and not found.oracle
+    with pytest.raises(BudgetError, match=r"threshold: no row has a trust of at least 1\.0"):
+        case.resolve(threshold=1.0, reference=reference)
+
+
+def test_risk_takes_the_pool_rows_above_a_certified_threshold(case: Case) -> None:
+    found = case.resolve(risk={"alpha": 0.2, "delta": 0.1})
+    assert found.threshold is not None and found.risk is not None and not found.oracle
+    above = [row for row in case.rows["pool"] if row["label"] is not None and row["neural_raw"] >= found.threshold]
+    assert found.n == len(above) > 100
+    kept = [r for r in case.rows["calibration"] if r["label"] is not None and r["neural_raw"] >= found.threshold]
+    wrong = len(kept) - num_right(kept)
+    assert binom.cdf(wrong, len(kept), 0.2) <= 0.1  # the exact test rejects a noise above alpha
+    assert (found.risk["num_kept"], found.risk["num_calibration"]) == (len(kept), len(case.rows["calibration"]))
+    assert found.risk["noise"] == pytest.approx(wrong / len(kept)) and found.risk["bound"] <= 0.2
+    assert found.risk["alpha"] == 0.2 and found.risk["rule"] == "fixed_sequence" and found.risk["needed"] is None
+    assert case.resolve(risk={"alpha": 0.2, "delta": 0.1}) == found
+    stricter = case.resolve(risk={"alpha": 0.1, "delta": 0.1})
+    assert stricter.n < found.n
+
+
+def test_risk_reads_the_reference_arm_and_never_its_unread_rows(case: Case) -> None:
+    found = case.resolve(risk={"alpha": 0.25}, reference="reward")
+    values = [row["reward"] for row in case.rows["pool"] if row["label"] is not None and row["reward"] is not None]
+    assert found.reference == "reward" and found.threshold is not None
+    assert found.n == sum(value >= found.threshold for value in values) > 100
+
+
+@pytest.mark.parametrize("rule", ["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid"])
+def test_risk_that_cannot_be_certified_selects_nothing(case: Case, rule: str) -> None:
+    found = case.resolve(risk={"alpha": 0.001, "rule": rule})
+    assert (found.n, found.threshold) == (0, None)
+    assert found.risk is not None and found.risk["guarantee"].startswith("none: no cut is certified")
+    assert found.risk["needed"] is None or found.risk["needed"] > NUM_CALIBRATION
+
+
+def test_risk_counts_no_unparsed_calibration_row(case: Case) -> None:
+    """They have the best scores and would all be errors at the top; the pool's are never selected either."""
+    found = case.resolve(risk={"alpha": 0.2, "kind": "top_k"})
+    assert found.n > 100 and found.risk is not None and found.risk["kind"] == "top_k"
+    assert found.risk["noise"] < 0.2
