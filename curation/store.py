@@ -75,7 +75,7 @@ def count(ref: TableRef, filter: str | None = None) -> int:
 
 
 def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows with the given ids, in the order of ``row_ids_N``; the id column is scanned in batches.
+    """The rows with the given ids, each once, in the order of ``row_ids_N``; the id column is scanned in batches.
 
     Raises:
         CommitError: an id is not in the table.

@@ -85,7 +85,8 @@ GRADES = pa.schema(
     [
         ROW_ID,
         pa.field("correct", pa.bool_(), nullable=False),
-        pa.field("judged", pa.bool_(), nullable=False),  # by the judge model, whom the domain's rule called wrong
+        pa.field("judged", pa.bool_(), nullable=False),  # right by the judge model, wrong by the domain's rule
+        pa.field("problem", pa.string()),  # ``kind: detail`` of what kept the rule from deciding; then it is wrong
     ]
 )
 """Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Of the pool

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 from fractions import Fraction
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from curation.errors import CurationError
 
@@ -156,7 +156,7 @@ class Number(NamedTuple):
     decimal: bool
 
     @classmethod
-    def read(cls, text: str) -> "Number | None":
+    def read(cls, text: str) -> Self | None:
         """An integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else."""
         found = _NUMBER.fullmatch(text)
         if not found:
@@ -182,7 +182,7 @@ _DIGITS = r"\d{1,300}"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d{{0,300}})?|\.{_DIGITS})"
 _NUMBER = re.compile(
     rf"(?P<sign>[+-]?)\s?(?:(?P<decimal>{_DECIMAL})|(?P<left>{_DIGITS})\s?[/:]\s?(?P<right>{_DIGITS})"
-    rf"|(?P<whole>{_DIGITS})?\s?\\frac\{{(?P<top>{_DECIMAL})\}}\{{(?P<over>{_DECIMAL})\}})"
+    rf"|(?:(?P<whole>{_DIGITS})\s?(?=\\frac\{{\d))?\\frac\{{(?P<top>-?{_DECIMAL})\}}\{{(?P<over>{_DECIMAL})\}})"
 )
 
 
@@ -193,7 +193,7 @@ class _Bracketed(NamedTuple):
     parts: list[str]
 
     @classmethod
-    def read(cls, text: str) -> "_Bracketed | None":
+    def read(cls, text: str) -> Self | None:
         inner = text[1:-1]
         if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or _closes(inner):
             return None
@@ -331,6 +331,7 @@ def _letters(text: str) -> str:
 _ENDS = " .,;:"
 _TOKEN = re.compile(r"\\(?:left|right)\s*\.|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _ARITY = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\mathbb": 1, r"\overline": 1}
+"""How many arguments a command takes."""
 _FONTS = {
     **dict.fromkeys([r"\text", r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mbox"], False),
     **dict.fromkeys([r"\mathrm", r"\mathbf", r"\mathit"], True),

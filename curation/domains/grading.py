@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation import store
-from curation.domains import Domain
+from curation.domains import Domain, attempt
 from curation.refs import TableRef
 
 Bools = npt.NDArray[np.bool_]
@@ -30,7 +30,12 @@ def read_grades(grades: TableRef) -> Graded:
     )
 
 
-def grade_pairs(labels: pa.Array, golds: pa.Array, domain: Domain) -> Bools:
-    """Whether each weak label equals its gold label, bool [N]."""
-    pairs = zip(labels.to_pylist(), golds.to_pylist(), strict=True)
-    return np.fromiter((domain.is_correct(label, gold) for label, gold in pairs), dtype=np.bool_, count=len(labels))
+def grade_pairs(labels: pa.Array, golds: pa.Array, domain: Domain) -> tuple[Bools, list[str | None]]:
+    """Whether each weak label equals its gold label, bool [N], and what kept the rule from deciding, where it did."""
+    correct_N = np.zeros(len(labels), dtype=np.bool_)
+    problems: list[str | None] = []
+    for place, (label, gold) in enumerate(zip(labels.to_pylist(), golds.to_pylist(), strict=True)):
+        right, problem = attempt(domain.is_correct, label, gold)
+        correct_N[place] = bool(right)
+        problems.append(problem or None)
+    return correct_N, problems

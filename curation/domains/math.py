@@ -34,6 +34,7 @@ class Math:
 
     Args:
         timeout: seconds that the comparison of two answers may take; above that they count as unequal.
+        instruction: what stands before the problem; empty for models that were trained without one.
 
     Raises:
         ConfigError: a timeout that is no positive number.
@@ -43,10 +44,11 @@ class Math:
     forms = tuple((problem,) for problem in _PROBLEMS)
     columns = pa.schema([("problem", pa.string()), ("difficulty", pa.float64())])
 
-    def __init__(self, *, timeout: float = 5.0) -> None:
+    def __init__(self, *, timeout: float = 5.0, instruction: str = INSTRUCTION) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
             raise ConfigError(f"math: timeout is {timeout!r}; give a positive number of seconds")
         self.equivalence = Equivalence(timeout=timeout)
+        self._head = [instruction] if instruction else []
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The problem, and the row's own level, difficulty or place in its contest where it has one.
@@ -79,7 +81,7 @@ class Math:
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The instruction, the shots' problems and answers, the problem, and the cue."""
         blocks = [self._problem(shot) + self.answer(shot["gold"], shot) for shot in shots]
-        return "\n\n".join([INSTRUCTION, *blocks, self._problem(example)])
+        return "\n\n".join([*self._head, *blocks, self._problem(example)])
 
     def _problem(self, example: Example) -> str:
         return f"Problem: {example['problem']}\n{CUE}"
@@ -97,8 +99,16 @@ class Math:
         return last_box(completion)
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equivalence, found within the time limit."""
-        return label is not None and self.equivalence.same(label, gold)
+        """Equivalence, found within the time limit.
+
+        Raises:
+            RowError: ``exploded`` where it was not found out within the bounds; the labels count as unequal.
+        """
+        exploded = self.equivalence.num_exploded
+        right = label is not None and self.equivalence.same(label, gold)
+        if self.equivalence.num_exploded > exploded:
+            raise RowError(f"exploded: {str(label)[:60]!r} and {gold[:60]!r} cannot be compared within the bounds")
+        return right
 
     def difficulty(self, example: Example) -> float | None:
         """The row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` where unknown."""

@@ -56,7 +56,8 @@ def purity_chart(curves: Json, name: str) -> str:
             low, value, high = ([item[key] for item in estimates] for key in ("low", "value", "high"))
             axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
             axes.plot(ticks, value, color=colour, linestyle=dashes, label=in_words(arm))
-        axes.axvline(curves["n"], color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {curves['n']:,}")
+        if n := curves["n"]:
+            axes.axvline(n, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
         axes.set_xscale("log")
         axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
         _thousands(axes)

@@ -15,7 +15,7 @@ from curation.report import measures
 from curation.report.headline import headline
 from curation.report.measures import Json, finite, share
 from curation.report.record import BASE, TEACHER, GenerationRecord, RunRecord
-from curation.report.rows import Ints, Judged, arm_order, difficulties, judge, selected_rows
+from curation.report.rows import Ints, Judged, arm_order, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
 
 DETAILS = (
@@ -75,6 +75,7 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
             {
                 "index": record.index,
                 "labelled": {split: dict(counts) for split, counts in record.label_counts.items()},
+                "graded": {split: graded_counts(ref) for split, ref in record.grades.items()},
                 "selected": {arm["name"]: arm["num_selected"] for arm in generation["arms"]},
             }
             for record, generation in zip(run.generations, generations, strict=True)
@@ -92,7 +93,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     num_pool = store.count(record.labels["pool"], filter="error IS NULL")
     tests = read_tests(record)
     margin = float(run.config["evaluation"]["margin"])
-    curves = {arm: ids for arm, ids in selected.items() if not ARMS[arm].gold and len(ids)}
+    curves = {arm: ids for arm, ids in selected.items() if not ARMS[arm].gold}
     return {
         "index": record.index,
         "teacher_model": _model(record.teacher),
@@ -120,7 +121,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "reliability": {name: measures.reliability(rows) for name, rows in _sets(validation, pool).items()},
         "histogram": {name: measures.histogram(rows) for name, rows in _sets(validation, pool).items()},
         "purity_curves": measures.purity_curves(pool, curves, record.n, run.seed)
-        if pool is not None and len(pool)
+        if pool is not None and len(pool) and curves
         else None,
         "difficulty": _difficulty(run, record, selected),
     }

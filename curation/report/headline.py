@@ -39,7 +39,9 @@ def headline(generation: Json) -> list[str]:
 
 def _selection(generation: Json, main: Json, naive: Json | None) -> str:
     if not main["num_selected"]:
-        return f"Nothing was selected of {generation['num_pool']:,} labelled pool rows: no threshold could be certified."
+        return (
+            f"Nothing was selected of {generation['num_pool']:,} labelled pool rows: no threshold could be certified."
+        )
     text = f"{main['num_selected']:,} of {generation['num_pool']:,} labelled pool rows were selected by {name_of(main)}"
     if generation["budget_is_oracle"]:
         text += " (the count is an oracle's: the number of right weak labels)"

@@ -93,7 +93,7 @@ def purity_curves(judged: Judged, selected: Mapping[str, Ints], n: int, seed: in
     """Purity against the number of rows taken, by arm; ``selected`` are the arms' row ids by rank."""
     num_rows = len(judged)
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
-    points = sorted({*spread.astype(int).tolist(), min(n, num_rows)})
+    points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
     curves = {}
     for arm, row_ids_M in selected.items():
         correct_N = judged.correct_N[arm_order(judged, arm, row_ids_M, seed)]

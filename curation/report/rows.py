@@ -1,5 +1,6 @@
 """Rows as the report sees them: scores beside right and wrong, difficulties, and an arm's order over the whole pool."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,13 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
         parsed_N=table["label"].is_valid().to_numpy()[places_N],
         scores=scores,
     )
+
+
+def graded_counts(grades: TableRef) -> dict[str, Any]:
+    """Rows graded, those that the judge called right, and those that the domain's rule could not decide, by kind."""
+    table = store.read(grades, columns=["judged", "problem"])
+    kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
+    return {"rows": table.num_rows, "judged": int(table["judged"].to_numpy().sum()), "problems": dict(kinds)}
 
 
 def positions(ids_N: Ints, wanted_M: Ints) -> Ints:

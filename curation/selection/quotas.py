@@ -54,7 +54,7 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
         whole = np.floor(wanted).astype(np.int64)
         largest = np.argsort(whole - wanted, kind="stable")[: left - int(whole.sum())]
         whole[largest] += 1
-        return quotas + whole
+        quotas += whole
     return quotas
 
 

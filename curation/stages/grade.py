@@ -35,29 +35,27 @@ def grade(
     total = store.count(labels, filter="error IS NULL")
     task = ray.remote(_grade).options(num_cpus=1)
     num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
-    parts: list[tuple[Int64s, Bools]] = []
+    parts = [tables.GRADES.empty_table()]
     waiting: list[tuple[Int64s, Any]] = []
     num_done = 0
 
     def collect() -> None:
         nonlocal num_done
-        ids, right = waiting.pop(0)
-        parts.append((ids, ray.get(right)))
-        num_done += len(ids)
+        ids_N, graded = waiting.pop(0)
+        correct_N, problems = ray.get(graded)
+        columns = [pa.array(ids_N), pa.array(correct_N), pa.array(np.zeros(len(ids_N), dtype=np.bool_))]
+        parts.append(pa.table([*columns, pa.array(problems, pa.string())], schema=tables.GRADES))
+        num_done += len(ids_N)
         if progress is not None:
             progress(num_done, total)
 
-    for ids, weak, right in _pairs(labels, gold):
-        waiting.append((ids, task.remote(weak, right, domain)))
+    for ids_N, weak, right in _pairs(labels, gold):
+        waiting.append((ids_N, task.remote(weak, right, domain)))
         if len(waiting) > 2 * num_tasks:
             collect()
     while waiting:
         collect()
-    ids_N = np.concatenate([ids for ids, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
-    correct_N = np.concatenate([right for _, right in parts]) if parts else np.zeros(0, dtype=np.bool_)
-    order_N = np.argsort(ids_N)
-    columns = [ids_N[order_N], correct_N[order_N], np.zeros(len(ids_N), dtype=np.bool_)]
-    return store.write(pa.table([pa.array(column) for column in columns], schema=tables.GRADES), uri)
+    return store.write(pa.concat_tables(parts).sort_by("row_id"), uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
@@ -66,7 +64,12 @@ def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     accepted = store.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
     correct_N = table["correct"].to_numpy()
     judged_N = np.isin(table["row_id"].to_numpy(), accepted) & ~correct_N
-    columns = [table["row_id"].combine_chunks(), pa.array(correct_N | judged_N), pa.array(judged_N)]
+    columns = [
+        table["row_id"],
+        pa.chunked_array([correct_N | judged_N]),
+        pa.chunked_array([judged_N]),
+        table["problem"],
+    ]
     return store.write(pa.table(columns, schema=tables.GRADES), uri)
 
 
@@ -84,7 +87,7 @@ def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array,
             yield ids_N[hit_N], batch.column("label").filter(pa.array(hit_N)), right
 
 
-def _grade(weak: pa.Array, right: pa.Array, domain: DomainConfig) -> Bools:
+def _grade(weak: pa.Array, right: pa.Array, domain: DomainConfig) -> tuple[Bools, list[str | None]]:
     return grade_pairs(weak, right, _domain(domain.model_dump_json()))
 
 

@@ -14,13 +14,15 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
+from curation import store
+from curation import tables as schemas
 from curation.config import TrustConfig
-from curation.domains import get_domain
 from curation.errors import DegenerateSourceError, RunFailedError
 from curation.hashing import hash_unit
-from curation.refs import TableRef
+from curation.refs import TableRef, TrustRef
+from curation.trust import load_fitted
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
-from train.trust import fit_trust, read_rows
+from train.trust import FITS, fit_probe, fit_trust, read_rows
 from train.trust_loop import Rows, Shard, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(width=32, depth=2, learning_rate=3e-3, batch_size=64, max_epochs=12, patience=3, max_failures=0)
@@ -167,66 +169,85 @@ def test_a_fit_that_diverges_says_so() -> None:
 
 
 def tables(path: Path, rows: Rows, *, states: tuple[str, ...] = ("output_last",)) -> tuple[TableRef, TableRef]:
-    """A labels table in shuffled order, two fragments, and its gold labels; one row in error, one without a state."""
+    """A labels table in shuffled order, two fragments, and its grades; one row in error, one without a state.
+
+    Row 2 has no gold label, hence no grade.
+    """
     order_N = np.random.default_rng(5).permutation(len(rows.correct_N))
     parts = np.array_split(rows.hidden_ND, len(states), axis=1)
     columns = {
         "row_id": pa.array(order_N),
-        "label": pa.array(["e2e4" if rows.correct_N[i] else "d2d4" for i in order_N]),
         "error": pa.array(["poison: x" if i == 0 else None for i in order_N], pa.string()),
     }
     for state, part_ND in zip(states, parts, strict=True):
-        values = [None if i == 1 else part_ND[i] for i in order_N]
+        values = [None if i <= 1 else part_ND[i] for i in order_N]
         columns[f"state_{state}"] = pa.array(values, pa.list_(pa.float16(), part_ND.shape[1]))
-    labels = lance.write_dataset(pa.table(columns), path / "labels.lance", max_rows_per_file=len(order_N) // 2 + 1)
-    ids = np.arange(2, len(order_N) + 3)  # one gold label without a weak one; row 0 and 1 lack one as well
-    gold = lance.write_dataset(pa.table({"row_id": ids, "gold": ["e2e4"] * len(ids)}), path / "gold.lance")
-    refs = (("labels.lance", labels.version), ("gold.lance", gold.version))
-    labels_ref, gold_ref = (TableRef(uri=str(path / name), version=version) for name, version in refs)
-    return labels_ref, gold_ref
+    lance.write_dataset(pa.table(columns), path / "labels.lance", max_rows_per_file=len(order_N) // 2 + 1)
+    return store.latest(str(path / "labels.lance")), graded(path, "grades", rows)
+
+
+def graded(path: Path, name: str, rows: Rows, num_rows: int | None = None) -> TableRef:
+    ids_M = np.delete(np.arange(len(rows.correct_N)), [0, 2])[:num_rows]
+    found = [{"row_id": int(i), "correct": bool(rows.correct_N[i]), "judged": False} for i in ids_M]
+    return store.write(pa.Table.from_pylist(found, schema=schemas.GRADES), str(path / f"{name}.lance"))
 
 
 def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
     rows = separable(300)
     config = with_(SMALL, states=("prompt_last", "output_last"))
-    labels, gold = tables(tmp_path, rows, states=config.states)
-    gold = TableRef(uri=gold.uri, version=gold.version)
-    read = read_rows(labels, gold, get_domain("chess"), config, seed=3)
-    np.testing.assert_array_equal(read.hidden_ND, rows.hidden_ND[2:])
-    np.testing.assert_array_equal(read.correct_N, rows.correct_N[2:])
-    np.testing.assert_array_equal(read.validation_N, hash_unit(np.arange(2, 300), 3) < config.validation_fraction)
+    labels, grades = tables(tmp_path, rows, states=config.states)
+    read = read_rows(labels, grades, config, seed=3)
+    np.testing.assert_array_equal(read.hidden_ND, rows.hidden_ND[3:])
+    np.testing.assert_array_equal(read.correct_N, rows.correct_N[3:])
+    np.testing.assert_array_equal(read.validation_N, hash_unit(np.arange(3, 300), 3) < config.validation_fraction)
     assert read.hidden_ND.dtype == np.float16
 
 
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 @pytest.mark.parametrize("right", [True, False])
-def test_a_source_that_teaches_nothing_is_refused(right: bool, tmp_path: Path) -> None:
+def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], right: bool, tmp_path: Path) -> None:
     rows = separable(100)
-    labels, gold = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
+    labels, grades = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
     with pytest.raises(DegenerateSourceError, match=r"trust: (\d+) of \d+ weak labels are right in the fit part"):
-        fit_trust(labels, gold, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
+        fit(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
     only_fit = rows._replace(correct_N=np.where(hash_unit(np.arange(100), 0) < 0.2, False, rows.correct_N))
-    (tmp_path / "other").mkdir()
-    labels, gold = tables(tmp_path / "other", only_fit)
     with pytest.raises(DegenerateSourceError, match=r"0 of \d+ weak labels are right in the validation part"):
-        fit_trust(labels, gold, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
-    empty = lance.write_dataset(pa.table({"row_id": [10**9], "gold": ["e2e4"]}), tmp_path / "empty.lance")
+        fit(labels, graded(tmp_path, "other", only_fit), SMALL, seed=0, output=tmp_path / "trust")
     with pytest.raises(DegenerateSourceError, match="0 of 0 weak labels"):
-        nothing = TableRef(uri=str(tmp_path / "empty.lance"), version=empty.version)
-        fit_trust(labels, nothing, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
+        fit(labels, graded(tmp_path, "none", rows, 0), SMALL, seed=0, output=tmp_path / "trust")
+    assert not (tmp_path / "trust").exists()
+
+
+def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path) -> None:
+    rows = separable(1500)
+    linear = rows._replace(correct_N=rows.hidden_ND[:, 3] > np.quantile(rows.hidden_ND[:, 3], 0.7))
+    labels, grades = tables(tmp_path, linear)
+    ref = fit_probe(labels, grades, SMALL, seed=3, output=tmp_path / "probe")
+    probe = load_fitted("linear_probe", ref)
+    read = read_rows(labels, grades, SMALL, seed=3)
+    batch = pa.record_batch({"state_output_last": pa.array(list(read.hidden_ND), pa.list_(pa.float16(), 16))})
+    raw_N = probe.raw_score(batch)
+    assert roc_auc_score(read.correct_N[read.validation_N], raw_N[read.validation_N]) > 0.98
+    assert probe.fit["num_fit"] == int((~read.validation_N).sum()) and probe.fit["grades"] == grades.to_json()
+    # Whatever the validation rows say, the probe is the same.
+    other = linear._replace(correct_N=linear.correct_N ^ (hash_unit(np.arange(1500), 3) < SMALL.validation_fraction))
+    again = fit_probe(labels, graded(tmp_path, "other", other), SMALL, seed=3, output=tmp_path / "again")
+    np.testing.assert_array_equal(load_fitted("linear_probe", again).raw_score(batch), raw_N)
 
 
 def test_two_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: Path) -> None:
-    labels, gold = tables(tmp_path, separable(1500))
+    labels, grades = tables(tmp_path, separable(1500))
     config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_epochs=3, patience=None, num_workers=2)
-    read = read_rows(labels, gold, get_domain("chess"), config, seed=3)
+    read = read_rows(labels, grades, config, seed=3)
     expected, record = fit_arrays(read, config, seed=3)
-    ref = fit_trust(labels, gold, get_domain("chess"), config, seed=3, output=tmp_path / "trust")
+    ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
     trust = NeuralTrust.load(ref)
     np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(trust.fit["losses"], record.losses, rtol=1e-4)
-    assert trust.fit["num_fit"] + trust.fit["num_validation"] == 1498 and trust.fit["best_epoch"] == 3
-    assert trust.fit["labels"] == labels.to_json() and trust.fit["seed"] == 3
+    assert trust.fit["num_fit"] + trust.fit["num_validation"] == 1497 and trust.fit["best_epoch"] == 3
+    assert trust.fit["labels"] == labels.to_json() and trust.fit["grades"] == grades.to_json()
+    assert trust.fit["seed"] == 3
 
 
 @pytest.mark.slow
@@ -235,9 +256,9 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
 ) -> None:
     def dying(task: dict[str, Any]) -> None:
         """Keeps a checkpoint an epoch; kills its own process after the second, once."""
-        import train.trust as launch
+        import train.trust as fitting
 
-        keep, epochs = launch._RayShard.keep, []
+        keep, epochs = fitting._RayShard.keep, []
 
         def dying_keep(shard: Shard, write: Callable[[Path], None]) -> None:
             keep(shard, write)
@@ -248,14 +269,14 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
                 os.kill(os.getpid(), signal.SIGKILL)
             mark.with_suffix(".epochs").write_text(str(len(epochs)))
 
-        launch.CHECKPOINT_SECONDS, launch._RayShard.keep = -1.0, dying_keep
-        launch._train(task)
+        fitting.CHECKPOINT_SECONDS, fitting._RayShard.keep = -1.0, dying_keep
+        fitting._train(task)
 
     monkeypatch.setattr("train.trust._train", dying)
-    labels, gold = tables(tmp_path, separable(500))
+    labels, grades = tables(tmp_path, separable(500))
     config = with_(SMALL, max_epochs=5, patience=None, max_failures=1)
-    straight = fit_arrays(read_rows(labels, gold, get_domain("chess"), config, seed=3), config, seed=3).record
-    ref = fit_trust(labels, gold, get_domain("chess"), config, seed=3, output=tmp_path / "trust")
+    straight = fit_arrays(read_rows(labels, grades, config, seed=3), config, seed=3).record
+    ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     # The last report of the dead worker may not have been taken in: one epoch again, not all of them.
     assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() in ("3", "4")
     np.testing.assert_allclose(NeuralTrust.load(ref).fit["losses"], straight.losses, rtol=1e-5)
@@ -265,6 +286,8 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
 def test_a_fit_that_fails_names_the_cause(local_ray: object, tmp_path: Path) -> None:
     rows = separable(300)
     rows.hidden_ND[5] = np.inf
-    labels, gold = tables(tmp_path, rows)
-    with pytest.raises(RunFailedError, match=r"trust: the fit failed: .*the loss is nan; lower trust\.learning_rate"):
-        fit_trust(labels, gold, get_domain("chess"), SMALL, seed=0, output=tmp_path / "trust")
+    labels, grades = tables(tmp_path, rows)
+    with pytest.raises(
+        RunFailedError, match=r"trust-\w+: training failed: .*the loss is nan; lower trust\.learning_rate"
+    ):
+        fit_trust(labels, grades, SMALL, seed=0, output=tmp_path / "trust")

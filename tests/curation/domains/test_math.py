@@ -12,7 +12,7 @@ from curation.domains.equivalence import Number, canonical
 from curation.domains.math import CUE, INSTRUCTION, Math, last_box
 from curation.errors import ConfigError, RowError
 
-DOMAIN = Math()
+DOMAIN = Math(timeout=30)
 DATA = Path(__file__).parents[4] / "shared" / "data" / "math"
 FILES = {  # rows, rows without an answer, rows without a level
     "aime_1983_2023": (975, 0, 0),
@@ -190,6 +190,13 @@ def test_math_prompt_with_shots_and_answer():
 def test_math_unparsed_labels_are_wrong():
     assert not DOMAIN.is_correct(None, "5")
     assert not DOMAIN.is_correct("", "5")
+    with pytest.raises(RowError, match="exploded: .* within the bounds"):
+        DOMAIN.is_correct("{" * 60 + "x" + "}" * 60, "y")
+
+
+def test_math_instruction_is_an_option():
+    example = {"problem": "1 + 1 = ?", "difficulty": None}
+    assert Math(instruction="").prompt(example) == DOMAIN.prompt(example).removeprefix(f"{INSTRUCTION}\n\n")
 
 
 def test_math_example_says_nothing_of_the_answer():

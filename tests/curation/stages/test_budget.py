@@ -37,12 +37,8 @@ def scored(folder: Path, columns: dict[str, Any]) -> Scored:
     table = pa.table(columns)
     healthy = [row for row in table.to_pylist() if row["error"] is None]
     healthy.sort(key=lambda row: row["row_id"])
-    graded = {
-        "row_id": [row["row_id"] for row in healthy],
-        "correct": [row["label"] == "yes" for row in healthy],
-        "judged": [False] * len(healthy),
-    }
-    grades = store.write(pa.table(graded, schema=tables.GRADES), str(folder / "grades.lance"))
+    graded = [{"row_id": row["row_id"], "correct": row["label"] == "yes", "judged": False} for row in healthy]
+    grades = store.write(pa.Table.from_pylist(graded, schema=tables.GRADES), str(folder / "grades.lance"))
     return Scored(labels=store.write(table, str(folder / "labels.lance")), grades=grades)
 
 

@@ -201,6 +201,69 @@ def test_the_same_example_in_two_splits_is_refused(puzzles: list[dict[str, Any]]
         )
 
 
+@pytest.mark.parametrize("split", ["calibration", "shots", "probe-near", "adapt"])
+def test_the_same_example_in_a_further_split_is_refused(
+    puzzles: list[dict[str, Any]], tmp_path: Path, split: str
+) -> None:
+    """Calibration rows that were fitted on break the guarantee, shots of the pool give its answers away."""
+    other = "source" if split == "calibration" else "pool"
+    parts = {"source": puzzles[:30], "pool": puzzles[30:60], "mine": puzzles[60:80]}
+    for name, rows in parts.items():
+        leaked = [{**parts[other][7], "rating": 1}] if name == "mine" else []
+        pq.write_table(pa.Table.from_pylist([*rows, *leaked]), tmp_path / f"{name}.parquet")
+    sources = {name: {"path": str(tmp_path / f"{name}.parquet")} for name in parts}
+    mine = (
+        {"probes": {"near": {"from": "mine", "regime": "OOD-dist"}}} if "probe" in split else {split: {"from": "mine"}}
+    )
+    settings = config({"source": {"from": "source"}, "pool": {"from": "pool"}, **mine}, **sources)
+    with pytest.raises(
+        SourceError, match=rf"splits .*{split}.* share 1 examples: the same prompt stands in row"
+    ) as told:
+        run(settings, tmp_path / "a")
+    assert f" {other} " in str(told.value)
+
+
+def test_splits_of_other_domains_are_read_by_their_own_and_never_compared(
+    puzzles: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    pq.write_table(pa.Table.from_pylist(puzzles[:60]), tmp_path / "chess.parquet")
+    questions = [{"question": f"What is {a} plus 1?", "choices": ["1", f"{a + 1}"], "answer": 1} for a in range(1, 20)]
+    (tmp_path / "mcqa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    settings = config(
+        {
+            "source": {"from": "chess", "rows": 30},
+            "pool": {"from": "chess"},
+            "probes": {"far": {"from": "mcqa", "regime": "OOD-domain"}},
+        },
+        chess={"path": str(tmp_path / "chess.parquet")},
+        mcqa={"path": str(tmp_path / "mcqa.jsonl"), "domain": "mcqa"},
+    )
+    refs = run(settings, tmp_path / "out")
+    assert refs.counts["probe-far"].rows == 19 and not refs.counts["probe-far"].errors
+    rows = content(refs.tables["probe-far"])
+    assert {row["gold"] for row in rows} == {"B"} and rows[0].keys() == {
+        "row_id",
+        "question",
+        "choices",
+        "gold",
+        "error",
+    }
+    assert refs.counts["pool"].rows == 30
+    missing = config(
+        {"source": {"from": "mcqa", "rows": 5}, "pool": {"from": "mcqa"}},
+        mcqa=settings.sources["mcqa"].model_dump() | {"domain": "math"},
+    )
+    assert run(missing, tmp_path / "as-math").counts["pool"].rows == 14  # a question is a problem, too
+    with pytest.raises(SourceError, match=r"mcqa\.jsonl: has no column 'fen' \(it has: question, choices, answer\)"):
+        run(
+            config(
+                {"source": {"from": "mcqa", "rows": 5}, "pool": {"from": "mcqa"}},
+                mcqa={"path": str(tmp_path / "mcqa.jsonl")},
+            ),
+            tmp_path / "as-chess",
+        )
+
+
 def test_own_ids(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
     rows = [{**row, "id": 1_000 - index} for index, row in enumerate(puzzles[:70])]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")

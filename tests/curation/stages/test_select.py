@@ -57,9 +57,10 @@ class Made:
 def grades_of(folder: Path, name: str, rows: list[dict], gold: dict[int, str]) -> TableRef:
     """Which labels are right, said by hand: rows without an error whose gold label is known, ascending by row id."""
     known = sorted((row for row in rows if row["error"] is None and row["row_id"] in gold), key=lambda r: r["row_id"])
-    right = [row["label"] == gold[row["row_id"]] for row in known]
-    columns = {"row_id": [row["row_id"] for row in known], "correct": right, "judged": [False] * len(known)}
-    return store.write(pa.table(columns, schema=tables.GRADES), str(folder / f"{name}.lance"))
+    found = [
+        {"row_id": row["row_id"], "correct": row["label"] == gold[row["row_id"]], "judged": False} for row in known
+    ]
+    return store.write(pa.Table.from_pylist(found, schema=tables.GRADES), str(folder / f"{name}.lance"))
 
 
 @pytest.fixture(scope="module")

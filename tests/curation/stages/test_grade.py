@@ -1,0 +1,102 @@
+"""The grade stage: pairs joined by id, graded in parallel by the domain's own rule; verdicts that overrule it."""
+
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation import store, tables
+from curation.config import DomainConfig
+from curation.domains import get_domain
+from curation.domains.chess import Chess
+from curation.domains.grading import grade_pairs, read_grades
+from curation.errors import RowError
+from curation.refs import TableRef
+from curation.stages import grade as stage
+from curation.stages.grade import grade, overrule
+
+CHESS = DomainConfig(name="chess")
+
+
+def save(folder: Path, name: str, table: pa.Table) -> TableRef:
+    """In a random order, in several fragments."""
+    order = np.random.default_rng(len(name)).permutation(table.num_rows)
+    uri = str(folder / f"{name}.lance")
+    lance.write_dataset(table.take(order), uri, max_rows_per_file=700)
+    return store.latest(uri)
+
+
+def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "PAIRS", 300)  # some tasks, which come back in any order
+    rng, num_rows = np.random.default_rng(0), 2000
+    ids = rng.permutation(num_rows + 500) * 400_000_007
+    labels = [None if unit < 0.1 else "e2e4" if unit < 0.4 else "d2d4" for unit in rng.random(num_rows)]
+    errors = ["bad: x" if unit < 0.05 else None for unit in rng.random(num_rows)]
+    golds = [None if unit < 0.2 else "d2d4" if unit < 0.6 else "e2e4" for unit in rng.random(num_rows + 400)]
+    weak = save(tmp_path, "labels", pa.table({"row_id": ids[:num_rows], "label": labels, "error": errors}))
+    gold = save(tmp_path, "gold", pa.table({"row_id": ids[100:], "gold": golds}, schema=tables.AUDIT))
+    told: list[tuple[int, int]] = []
+    ref = grade(
+        weak, gold, CHESS, str(tmp_path / "grades.lance"), progress=lambda done, total: told.append((done, total))
+    )
+
+    known = dict(zip(ids[100:].tolist(), golds, strict=True))
+    expected = {
+        row_id: label == known[row_id]
+        for row_id, label, error in zip(ids[:num_rows].tolist(), labels, errors, strict=True)
+        if error is None and known.get(row_id) is not None
+    }
+    table = store.read(ref)
+    assert table.schema.equals(tables.GRADES)
+    assert dict(zip(table["row_id"].to_pylist(), table["correct"].to_pylist(), strict=True)) == expected
+    graded = read_grades(ref)
+    assert (np.diff(graded.row_ids_N) > 0).all() and graded.correct_N.dtype == np.bool_
+    assert 0 < graded.correct_N.sum() < len(expected) < num_rows and not any(table["judged"].to_pylist())
+    assert told[-1][0] == len(expected) and len(told) > 3 and {total for _, total in told} == {errors.count(None)}
+    again = grade(weak, gold, CHESS, ref.uri)  # a stage that was cut off grades anew
+    assert store.read(again).equals(table)
+
+    nothing = save(tmp_path, "none", pa.table({"row_id": [1, 2], "gold": [None, "e2e4"]}, schema=tables.AUDIT))
+    assert store.count(grade(weak, nothing, CHESS, str(tmp_path / "empty.lance"))) == 0
+
+
+def test_pairs_are_graded_by_the_domains_own_rule() -> None:
+    math = get_domain(DomainConfig(name="math"))
+    labels, golds = pa.array([r"\frac{1}{2}", "3", None, "2"]), pa.array(["0.5", "4", "4", "2.0"])
+    correct_N, problems = grade_pairs(labels, golds, math)
+    assert correct_N.tolist() == [True, False, False, True] and problems == [None] * 4
+    chess = get_domain(CHESS)
+    assert grade_pairs(labels, golds, chess)[0].tolist() == [False] * 4
+    assert [len(part) for part in grade_pairs(labels[:0], golds[:0], chess)] == [0, 0]
+
+
+class Undecided(Chess):
+    """Fails on some labels, as users' code may."""
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        if label == "d2d4":
+            raise RowError("timeout: the answers are too long")
+        if label is None:
+            raise ZeroDivisionError
+        return super().is_correct(label, gold)
+
+
+def test_what_a_domain_cannot_decide_is_wrong_and_said_so() -> None:
+    correct_N, problems = grade_pairs(pa.array(["e2e4", "d2d4", None]), pa.array(["e2e4", "d2d4", "e2e4"]), Undecided())
+    assert correct_N.tolist() == [True, False, False]
+    assert problems == [None, "timeout: the answers are too long", "domain_failed: ZeroDivisionError: "]
+
+
+def test_a_verdict_overrules_what_was_wrong_and_nothing_else(tmp_path: Path) -> None:
+    columns = {"row_id": [1, 2, 3, 4, 5], "correct": [True, False, False, False, True], "judged": [False] * 5}
+    columns["problem"] = [None, "timeout: x", None, None, None]
+    grades = store.write(pa.table(columns, schema=tables.GRADES), str(tmp_path / "grades.lance"))
+    verdicts = {"row_id": [5, 4, 2, 3, 9], "value": [0.0, None, 1.0, 0.0, 1.0], "error": [None] * 5}
+    found = store.write(pa.table(verdicts, schema=tables.SIGNAL), str(tmp_path / "verdicts.lance"))
+    judged = store.read(overrule(grades, found, str(tmp_path / "judged.lance")))
+    assert judged.schema.equals(tables.GRADES)
+    assert judged["correct"].to_pylist() == [True, True, False, False, True]
+    assert judged["judged"].to_pylist() == [False, True, False, False, False]
+    assert judged["problem"].to_pylist() == columns["problem"]

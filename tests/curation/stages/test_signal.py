@@ -1,0 +1,113 @@
+"""The signal stage around the scripted teacher: every row asked once, whatever dies; unread rows; joins by id."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation import store, tables
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
+from curation.domains import get_domain
+from curation.refs import TableRef
+from curation.stages.score import score
+from curation.stages.signal import SignalJob, signal
+
+NUM_ROWS = 400
+REPLIES = (" 80%", " 0.25", " who knows")
+
+
+@pytest.fixture(scope="module")
+def split(puzzles, tmp_path_factory) -> tuple[TableRef, TableRef]:
+    """Examples and their labels in another order; every tenth is unparsed, two failed."""
+    folder, domain = tmp_path_factory.mktemp("signal"), get_domain(DomainConfig(name="chess"))
+    ids = [(2 << 40) | place for place in range(NUM_ROWS)]
+    read = [domain.read(raw) | {"row_id": row_id, "error": None} for row_id, raw in zip(ids, puzzles, strict=False)]
+    examples = pa.Table.from_pylist(read, schema=tables.examples(domain.columns, gold=False))
+    columns = {
+        "row_id": ids,
+        "completion": [f" move {place}" for place in range(NUM_ROWS)],
+        "label": [None if place % 10 == 3 or place < 2 else "e2e4" for place in range(NUM_ROWS)],
+        "error": ["bad: x" if place < 2 else None for place in range(NUM_ROWS)],
+    }
+    labels = pa.table(columns).take(np.random.default_rng(0).permutation(NUM_ROWS))
+    return (
+        store.write(examples, str(folder / "examples.lance")),
+        store.write(labels, str(folder / "labels.lance")),
+    )
+
+
+def make_job(split: tuple[TableRef, TableRef], folder: Path, **script) -> SignalJob:
+    teacher = TeacherConfig(
+        backend="scripted",
+        scripted=ScriptedConfig(completions=REPLIES, log=str(folder / "log"), **script),
+        chunk_rows=60,
+        actors=ActorsConfig(max=2, max_restarts=4),
+    )
+    return SignalJob(
+        signal="verbalized_confidence",
+        examples=split[0],
+        labels=split[1],
+        uri=str(folder / "signal.lance"),
+        domain=DomainConfig(name="chess"),
+        teacher=teacher,
+        model=None,
+        decoding=DecodingConfig(),
+        seed=3,
+    )
+
+
+def parsed(split: tuple[TableRef, TableRef]) -> np.ndarray:
+    return store.read(split[1], ["row_id"], "label IS NOT NULL")["row_id"].to_numpy()
+
+
+def asked(folder: Path) -> list[int]:
+    log = folder / "log"
+    return [int(line) for line in log.read_text().split()] if log.exists() else []
+
+
+def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray, split, tmp_path: Path) -> None:
+    wanted = parsed(split)
+    job = make_job(split, tmp_path)
+    first = signal(job, wanted[:150], commit_seconds=0.2)
+    assert Counter(store.read(first)["row_id"].to_pylist()) == Counter(wanted[:150].tolist())
+    assert Counter(asked(tmp_path)) == Counter(wanted[:150].tolist())
+
+    # The rest, other chunks, an actor that dies on the way: what is committed is not asked again.
+    crash = int(wanted[200])
+    scripted = job.teacher.scripted.model_copy(update={"crash_rows": (crash,)})
+    rest = replace(job, teacher=job.teacher.model_copy(update={"scripted": scripted, "chunk_rows": 37}))
+    told: list[tuple[int, int]] = []
+    ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda done, total: told.append((done, total)))
+    assert (tmp_path / f"log.crashed-{crash}").exists()
+    assert told[0] == (150, len(wanted)) and told[-1] == (len(wanted), len(wanted))
+    table = store.read(ref)
+    assert table.schema.names == tables.SIGNAL.names
+    assert Counter(table["row_id"].to_pylist()) == Counter(wanted.tolist())
+    assert Counter(asked(tmp_path)[:150]) == Counter(wanted[:150].tolist())
+    assert not set(asked(tmp_path)[150:]) & set(wanted[:150].tolist())
+    assert signal(job, wanted, commit_seconds=0.2) == ref and len(told) > 1
+
+    # A third of the replies cannot be read: null values, which the scored table keeps at their rows.
+    values = dict(zip(table["row_id"].to_pylist(), table["value"].to_pylist(), strict=True))
+    assert set(values.values()) == {np.float32(0.8), 0.25, None}
+    num_unread = table["value"].null_count
+    assert NUM_ROWS / 6 < num_unread < NUM_ROWS / 2
+    assert store.count(ref, filter="value IS NOT NULL") == len(wanted) - num_unread
+    scored = store.read(score(split[1], {}, {"verbalized_confidence": ref}))
+    assert scored.schema.names == [*store.open_table(split[1]).schema.names, "verbalized_confidence"]
+    for row in scored.to_pylist():
+        assert row["verbalized_confidence"] == values.get(row["row_id"])
+
+
+def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, tmp_path: Path) -> None:
+    wanted = parsed(split)[:40]
+    rows = {"row_id": wanted[::-1], "gold": [f"g{row_id}" for row_id in wanted[::-1]]}
+    gold = store.write(pa.table(rows, schema=tables.AUDIT), str(tmp_path / "gold.lance"))
+    job = make_job(split, tmp_path)
+    scripted = ScriptedConfig(completions=(" TRUE", " FALSE"))
+    job = replace(job, signal="judge", gold=gold, teacher=job.teacher.model_copy(update={"scripted": scripted}))
+    values = store.read(signal(job, wanted, commit_seconds=0.2))["value"].to_pylist()
+    assert len(values) == 40 and set(values) == {0.0, 1.0}
