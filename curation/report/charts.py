@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from curation.arms import REFERENCE_ARM
 from curation.report.headline import in_words
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Json = Mapping[str, Any]
+
+MOST_BANDS, MOST_RELIABILITIES = 5, 3
+"""More than so many on top of each other cannot be told apart; ``report.json`` has them all."""
 
 # Okabe and Ito's palette, told apart by all common kinds of colour blindness; lines differ in dashes as well.
 _ARMS = {
@@ -47,14 +51,15 @@ _STYLE: Any = {
 
 
 def purity_chart(curves: Json, name: str) -> str:
-    """Purity against the number of rows taken, a line with its 95 % band for each arm."""
+    """Purity against the number of rows taken, a line for each arm; its 95 % band for all, of many for the method's."""
     with _style():
         figure, axes = _figure()
         ticks = curves["points"]
         for index, (arm, estimates) in enumerate(curves["arms"].items()):
             colour, dashes = _line(arm, index)
             low, value, high = ([item[key] for item in estimates] for key in ("low", "value", "high"))
-            axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
+            if arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS:
+                axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
             axes.plot(ticks, value, color=colour, linestyle=dashes, label=in_words(arm))
         if n := curves["n"]:
             axes.axvline(n, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
@@ -69,11 +74,11 @@ def purity_chart(curves: Json, name: str) -> str:
 
 
 def reliability_chart(bins_of: Json, name: str) -> str:
-    """Share right against mean trust, a point with its 95 % interval a bin, by trust function."""
+    """Share right against mean trust, a point with its 95 % interval a bin, by trust function (of many the first)."""
     with _style():
         figure, axes = _figure()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
-        for index, (arm, bins) in enumerate(bins_of.items()):
+        for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
             colour, dashes = _line(arm, index)
             trust = [item["mean_trust"] for item in bins]
             right = [item["share_right"]["value"] for item in bins]
