@@ -29,7 +29,7 @@ import torch
 
 from benchmarks.pairs import measure
 from curation import models, store, tables
-from curation.config import ActorsConfig, DecodingConfig, ModelConfig, ScriptedConfig, TeacherConfig
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ModelConfig, ScriptedConfig, TeacherConfig
 from curation.domains import Example, Vocabulary, get_domain
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, label
@@ -37,6 +37,7 @@ from curation.stages.label_actor import LabelJob, label_rows
 from curation.teachers import load_teacher
 
 PUZZLES = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
+CHESS = DomainConfig(name="chess")
 BATCH_TOKENS = 4096
 MAX_TOKENS = 4
 CHUNK_ROWS = 512
@@ -46,12 +47,16 @@ class Plain:
     """A domain that costs nothing: the prompt is a column, the label is the completion."""
 
     name = "plain"
-    required = ("text",)
+    forms = (("text",),)
     columns = pa.schema([("text", pa.string())])
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The text."""
         return str(example["text"])
+
+    def options(self, example: Example) -> None:
+        """None: the teacher writes."""
+        return None
 
     def parse(self, completion: str, example: Example) -> str | None:
         """The completion."""
@@ -64,7 +69,7 @@ class Plain:
 
 def chess_examples(directory: Path, num_rows: int) -> TableRef:
     """Shipped puzzles as an examples table."""
-    domain = get_domain("chess")
+    domain = get_domain(CHESS)
     raw = pyarrow.dataset.dataset(PUZZLES).head(num_rows).to_pylist()
     rows = [domain.read(row) | {"row_id": place, "error": None} for place, row in enumerate(raw)]
     table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
@@ -127,7 +132,7 @@ def bare_loop(model: Any, tokenizer: Any, prompts: list[str]) -> Iterator[tuple[
 
 def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
     """Part 1; the line that sums it up."""
-    domain = get_domain("chess")
+    domain = get_domain(CHESS)
     vocabulary = domain.vocabulary()
     shape = {
         "hidden_size": 192,
@@ -185,7 +190,9 @@ def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
     return result.line("label stage, transformers teacher, against a bare loop", "rows/s", 0.95)
 
 
-def _job(examples: TableRef, labels: Path, model: ModelRef | None, domain: str = "chess", **settings: Any) -> LabelJob:
+def _job(
+    examples: TableRef, labels: Path, model: ModelRef | None, domain: DomainConfig = CHESS, **settings: Any
+) -> LabelJob:
     teacher = TeacherConfig(
         **(
             {
@@ -247,7 +254,7 @@ def _parts(examples: TableRef, ref: ModelRef) -> str:
 def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
     """Part 2; the line that sums it up."""
     examples = plain_examples(directory, num_rows)
-    domain = "benchmarks.label_overhead:Plain"
+    domain = DomainConfig(name="benchmarks.label_overhead:Plain")
     script = ScriptedConfig(state_size=256)
     settings = {"chunk_rows": 8192, "scripted": script, "actors": ActorsConfig(min=2, max=2)}
 

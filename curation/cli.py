@@ -75,11 +75,11 @@ def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
     from curation.planning import make_plan
 
     planned = make_plan(_load(config, overrides), probe=probe)
-    click.echo(f"{'stage':<32}{'rows':>12}{'seconds':>10}  state")
+    click.echo(f"{'stage':<44}{'rows':>12}{'seconds':>10}  state")
     for stage in planned.stages:
         rows = "" if stage.rows is None else f"{stage.rows:,}"
         seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
-        click.echo(f"{stage.name:<32}{rows:>12}{seconds:>10}  {stage.state}")
+        click.echo(f"{stage.name:<44}{rows:>12}{seconds:>10}  {stage.state}")
     if planned.rows_per_second is not None:
         click.echo(f"probe: {planned.rows_per_second:,.0f} rows/s with one teacher actor (about, without start-up)")
 

@@ -272,10 +272,20 @@ class ScriptedConfig(Section):
     """Rows that come back as error rows."""
 
 
+class VllmConfig(Section):
+    """The engine of the vLLM backend."""
+
+    engine: dict[str, Any] = {}
+    """Arguments of vLLM's ``EngineArgs`` by name, e.g. ``tensor_parallel_size: 2``; unknown ones are refused."""
+    hang_seconds: Annotated[float, Field(gt=0)] = 300
+    """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
+
+
 class TeacherConfig(Section):
     """The weak teacher of the first generation and how every teacher labels."""
 
-    backend: Literal["transformers", "scripted"] = "transformers"
+    backend: Literal["transformers", "vllm", "auto", "scripted"] = "transformers"
+    """``auto`` takes vLLM where a probe finds that it can run the model, else transformers."""
     model: ModelConfig | None = None
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
@@ -291,6 +301,7 @@ class TeacherConfig(Section):
     """Rows of one task and one table fragment: the unit of commit and of what a crash loses."""
     actors: ActorsConfig = ActorsConfig()
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
 
     @model_validator(mode="after")
@@ -451,9 +462,7 @@ class RewardConfig(Section):
     @model_validator(mode="after")
     def _trusted(self) -> Self:
         if self.kind == "custom" and not self.trust_remote_code:
-            raise ValueError(
-                "kind custom runs the model's own code: read it, then set trust_remote_code: true"
-            )
+            raise ValueError("kind custom runs the model's own code: read it, then set trust_remote_code: true")
         return self
 
 
@@ -585,9 +594,7 @@ class RunConfig(Section):
     def _signals_can_be_made(self) -> None:
         asked = signals_of(self.selection.used)
         if "icl_mean_logprob" in asked and self.splits.shots is None:
-            raise ValueError(
-                "the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)"
-            )
+            raise ValueError("the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)")
         if "ensemble_agreement" in asked and self.signals.second_teacher is None:
             raise ValueError("the ensemble arm asks a second teacher: set signals.second_teacher")
         if "reward" in asked and self.signals.reward is None:

@@ -29,7 +29,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
     for override in overrides:
         _override(raw, override)
-    return _absolute(parse_config(raw, str(path)), path.resolve().parent)
+    config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
+    return config
 
 
 def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
@@ -65,29 +66,21 @@ def _place(node: list[Any], part: str, text: str) -> int:
     return int(part)
 
 
-def _absolute(config: RunConfig, root: Path) -> RunConfig:
-    def source(item: SourceConfig) -> SourceConfig:
-        local = "://" not in item.path
-        return item.model_copy(update={"path": str(root / item.path)}) if local else item
-
-    def model(item: ModelConfig) -> ModelConfig:
-        update = {
-            key: str(root / value)
-            for key in ("path", "adapter")
-            if (value := getattr(item, key)) is not None and (root / value).exists()
-        }
-        return item.model_copy(update=update)
-
-    teacher = config.teacher
-    if teacher.model is not None:
-        teacher = teacher.model_copy(update={"model": model(teacher.model)})
-    return config.model_copy(
-        update={
-            "sources": {name: source(item) for name, item in config.sources.items()},
-            "teacher": teacher,
-            "generations": tuple(g.model_copy(update={"student": model(g.student)}) for g in config.generations),
-        }
-    )
+def _absolute(item: Any, root: Path) -> Any:
+    """A configuration whose local sources and models, wherever they are named, have absolute paths."""
+    if isinstance(item, SourceConfig):
+        return item if "://" in item.path else item.model_copy(update={"path": str(root / item.path)})
+    if isinstance(item, ModelConfig):
+        given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
+        found = {key: str(root / value) for key, value in given.items() if (root / value).exists()}
+        return item.model_copy(update=found)  # what is not there is a hub id
+    if isinstance(item, BaseModel):
+        return item.model_copy(update={name: _absolute(getattr(item, name), root) for name in type(item).model_fields})
+    if isinstance(item, tuple):
+        return tuple(_absolute(part, root) for part in item)
+    if isinstance(item, dict):
+        return {name: _absolute(part, root) for name, part in item.items()}
+    return item
 
 
 def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:

@@ -26,6 +26,8 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None) 
         if not (path / "config.json").is_file():
             raise ModelError(f"model {base!r} has no config.json; give a directory that save_pretrained made")
         return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter)
+    if base.startswith(("/", ".", "~")):
+        raise ModelError(f"model {base!r}: no such directory; give one that save_pretrained made, or a hub id")
     from transformers import AutoConfig
 
     try:

@@ -77,9 +77,11 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
     for place, name in enumerate(names):
         rows = _stage_rows(name, config, sizes)
         if place < first:
-            record = manifest.stages.get(name)  # none of a student where nothing is selected
-            seconds, state = (0.0, "nothing to do") if record is None else (record.seconds, "done")
-            stages.append(PlannedStage(name=name, rows=record.rows if record else 0, seconds=seconds, state=state))
+            record = manifest.stages.get(name)
+            if record is None:  # a student where nothing is selected
+                stages.append(PlannedStage(name=name, rows=0, seconds=0.0, state="nothing to do"))
+            else:
+                stages.append(PlannedStage(name=name, rows=record.rows, seconds=record.seconds, state="done"))
             continue
         by_teacher = name.endswith(("label-source", "label-pool", "test-teacher"))
         seconds = rows / speed / config.teacher.actors.max if rows and speed and by_teacher else None
@@ -98,7 +100,7 @@ def status_lines(config: RunConfig) -> Iterator[str]:
     for name in chain.stage_names(config):
         if (record := manifest.stages.get(name)) is not None:
             rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
-            yield f"{name:<32}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
+            yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
     last = _last_event(config.directory / "events.jsonl")
     if last is not None and last["event"] != "finished":
         told = {key: value for key, value in last.items() if key not in ("time", "event")}

@@ -167,3 +167,71 @@ def test_an_input_that_changed_since_is_refused(local_ray, tmp_path, puzzles):
     pq.write_table(pa.Table.from_pylist(puzzles[:-1]), path)
     with pytest.raises(SourceError, match="num_rows was 1000, is 999"):
         run(load(tmp_path, path, changes))
+
+
+TINY = {"init": {"hidden_size": 8, "num_layers": 1, "num_heads": 1, "max_positions": 512}}
+RISK = {
+    "domain": "mcqa",
+    "splits": {
+        "source": {"from": "questions", "rows": 200},
+        "calibration": {"from": "questions", "rows": 600},
+        "test": {"from": "questions", "rows": 12},
+        "pool": {"from": "questions", "rows": 90},
+        "probes": {"problems": {"from": "problems", "rows": 30, "regime": "OOD-domain"}},
+        "audit": True,
+    },
+    "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1} TRUE", " FALSE"]}, "chunk_rows": 1000},
+    "trust": {"width": 8, "depth": 1, "max_epochs": 1},
+    "judge": {"model": TINY, "splits": ["pool"]},
+    "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "neural"]},
+    "student": SMALL,
+    "generations": [{"student": TINY}],
+    "evaluation": {"num_runs": 2, "decoding": {"temperature": 0.7}},
+}
+
+
+def risky(tmp_path: Path, **changes) -> dict:
+    sources = {"questions": {"path": str(ROOT / "examples/data/mcqa.jsonl")}}
+    sources["problems"] = {"path": str(ROOT / "examples/data/math.jsonl"), "domain": "math"}
+    return {**RISK, "sources": sources, **changes}
+
+
+@pytest.mark.timeout(900)
+def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_ray, tmp_path, capsys):
+    """A guessing teacher; the budget's reference is no arm, a judge is made for the pool alone, tests are run twice."""
+    with pytest.raises(BudgetError, match=r"generations: 0 selected nothing, so that no student of it can teach"):
+        run(load(tmp_path, Path(), risky(tmp_path, generations=[{"student": TINY}] * 2)))
+    assert not list(tmp_path.glob("run/gen-1"))
+    before, started = stages(tmp_path), len(events(tmp_path, "started"))
+
+    config = load(tmp_path, Path(), risky(tmp_path))
+    report = run(config)
+    assert "NOTHING IS SELECTED" in capsys.readouterr().err
+    done = stages(tmp_path)
+    assert done["gen-0/select"]["outputs"]["budget"]["n"] == 0
+    pool = ["label-pool", "grade-pool", "judge-pool", "score-pool", "shift", "select"]  # now labelled as a whole
+    assert events(tmp_path, "started")[started:] == [f"gen-0/{stage}" for stage in pool]
+    planned = planning.make_plan(config, probe=False).stages
+    assert {stage.name for stage in planned if stage.state == "done"} == set(done) == set(before)
+    undone = [stage.name for stage in planned if stage.state != "done"]
+    assert {stage.state for stage in planned} == {"done", "nothing to do"} and len(undone) == 10
+    assert undone[:2] == ["gen-0/student-naive", "gen-0/student-neural"]
+    assert events(tmp_path, "finished")[:started] == [stage.name for stage in planned if stage.name in done]
+
+    assert all(arm["num_selected"] == 0 and arm["accuracy"] is None for arm in report["arms"])
+    assert report["headline"][0].startswith("Nothing was selected of 90 labelled pool rows")
+    assert "Nothing is selected." in (tmp_path / "run" / "report.html").read_text()
+    assert report["base"]["runs"]["n"] == report["teacher"]["test"]["runs"]["n"] == 2
+    regimes = {item["set"]: item["regime"] for item in report["regimes"]}
+    assert regimes == {"validation": "ID", "problems": "OOD-domain", "pool": "pool"}
+    # Guesses are right at one in three; the judge calls half of the wrong ones right, of the pool alone.
+    graded = report["funnel"]["generations"][0]["graded"]
+    assert graded["pool"]["judged"] > 10 and graded["calibration"]["judged"] == graded["source"]["judged"] == 0
+    assert report["teacher"]["pool"]["value"] > 0.5
+
+    # A laxer promise redoes the selection alone.
+    laxer = load(tmp_path, Path(), risky(tmp_path, generations=[]), ("selection.budget.risk.alpha=0.9",))
+    found = run(laxer)
+    assert {name for name, item in stages(tmp_path).items() if item != done.get(name)} == {"gen-0/select"}
+    assert found["budget"]["n"] == found["arms"][0]["num_selected"] > 40 and found["guarantee"]["claimed"]
+    assert found["budget"]["reference"] == "linear_probe" and "at most 0.9" in found["guarantee"]["text"]

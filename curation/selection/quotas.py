@@ -52,7 +52,7 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
             quotas[full_S] = sizes[full_S]
             continue
         whole = np.floor(wanted).astype(np.int64)
-        largest = np.argsort(whole - wanted, kind="stable")[: left - int(whole.sum())]
+        largest = np.argsort(np.round(whole - wanted, 9), kind="stable")[: left - int(whole.sum())]
         whole[largest] += 1
         quotas += whole
     return quotas

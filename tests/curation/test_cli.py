@@ -117,6 +117,13 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     assert not (config.parent / "runs").exists()
     overridden = curate("validate", config, "--set", "splits.source.rows=20", "--set", "teacher={backend: scripted}")
     assert "split source: 20 rows" in overridden.stdout and "teacher:" not in overridden.stdout
+    further = ["splits.shots={from: puzzles, rows: 2}", "splits.probes={near: {from: puzzles, rows: 3, regime: ID}}"]
+    path = f"{{path: {tiny_model.base}}}"
+    further += [f"signals={{second_teacher: {path}, reward: {{model: {path}, kind: verifier}}}}", f"judge.model={path}"]
+    whole = curate("validate", config, *(part for item in further for part in ("--set", item)))
+    named = [line.partition(":")[0] for line in whole.stdout.splitlines()]
+    assert named[2:6] == ["split shots", "split test", "split pool", "split probe-near"]
+    assert named[-4:-1] == ["second teacher", "reward model", "judge"]
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]], columns: tuple[str, ...] = ("fen", "moves", "rating")) -> None:
@@ -131,6 +138,11 @@ def write_rows(path: Path, rows: list[dict[str, Any]], columns: tuple[str, ...] 
         ("seed=many", ("tiny.yaml: seed: 'many'",)),
         ("seed", ("--set 'seed'", "a.b=value")),
         ("domain=ches", ("'ches'", "chess")),
+        ("domain={name: mcqa, option_style: words}", ("'mcqa'", "option_style: 'words'", "letters")),
+        ("domain=mcqa", ("puzzles.parquet: has no column", "forms that are read")),
+        ("selection.arms=[nural]", ("tiny.yaml: selection: no arm is called 'nural'", "'neural'")),
+        ("selection.budget={risk: {alpha: 0.1}}", ("add splits.calibration",)),
+        ("splits.probes={far: {from: puzzles, rows: 99, regime: ID}}", ("'puzzles'", "which has 40")),
         ("sources.puzzles.path=data/none.parquet", ("data/none.parquet", "no such file")),
         ("sources.puzzles.path='data/*.csv'", ("data/*.csv", "no file matches")),
         ("sources.puzzles.path=tiny.yaml", ("tiny.yaml", "unknown format")),

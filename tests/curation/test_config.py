@@ -422,6 +422,15 @@ def test_relative_paths_are_relative_to_the_file(path: Path, monkeypatch: pytest
     config = load_config(path, ["teacher.model={path: bases/student, adapter: adapter}"])
     expected = ModelConfig(path=str(path.parent / "bases" / "student"), adapter=str(path.parent / "adapter"))
     assert config.teacher.model == expected
+    base = str(path.parent / "bases" / "student")
+    others = ["signals={second_teacher: {path: bases/student}, reward: {model: {path: bases/student}}}"]
+    config = load_config(
+        path, [*others, "judge.model={path: bases/student}", "domain={name: mcqa, option_style: texts}"]
+    )
+    assert config.signals.second_teacher is not None and config.signals.second_teacher.path == base
+    assert config.signals.reward is not None and config.signals.reward.model.path == base
+    assert config.judge is not None and config.judge.model.path == base
+    assert config.domain.options == {"option_style": "texts"}
 
 
 def test_the_run_directory_is_absolute(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

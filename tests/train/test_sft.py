@@ -168,7 +168,7 @@ def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_
     config = SCRATCH.model_copy(update={"num_workers": 2, "epochs": 2, "max_failures": 0})
     student = train_student(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
     shutil.rmtree(base.base)
-    with pytest.raises(RunFailedError, match="student naive: training failed"):
+    with pytest.raises(RunFailedError, match="naive: training failed"):
         train_student(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
     assert student.record.num_rows == 40 and student.record.losses[-1] < 0.8 * student.record.losses[0]
     assert student.model.base == str(tmp_path / "student") and load_model(student.model)
