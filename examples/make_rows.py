@@ -3,8 +3,8 @@
     python examples/make_rows.py
 
 All are made here, from a seed and the words below, and are CC0. No two rows of a file have the same question, and
-``mcqa_other`` asks other kinds of questions than ``mcqa``: a benchmark of its own, to measure trust out of distribution.
-Some kinds are easy and some are hard for a small model from random weights. Fields are those of the domains:
+``mcqa_other`` asks other kinds of questions than ``mcqa``: a benchmark of its own, for trust out of distribution. Some
+kinds are easy and some are hard for a small model from random weights. Fields are those of the domains:
 ``question``, ``choices`` and ``answer`` (the place of the right choice, from 0); ``problem``, ``answer`` and ``level``
 ("1" to "5", by the size of the numbers and the operation).
 """

@@ -190,7 +190,7 @@ def test_math_prompt_with_shots_and_answer():
 def test_math_unparsed_labels_are_wrong():
     assert not DOMAIN.is_correct(None, "5")
     assert not DOMAIN.is_correct("", "5")
-    with pytest.raises(RowError, match="exploded: .* within the bounds"):
+    with pytest.raises(RowError, match=r"exploded: .* within the bounds"):
         DOMAIN.is_correct("{" * 60 + "x" + "}" * 60, "y")
 
 
