@@ -61,6 +61,11 @@ ARMS = {
 }
 
 
+def arm_of(trust: str) -> str:
+    """The arm that ranks weak labels by a trust function and takes the top."""
+    return next(name for name, arm in ARMS.items() if arm.trust == trust and arm.ranked and not arm.gold)
+
+
 def signals_of(names: Iterable[str]) -> tuple[str, ...]:
     """The signals that the named arms ask for, each once."""
     return tuple(dict.fromkeys(signal for name in names if (signal := ARMS[name].signal) is not None))

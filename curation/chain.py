@@ -8,7 +8,7 @@ import yaml
 from curation import progress, report
 from curation.config import RunConfig
 from curation.domains import get_domain
-from curation.errors import BudgetError, RunFailedError
+from curation.errors import RunFailedError
 from curation.generation import generation_stages, run_generation
 from curation.labelling import Generation
 from curation.learning import teacher_model
@@ -123,10 +123,8 @@ def _generations(run: Run, prepared: dict[str, Any]) -> list[report.GenerationRe
         records.append(record)
         teacher = students.get(config.chain_arm)
         if teacher is None and index + 1 < len(config.generations):
-            raise BudgetError(
-                f"generations: {index} selected nothing, so that no student of it can teach generation {index + 1}; "
-                "give more calibration rows, a larger selection.budget.risk.alpha, or fewer generations"
-            )
+            say(f"generation {index} selected nothing, so that none of its students can teach: the chain ends")
+            break
     return records
 
 

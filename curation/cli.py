@@ -137,15 +137,15 @@ def _command(config: str, overrides: tuple[str, ...]) -> str:
 
 def _arms_table(content: dict[str, Any]) -> str:
     """Teacher, base and the arms of the last generation, a line each; per cent with their 95 % intervals."""
-    lines = [f"{'':<22}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
+    lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy = content.get(name) or {}
         if told := _estimate(accuracy.get("test", accuracy)):
-            lines.append(f"{name:<22}{'':>8}  {'':<24}{told}")
+            lines.append(f"{name:<26}{'':>8}  {'':<24}{told}")
     for arm in content["arms"]:
         recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
         lines.append(
-            f"{arm['name']:<22}{arm.get('num_selected') or '':>8}  {_estimate(arm.get('purity')):<24}"
+            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {_estimate(arm.get('purity')):<24}"
             f"{_estimate(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )

@@ -377,7 +377,7 @@ class BudgetConfig(Section):
     n: PositiveInt | None = None
     """A fixed number of rows."""
     share: Share | None = None
-    """A share of the pool rows that were labelled without error."""
+    """A share of the pool rows that were labelled without error, unparsed ones included."""
     oracle: bool = False
     """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
     cap: PositiveInt = 2_000
@@ -458,6 +458,8 @@ class RewardConfig(Section):
     causal model that judges in words (CompassVerifier)."""
     trust_remote_code: bool = False
     """Run the model's own code; ``custom`` needs it."""
+    chat_template: bool = False
+    """Ask a verifier through its chat template; models with a head use theirs where they have one."""
 
     @model_validator(mode="after")
     def _trusted(self) -> Self:
@@ -482,6 +484,8 @@ class JudgeConfig(Section):
     splits: tuple[str, ...] = ("pool",)
     """Where it is asked; the others are graded by the domain's rule alone."""
     decoding: DecodingConfig = DecodingConfig(max_tokens=256, stop=())
+    chat_template: bool = False
+    """Ask through the judge's chat template."""
 
 
 class GenerationConfig(Section):
@@ -560,6 +564,8 @@ class RunConfig(Section):
             given = filled.get(section) or {}
             if isinstance(given, Mapping):
                 filled[section] = {"chat_template": on, **given}
+            if section == "teacher" and isinstance(given, Mapping) and isinstance(given.get("adapt"), Mapping):
+                filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
         return filled
 
     @property
@@ -595,10 +601,17 @@ class RunConfig(Section):
         asked = signals_of(self.selection.used)
         if "icl_mean_logprob" in asked and self.splits.shots is None:
             raise ValueError("the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)")
+        if "icl_mean_logprob" in asked and self.domain_of("shots") != self.domain_of("pool"):
+            raise ValueError("splits.shots: demonstrations are rows of another domain than the pool's")
         if "ensemble_agreement" in asked and self.signals.second_teacher is None:
             raise ValueError("the ensemble arm asks a second teacher: set signals.second_teacher")
         if "reward" in asked and self.signals.reward is None:
             raise ValueError("the reward arm ranks by a reward model: set signals.reward.model")
+        graded = {"pool": self.splits.audit, "calibration": self.selection.budget.risk is not None}
+        for split in self.judge.splits if self.judge is not None else ():
+            if not graded.get(split, True):
+                mend = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
+                raise ValueError(f"judge.splits: {split} is not graded in this run; {mend}, or leave it out")
         if self.selection.budget.risk is not None and self.splits.calibration is None:
             raise ValueError(
                 "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: "

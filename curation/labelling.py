@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from curation import arms, models, progress, store
-from curation.config import DecodingConfig, TeacherConfig, TrainSection
+from curation.config import DecodingConfig, TeacherConfig, TrainSection, TrustConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.learning import base_model, teacher_model
@@ -30,6 +30,9 @@ class Generation:
         """The name of one of its stages, e.g. ``gen-0/select``."""
         return f"gen-{self.index}/{stage}"
 
+
+PROBE_KEYS = {"states", "class_weight", "validation_fraction"}
+"""What of ``TrustConfig`` a linear probe reads."""
 
 # What changes how labels are made, not what they are: how rows are spread over actors.
 _SPREAD = {"actors", "chunk_rows", "max_error_rate"}
@@ -121,6 +124,7 @@ def _judged(run: Run, generation: Generation, stage: str, split: str, labels: Ta
     name = generation.name(f"judge-{stage}")
     judge = base_model(run, config.judge.model, "gen-0/judge-base")
     gold = generation.tables["audit" if split == "pool" else split]
+    asked = _asker(config.teacher).model_copy(update={"chat_template": config.judge.chat_template})
     inputs = {
         "grades": grades.to_json(),
         "labels": labels.to_json(),
@@ -128,6 +132,8 @@ def _judged(run: Run, generation: Generation, stage: str, split: str, labels: Ta
         "judge": judge.to_json(),
         "decoding": config.judge.decoding.model_dump(mode="json"),
         "domain": config.domain_of(split).model_dump(mode="json"),
+        "teacher": asked.model_dump(mode="json", exclude={"model", "adapt", "decoding", *_SPREAD}),
+        "seed": derive(config.seed, name),
     }
 
     def work(directory: Path) -> Done:
@@ -145,7 +151,7 @@ def _judged(run: Run, generation: Generation, stage: str, split: str, labels: Ta
             labels=labels,
             uri=str(directory / "verdicts.lance"),
             domain=config.domain_of(split),
-            teacher=_asker(config.teacher),
+            teacher=asked,
             model=judge,
             decoding=config.judge.decoding,
             seed=derive(config.seed, name),
@@ -181,6 +187,7 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
         reward = config.signals.reward
         assert reward is not None, "RunConfig refuses a reward arm without a model"
         model = base_model(run, reward.model, "gen-0/reward-base")
+        teacher = teacher.model_copy(update={"chat_template": reward.chat_template})
     seed = derive(config.seed, stage)
     inputs = {
         "labels": labels.to_json(),
@@ -235,10 +242,11 @@ def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) ->
     names = dict.fromkeys((arms.REFERENCE_ARM, *arms.fitted_of(config.selection.used)))
     fitted: dict[str, TrustRef] = {}
     for name in names:
+        read = PROBE_KEYS if name == "linear_probe" else set(TrustConfig.model_fields) - TrainSection.RESOURCES
         inputs = {
             "labels": labels.to_json(),
             "grades": grades.to_json(),
-            "trust": config.trust.model_dump(mode="json", exclude=TrainSection.RESOURCES),
+            "trust": config.trust.model_dump(mode="json", include=read),
             "seed": config.seed,
         }
 

@@ -94,11 +94,12 @@ def test_own_domain_of_the_page_runs_from_the_command_line(tmp_path):
         **yaml.safe_load(blocks["yaml"]),
         "sources": {"texts": {"path": "texts.csv"}},
         "splits": {"source": {"from": "texts", "rows": 200}, "pool": {"from": "texts"}, "audit": True},
-        "teacher": {"backend": "scripted"},  # chooses an option by the row's hash
+        # Chooses an option, or what it says of its confidence, by the row's hash.
+        "teacher": {"backend": "scripted", "scripted": {"completions": [" 85%", " very low", " 0.4"]}},
         "trust": {"depth": 1, "width": 8, "max_epochs": 2},
         "selection": {
             "budget": {"share": 0.25},
-            "arms": ["naive", "internal_confidence", "self_consistency", "neural"],
+            "arms": ["naive", "verbalized_confidence", "self_consistency", "neural"],
         },
         "ray": {"num_cpus": 2},
     }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from curation import store
-from curation.arms import ARMS, REFERENCE_ARM
+from curation.arms import ARMS, REFERENCE_ARM, arm_of
 from curation.hashing import hash_unit
 from curation.refs import ModelRef
 from curation.report import measures
@@ -17,6 +17,9 @@ from curation.report.measures import Json, finite, share
 from curation.report.record import BASE, TEACHER, GenerationRecord, RunRecord
 from curation.report.rows import Ints, Judged, arm_order, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
+
+UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
+"""Error rows of a labelled split that would be healthy in the pool, whose gold labels nobody reads."""
 
 DETAILS = (
     "arms",
@@ -75,7 +78,8 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
             {
                 "index": record.index,
                 "labelled": {split: dict(counts) for split, counts in record.label_counts.items()},
-                "graded": {split: graded_counts(ref) for split, ref in record.grades.items()},
+                "graded": {split: graded_counts([ref]) for split, ref in record.grades.items()},
+                "tested": {name: graded_counts(refs) for name, refs in record.tests.items()},
                 "selected": {arm["name"]: arm["num_selected"] for arm in generation["arms"]},
             }
             for record, generation in zip(run.generations, generations, strict=True)
@@ -139,29 +143,44 @@ def _sets(validation: Judged, pool: Judged | None) -> dict[str, Judged]:
 
 
 def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
-    """What a risk-controlled budget promises; withdrawn where the calibration rows are not distributed as the pool's.
-
-    Both being draws of one source, they are exchangeable by construction; otherwise that is the user's word, and the
-    two-sample test may speak against it.
-    """
-    if record.budget["risk"] is None:
+    """What a risk-controlled budget promises, and why it is or is not claimed (``withheld`` says why not)."""
+    risk = record.budget["risk"]
+    if risk is None:
         return None
-    splits = run.config["splits"]
-    same_source = splits["calibration"]["from"] == splits["pool"]["from"]
-    shift = record.shift["calibration"]
+    splits, strength = run.config["splits"], record.shift["calibration"]["strength"]
+    no_gold = sum(
+        number for kind, number in run.prepare_counts["calibration"]["errors"].items() if kind in UNLABELLED_KINDS
+    )
+    by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold
+    withheld = None
+    if not record.n:
+        withheld = "nothing is selected"
+    elif risk["rule"] == "hoeffding":
+        withheld = "the uncorrected rule holds for each threshold by itself, not for the one that the search chose"
+    elif record.index:
+        withheld = (
+            "an earlier generation's selection was calibrated on the same rows, so this generation's scores are not "
+            "independent of them"
+        )
+    elif not by_construction and strength != "none shown":
+        withheld = "the calibration rows are the pool's own by the user's word alone, and their hidden states are " + (
+            "too few to compare" if strength == "untested" else "different"
+        )
     return {
-        "text": record.budget["risk"]["guarantee"],
+        "text": risk["guarantee"],
         "exchangeable": "by construction: both are random parts of one source"
-        if same_source
-        else "on the user's word: calibration and pool come from different sources",
-        "claimed": record.n > 0 and (same_source or shift["strength"] == "none shown"),
-        "needed": record.budget["risk"]["needed"],
-        "needed_basis": record.budget["risk"]["needed_basis"],
+        if by_construction
+        else "on the user's word"
+        + (f": {no_gold:,} calibration rows without a usable gold label were left out" if no_gold else ""),
+        "claimed": withheld is None,
+        "withheld": withheld,
+        "needed": risk["needed"],
+        "needed_basis": risk["needed_basis"],
     }
 
 
 def _regimes(run: RunRecord, judged: Mapping[str, Judged], validation: Judged) -> list[Json]:
-    """The reference trust function on every labelled set, one line a set: fitted on one, evaluated on many."""
+    """The neural trust function on every labelled set, one line a set: fitted on one, evaluated on many."""
     probes = run.config["splits"]["probes"]
     sets = {"validation": ("ID", validation)}
     sets |= {name: (probe["regime"], judged[f"probe-{name}"]) for name, probe in probes.items()}
@@ -181,7 +200,10 @@ def _trust(
     for name, rows in _sets(validation, pool).items():
         # Validation rows are fewer than the pool's: the same share of them is taken.
         taken, num_top = (selected, n) if name == "pool" else ({}, max(1, round(kept_share * len(rows))))
-        orders = {arm: arm_order(rows, arm, taken.get(arm, nothing), seed) for arm in rows.scores}
+        orders = {
+            trust: arm_order(rows, arm, taken.get(arm, nothing), seed)
+            for trust, arm in ((trust, arm_of(trust)) for trust in rows.scores)
+        }
         result[name] = measures.trust_metrics(rows, orders, num_top, seed)
     return result
 

@@ -7,6 +7,11 @@ from curation.arms import ARMS, REFERENCE_ARM
 
 Json = Mapping[str, Any]
 
+ORACLES = {
+    "oracle": "the number of right weak labels, capped",
+    "fit_purity": "the number of right weak labels times the purity on the fit set",
+}
+
 
 def percent(value: float) -> str:
     """A share as a percentage with one decimal, and a space that no line breaks at."""
@@ -44,7 +49,7 @@ def _selection(generation: Json, main: Json, naive: Json | None) -> str:
         )
     text = f"{main['num_selected']:,} of {generation['num_pool']:,} labelled pool rows were selected by {name_of(main)}"
     if generation["budget_is_oracle"]:
-        text += " (the count is an oracle's: the number of right weak labels)"
+        text += f" (the count is an oracle's: {ORACLES[generation['budget']['rule']]})"
     if main["purity"] is None:
         return text + "; without an audit set nobody knows how many of their labels are right."
     text += f": {with_interval(main['purity'])} of their labels are right"

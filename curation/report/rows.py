@@ -1,7 +1,7 @@
 """Rows as the report sees them: scores beside right and wrong, difficulties, and an arm's order over the whole pool."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from curation import store
 from curation.arms import ARMS
-from curation.domains import Domain
+from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
 from curation.hashing import hash_unit
 from curation.refs import TableRef
@@ -77,9 +77,9 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     )
 
 
-def graded_counts(grades: TableRef) -> dict[str, Any]:
+def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
     """Rows graded, those that the judge called right, and those that the domain's rule could not decide, by kind."""
-    table = store.read(grades, columns=["judged", "problem"])
+    table = pa.concat_tables([store.read(ref, columns=["judged", "problem"]) for ref in grades])
     kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
     return {"rows": table.num_rows, "judged": int(table["judged"].to_numpy().sum()), "problems": dict(kinds)}
 
@@ -129,7 +129,8 @@ def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
     columns = ["row_id", *domain.columns.names]
     for batch in store.open_table(examples).to_batches(columns=columns, filter="error IS NULL"):
         ids.append(batch.column("row_id").to_numpy())
-        values.append(np.array([domain.difficulty(row) for row in batch.to_pylist()], dtype=np.float64))
+        found = [attempt(domain.difficulty, row)[0] for row in batch.to_pylist()]
+        values.append(np.array(found, dtype=np.float64))
     return np.concatenate(ids), np.concatenate(values)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
+from curation.arms import ARMS
 from curation.domains.grading import Graded, read_grades
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.report.measures import Json, share
@@ -34,15 +35,16 @@ def accuracy(tests: Tests, name: str) -> Json | None:
     mean_N = np.mean(_aligned(tests[name]), axis=0)
     if not len(mean_N):
         return None
-    value, margin = float(mean_N.mean()), NORMAL_QUANTILE * float(mean_N.std()) / max(1, len(mean_N)) ** 0.5
+    value, num_rows = float(mean_N.mean()), len(mean_N)
+    # Wilson's interval of as many rows as make the runs' mean vary as much: never a point, and within [0, 1].
+    variance = float(mean_N.var())
+    effective = num_rows * value * (1 - value) / variance if variance else float(num_rows)
+    z2 = NORMAL_QUANTILE**2
+    centre = (value + z2 / (2 * effective)) / (1 + z2 / effective)
+    spread = (z2 * (value * (1 - value) / effective + z2 / (4 * effective**2))) ** 0.5 / (1 + z2 / effective)
     runs = metrics.over_seeds([float(run.correct_N.mean()) for run in tests[name]])
-    return {
-        "value": value,
-        "low": max(0.0, value - margin),
-        "high": min(1.0, value + margin),
-        "n": len(mean_N),
-        "runs": runs.to_json(),
-    }
+    bounds = {"low": max(0.0, centre - spread), "high": min(1.0, centre + spread)}
+    return {"value": value, **bounds, "n": num_rows, "runs": runs.to_json()}
 
 
 def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
@@ -67,7 +69,7 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
         "against_ground_truth": None if truth is None else _compared(*truth),
         "against_teacher": against_teacher,
         # Claimed only where the interval of the paired difference lies above zero, and not of gold labels.
-        "weak_to_strong": None if against_teacher is None or arm == GROUND_TRUTH else against_teacher["low"] > 0,
+        "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
 
 

@@ -1,6 +1,6 @@
 """From a budget's rule to a number of rows, the same for every arm of a generation; plain numbers in."""
 
-import math
+from fractions import Fraction
 
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
@@ -15,14 +15,16 @@ def oracle_budget(num_right: int, cap: int) -> int:
     return min(_some(num_right, "oracle", "no weak label of the pool is right"), cap)
 
 
-def fit_purity_budget(purity: float, num_right: int) -> int:
+def fit_purity_budget(num_right_fit: int, num_fit: int, num_right: int) -> int:
     """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
+
+    The purity is ``num_right_fit`` of the ``num_fit`` fit rows that the reference arm accepts.
 
     Raises:
         BudgetError: the product is below 1.
     """
-    found = f"purity {purity:.3f} on the fit set times {num_right} right weak labels is below 1"
-    return _some(math.floor(purity * num_right), "fit_purity", found)
+    found = f"purity {num_right_fit}/{num_fit} on the fit set times {num_right} right weak labels is below 1"
+    return _some(num_right_fit * num_right // max(num_fit, 1), "fit_purity", found)
 
 
 def share_budget(share: float, num_rows: int) -> int:
@@ -31,7 +33,8 @@ def share_budget(share: float, num_rows: int) -> int:
     Raises:
         BudgetError: less than one row.
     """
-    return _some(math.floor(share * num_rows), "share", f"{share} of {num_rows} labelled rows is less than one")
+    wanted = int(Fraction(str(share)) * num_rows)  # the decimal that was written: 0.29 of 100 is 29
+    return _some(wanted, "share", f"{share} of {num_rows} labelled rows is less than one")
 
 
 def threshold_budget(num_above: int, threshold: float) -> int:

@@ -68,8 +68,8 @@ class RiskCut:
     """The raw score from which on a pool row is selected; None: infeasible, nothing is."""
     num_calibration: int
     num_kept: int
-    noise: float
-    bound: float
+    noise: float | None
+    bound: float | None
     guarantee: str
     """What holds, with which probability, and on what assumption."""
     needed: int | None = None
@@ -346,13 +346,18 @@ def exact_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
 
 def _cut(problem: _Problem, rule: Rule, found: _Found) -> RiskCut:
     candidates, place = found.candidates, found.place
+    threshold = None if place is None else float(candidates.threshold_G[place])
+    certified = found.certified and threshold is not None and threshold < math.inf
+    nothing = "no pool row lies above the certified cut" if found.certified else "no cut is certified"
+    num_kept = 0 if place is None else int(candidates.kept_G[place])
+    bound = math.inf if place is None else float(found.bound_G[place])
     return RiskCut(
-        threshold=float(candidates.threshold_G[place]) if found.certified and place is not None else None,
+        threshold=threshold if certified else None,
         num_calibration=problem.rows.num_rows,
-        num_kept=0 if place is None else int(candidates.kept_G[place]),
-        noise=math.nan if place is None else float(candidates.noise_G()[place]),
-        bound=math.inf if place is None else float(found.bound_G[place]),
-        guarantee=_guarantee(problem, rule) if found.certified else "none: no cut is certified, nothing is selected",
+        num_kept=num_kept,
+        noise=float(candidates.wrong_G[place]) / num_kept if num_kept else None,
+        bound=bound if bound < math.inf else None,
+        guarantee=_guarantee(problem, rule) if certified else f"none: {nothing}, nothing is selected",
         needed=found.needed,
         needed_basis=found.needed_basis,
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from curation.config import DecodingConfig
-from curation.domains import Domain, Example
+from curation.domains import Domain, Example, attempt
 from curation.teachers import Request
 
 SIGNALS = {
@@ -70,6 +70,14 @@ def get_signal(name: str, **options: Any) -> Signal:
     """The signal registered as ``name``, made with ``options``."""
     module, _, class_name = SIGNALS[name].partition(":")
     return cast(Signal, getattr(importlib.import_module(module), class_name)(**options))
+
+
+def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:
+    """Whether a completion states the weak label; one that cannot be read, or compared, states another."""
+    label, _ = attempt(domain.parse, completion, example)
+    if label is None or weak.label is None:
+        return False
+    return bool(attempt(domain.is_correct, label, weak.label)[0])
 
 
 def label_request(domain: Domain, row_id: int, example: Example) -> Request:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak, label_request
+from curation.signals import Answer, Weak, agrees, label_request
 from curation.teachers import Request
 
 
@@ -23,5 +23,4 @@ class EnsembleAgreement:
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """1 or 0; a label that cannot be read agrees with none."""
-        label = domain.parse(answers[0].completion, example)
-        return float(weak.label is not None and domain.is_correct(label, weak.label))
+        return float(agrees(domain, answers[0].completion, example, weak))

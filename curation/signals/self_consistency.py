@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example
-from curation.signals import Answer, Weak, label_request
+from curation.signals import Answer, Weak, agrees, label_request
 from curation.teachers import Request
 
 
@@ -13,7 +13,7 @@ class SelfConsistency:
     """Share of ``num_samples`` sampled labels that are the weak label.
 
     Where options are scored nothing is sampled: the share that samples would tend to, the chosen option's probability
-    among the options, is read from one pass.
+    among the options at this temperature, is read from one pass.
     """
 
     name = "self_consistency"
@@ -34,8 +34,7 @@ class SelfConsistency:
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The share, in [0, 1]; samples that cannot be read agree with none."""
         if (options := domain.options(example)) is not None:
-            logprobs = answers[0].option_logprobs or ()
+            logprobs = [logprob / self._temperature for logprob in answers[0].option_logprobs or ()]
             weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
             return weights[options.index(weak.completion)] / sum(weights)
-        labels = [domain.parse(answer.completion, example) for answer in answers]
-        return sum(weak.label is not None and domain.is_correct(label, weak.label) for label in labels) / len(labels)
+        return sum(agrees(domain, answer.completion, example, weak) for answer in answers) / len(answers)

@@ -71,7 +71,7 @@ def resolve(
     elif config.oracle:
         n = rules.oracle_budget(_num_right(grades), config.cap)
     elif config.fit_purity:
-        n = rules.fit_purity_budget(_fit_purity(trust, source), _num_right(grades))
+        n = rules.fit_purity_budget(*_accepted(trust, source), _num_right(grades))
     elif config.threshold is not None:
         trust_N = trust.to_trust(ranked(trust, labels))
         n = rules.threshold_budget(int((trust_N >= config.threshold).sum()), config.threshold)
@@ -99,11 +99,11 @@ def _num_right(grades: TableRef | None) -> int:
     return int(read_grades(grades).correct_N.sum())
 
 
-def _fit_purity(trust: TrustFunction, source: Scored) -> float:
-    """The share of right labels among the source rows that the reference arm accepts."""
+def _accepted(trust: TrustFunction, source: Scored) -> tuple[int, int]:
+    """How many labels are right of the source rows that the reference arm accepts, and how many it accepts."""
     raw_N, correct_N = _graded(trust, source)
     accepted_N = trust.to_trust(raw_N) >= ACCEPTED
-    return float(correct_N[accepted_N].mean()) if accepted_N.any() else 0.0
+    return int(correct_N[accepted_N].sum()), int(accepted_N.sum())
 
 
 def _graded(trust: TrustFunction, scored: Scored) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:

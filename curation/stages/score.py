@@ -9,6 +9,7 @@ import pyarrow as pa
 from curation import store, tables
 from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
+from curation.signals import SIGNALS
 from curation.trust import FittedTrust, Scores, load_fitted
 
 
@@ -53,7 +54,7 @@ def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
     return found_N
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=len(SIGNALS))
 def _values(signal: TableRef) -> tuple[Int64s, Scores]:
     table = store.read(signal, columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()

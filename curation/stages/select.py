@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from curation import store, tables
 from curation.arms import ARMS, Arm
 from curation.config import DomainConfig, SelectionConfig
-from curation.domains import Domain, get_domain
+from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.grading import read_grades
-from curation.errors import CurationError
+from curation.errors import BudgetError, CurationError
 from curation.hashing import Int64s, derive
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.selection import Candidates, Cut
@@ -87,7 +87,10 @@ def select(job: SelectJob, directory: Path) -> tuple[Budget, list[Selection]]:
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
-        cut = chooser.cut(arm)
+        try:
+            cut = chooser.cut(arm)
+        except BudgetError as error:
+            raise BudgetError(f"arm {name}: {error}; or drop the arm") from error
         rows = _rows(job, name, cut.row_ids_n)
         selections.append(
             Selection(
@@ -105,20 +108,27 @@ def select(job: SelectJob, directory: Path) -> tuple[Budget, list[Selection]]:
 
 
 def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Path) -> TableRef:
-    """All healthy rows of a labelled split with their gold labels, written as a selection named ``adapt``."""
+    """All healthy rows of a labelled split with their gold labels, written as a selection named ``adapt``.
+
+    Rows that the domain cannot render are left out.
+    """
     domain = get_domain(domain_config)
+
+    def pair(example: Example) -> dict[str, str]:
+        return {"prompt": domain.prompt(example), "completion": domain.answer(example["gold"], example)}
+
     rows = [
-        {
+        rendered
+        | {
             "row_id": example["row_id"],
             "arm": "adapt",
             "rank": rank,
-            "prompt": domain.prompt(example),
-            "completion": domain.answer(example["gold"], example),
             "label": example["gold"],
             "label_source": "gold",
             "generation": 0,
         }
         for rank, example in enumerate(store.read(examples, filter="error IS NULL").to_pylist())
+        if (rendered := attempt(pair, example)[0]) is not None
     ]
     return _write(pa.Table.from_pylist(rows, schema=tables.SELECTION), directory / "adapt")
 
@@ -185,7 +195,7 @@ def _trust_of(arm: Arm, seed: int) -> TrustFunction:
 
 
 def _difficulties(examples: pa.Table, domain: Domain) -> Floats:
-    values = [domain.difficulty(example) for example in examples.to_pylist()]
+    values = [attempt(domain.difficulty, example)[0] for example in examples.to_pylist()]
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
 

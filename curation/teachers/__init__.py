@@ -15,6 +15,8 @@ from curation.refs import ModelRef
 
 BACKENDS = {
     "transformers": "curation.teachers.transformers:TransformersTeacher",
+    "vllm": "curation.teachers.vllm:VllmTeacher",
+    "auto": "curation.teachers.vllm_choice:auto_teacher",
     "scripted": "curation.teachers.scripted:ScriptedTeacher",
 }
 

@@ -193,6 +193,7 @@ def make_run(folder: Path) -> RunRecord:
             ),
         },
         prepare_counts={
+            "calibration": {"rows": 100, "errors": {}},
             "source": {"rows": NUM_SOURCE, "errors": {}},
             "pool": {"rows": NUM_POOL, "errors": {"bad_fen": 2}},
         },
@@ -288,6 +289,9 @@ def test_accuracy_recovery_and_paired_tests(run: RunRecord, report: dict) -> Non
     assert (arms["neural"]["verdict"], arms["neural"]["paper_verdict"]) == ("inconclusive", "near-lossless")
     assert 0.05 < arms["neural"]["detectable"] < 0.2
     assert arms["neural"]["weak_to_strong"] is True and arms["naive"]["weak_to_strong"] is False
+    gold = changed(run, selections={"neural_gold": run.generations[0].selections["neural"]})
+    gold = changed(gold, tests={**run.generations[0].tests, "neural_gold": run.generations[0].tests["neural"]})
+    assert by_name(collect(gold))["neural_gold"]["weak_to_strong"] is None  # never of gold labels
     assert arms["ground_truth"]["weak_to_strong"] is None and arms["ground_truth"]["recovery_interval"] is None
 
 
@@ -362,6 +366,7 @@ class Page(HTMLParser):
 
 
 RISK = {
+    "rule": "fixed_sequence",
     "alpha": 0.25,
     "delta": 0.1,
     "guarantee": "expected noise of what is selected at most 0.25 with probability at least 0.9",
@@ -483,7 +488,18 @@ def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(r
         )
         found = collect(elsewhere)
         assert found["guarantee"]["claimed"] == claimed and "user's word" in found["guarantee"]["exchangeable"]
-        assert ("No guarantee is claimed." in render(found)) != claimed
+        assert ("No guarantee is claimed:" in render(found)) != claimed
+    uncorrected = changed(
+        run, budget={"rule": "risk", "risk": {**RISK, "rule": "hoeffding"}}, shift={"calibration": SAME}
+    )
+    assert "not for the one that the search chose" in collect(uncorrected)["guarantee"]["withheld"]
+    later = replace(same_source, generations=[replace(same_source.generations[0], index=1)])
+    assert "calibrated on the same rows" in collect(later)["guarantee"]["withheld"]
+    counts = {**run.prepare_counts, "calibration": {"rows": 100, "errors": {"no_gold": 7}}}
+    assert (
+        "7 calibration rows without"
+        in collect(replace(same_source, prepare_counts=counts))["guarantee"]["exchangeable"]
+    )
     assert collect(run)["guarantee"] is None and "Guarantee" not in render(collect(run))
 
 
@@ -505,9 +521,9 @@ def test_several_test_runs_are_averaged_over_rows_and_told_one_by_one(run: RunRe
     first, second = right_on_test(run, "neural"), right_on_test(run, "naive")
     mean = (first + second.astype(int)) / 2
     found = by_name(report)["neural"]["accuracy"]
-    half = 1.96 * mean.std() / NUM_TEST**0.5
     assert found["value"] == pytest.approx(mean.mean()) and found["n"] == NUM_TEST
-    assert (found["low"], found["high"]) == pytest.approx((mean.mean() - half, mean.mean() + half), abs=1e-4)
+    half = 1.96 * mean.std() / NUM_TEST**0.5
+    assert (found["low"], found["high"]) == pytest.approx((mean.mean() - half, mean.mean() + half), abs=2e-3)
     assert found["runs"]["value"] == pytest.approx(mean.mean()) and found["runs"]["n"] == 2
     single = by_name(collect(run))["neural"]
     assert by_name(report)["neural"]["against_ground_truth"] == single["against_ground_truth"]  # of the first run

@@ -194,7 +194,7 @@ def test_risk_infeasible_says_how_many_rows_would_do():
     assert "too noisy" in wrong.needed_basis
 
     unreadable = calibrate(np.full(50, -np.inf), np.ones(50, bool), pool_N, alpha=0.1, delta=0.1)
-    assert unreadable.threshold is None and unreadable.num_kept == 0 and math.isnan(unreadable.noise)
+    assert unreadable.threshold is None and unreadable.num_kept == 0 and unreadable.noise is None
     for rule in HOEFFDING:
         assert calibrate(np.full(50, -np.inf), np.ones(50, bool), pool_N, alpha=0.1, delta=0.1, rule=rule).num_kept == 0
 

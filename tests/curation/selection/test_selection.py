@@ -112,7 +112,7 @@ def test_candidates_of_different_lengths_are_refused():
 def test_budgets():
     assert oracle_budget(1500, 2000) == 1500 and oracle_budget(9000, 2000) == 2000
     assert share_budget(0.25, 1003) == 250
-    assert fit_purity_budget(0.755, 1000) == 755 and fit_purity_budget(0.5, 2) == 1
+    assert fit_purity_budget(755, 1000, 1000) == 755 and fit_purity_budget(15, 22, 22) == 15
     assert threshold_budget(7, 0.9) == 7
     check_pool(BudgetConfig(n=70), 70)
     check_pool(BudgetConfig(share=0.5), 1)
@@ -127,8 +127,8 @@ def test_budgets():
         ),
         (lambda: share_budget(0.01, 99), r"budget\.share: 0\.01 of 99 labelled rows is less than one"),
         (
-            lambda: fit_purity_budget(0.4, 2),
-            r"budget\.fit_purity: purity 0\.400 on the fit set times 2 right weak labels",
+            lambda: fit_purity_budget(2, 5, 2),
+            r"budget\.fit_purity: purity 2/5 on the fit set times 2 right weak labels",
         ),
         (lambda: threshold_budget(0, 0.9), r"budget\.threshold: no row has a trust of at least 0\.9"),
         (lambda: check_pool(BudgetConfig(n=71), 70), r"n = 71 is more than the 70 rows of the pool"),

@@ -183,7 +183,7 @@ def test_self_consistency_of_scored_options_is_the_chosen_ones_probability(
     for row_id, example, weak in rows:
         options = domain.options(example) or ()
         sums = [logprobs(models[0], domain.prompt(example), option).sum() for option in options]
-        assert values[row_id] == pytest.approx(softmax(sums)[options.index(weak.completion)], abs=1e-5)
+        assert values[row_id] == pytest.approx(softmax(np.array(sums) / 0.7)[options.index(weak.completion)], abs=1e-5)
 
 
 def test_a_verifier_gives_the_log_odds_of_its_verdict(models: list[ModelRef], teachers: list[Teacher]) -> None:
@@ -229,8 +229,12 @@ def test_rows_that_cannot_be_asked_answered_or_read_have_none() -> None:
     rows += [(8, QUESTIONS[0], Weak(label=None, completion=" ?")), (9, QUESTIONS[0], weak)]
     teacher = scripted(" A", error_rows=(9,))
     values = measure(get_signal("ensemble_agreement"), Touchy(), teacher, rows, GREEDY, seed=0)
-    assert {row_id for row_id, value in values.items() if value is None} == {2, 3, 8, 9}
-    assert set(values) == {0, 1, 2, 3, 8, 9}
+    assert {row_id for row_id, value in values.items() if value is None} == {
+        3,
+        8,
+        9,
+    }  # what cannot be parsed agrees with none
+    assert set(values) == {0, 1, 2, 3, 8, 9} and values[2] == 0
     assert measure(get_signal("ensemble_agreement"), Touchy(), teacher, [], GREEDY, seed=0) == {}
 
 

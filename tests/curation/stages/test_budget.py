@@ -114,7 +114,7 @@ def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Pat
     columns = rows(np.random.default_rng(0), 50, 0)
     columns["neural_raw"] = np.full(50, -9, dtype=np.float32)
     pool = batch_of(case.splits["pool"].labels)
-    with pytest.raises(BudgetError, match=r"fit_purity: purity 0\.000 on the fit set"):
+    with pytest.raises(BudgetError, match=r"fit_purity: purity 0/0 on the fit set"):
         resolve(
             BudgetConfig(fit_purity=True),
             pool,
