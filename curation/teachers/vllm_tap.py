@@ -1,0 +1,355 @@
+"""Log-probabilities and hidden states out of vLLM's own steps, by a hook on the model runner of each worker.
+
+vLLM keeps neither. The hook sits where a step draws its tokens: there are the states that the head read, the logits
+before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
+newest ``ring`` positions, and running sums on the device; ``collect`` takes the rows of many finished requests off the
+device at once, and frees them.
+
+Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
+fed, so that its state does not exist: an answer that ends by a stop token needs none, one that ends by the length cap
+is asked for one token more. Positions of a request that was preempted, and is fed again, are counted once. A request
+whose positions do not follow each other (begun behind its first one in the prefix cache, drawn anew) is marked as lost,
+and its owner asks again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+TESTED = ("0.32.0",)
+"""Versions of vLLM whose private attributes the tap is known to read rightly."""
+
+MAX_LOGITS = 2**27
+"""Logits taken at once (0.5 GiB in float32)."""
+
+SCORE_FROM = "score_from"
+"""Key of a request's ``extra_args``: the prompt from this position on is an answer to score."""
+
+LETTERS = "letters"
+"""Key of a request's ``extra_args``: tokens whose log-probabilities after the prompt are wanted."""
+
+_RUNNER = (
+    "execute_model_state",
+    "sample_tokens",
+    "_sample",
+    "requests",
+    "model.compute_logits",
+    "query_start_loc.np",
+    "discard_request_mask.np",
+    "input_batch.req_ids",
+    "input_batch.num_computed_tokens_cpu",
+    "input_batch.num_prompt_tokens",
+    "input_batch.token_ids_cpu",
+    "input_batch.generators",
+)
+_STEP = ("scheduler_output", "hidden_states", "sample_hidden_states")
+
+
+class Collected(NamedTuple):
+    """What the tap kept of N requests."""
+
+    fates: list[str]
+    """``whole``; ``short``: the state of the answer's last token was not computed, its part of ``output_mean`` lacks;
+    ``lost``: nothing can be read."""
+    logprobs: list[float]
+    """Sums over the answers' tokens."""
+    states: dict[str, npt.NDArray[Any]]
+    """hidden_ND by position."""
+    letters: list[list[float]]
+    """Log-probabilities of the tokens that were asked for after the prompt; empty for requests that asked for none."""
+
+
+class TapExtension:
+    """Methods that the engine's ``collective_rpc`` calls; vLLM mixes the class into its worker."""
+
+    model_runner: Any
+    rank: int
+
+    def tap_install(self, names: Sequence[str], ring: int) -> list[str]:
+        """Hook the runner; what it lacks, by attribute (then nothing is hooked)."""
+        missing = missing_attributes(self.model_runner)
+        if not missing:
+            self.tap = Tap(self.model_runner, tuple(names), ring)
+        return missing
+
+    def tap_collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected | None:
+        """``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
+        if self.rank == 0:
+            return self.tap.collect(requests, dtype)
+        self.tap.free([request_id for request_id, _ in requests])
+        return None
+
+    def tap_free(self, request_ids: Sequence[str]) -> None:
+        """Forget requests that were aborted."""
+        self.tap.free(request_ids)
+
+    def tap_rows(self) -> int:
+        """Requests that are held."""
+        return len(self.tap.rows)
+
+
+def missing_attributes(runner: Any) -> list[str]:
+    """The private attributes that the tap reads and this model runner lacks."""
+    missing = []
+    for path in _RUNNER:
+        found = runner
+        for name in path.split("."):
+            if not hasattr(found, name):
+                missing.append(path)
+                break
+            found = getattr(found, name)
+    return missing + missing_fields()
+
+
+def missing_fields() -> list[str]:
+    """The fields that the state between forward pass and draw lacks."""
+    from vllm.v1.worker import gpu_model_runner
+
+    fields = getattr(getattr(gpu_model_runner, "ExecuteModelState", None), "_fields", ())
+    return [f"ExecuteModelState.{name}" for name in _STEP if name not in fields]
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class _Row:
+    """One request under way."""
+
+    slot: int
+    num_prompt: int
+    next: int
+    """The position whose state comes next; the first is that of the last prompt token."""
+    scored: bool
+    whole: bool = True
+    asks: list[int]
+    """Tokens whose log-probabilities after the prompt are wanted."""
+    letters: torch.Tensor | None = None
+
+
+class Tap:
+    """Keeps what running requests need; memory grows with the requests held, and is used again."""
+
+    def __init__(self, runner: Any, names: tuple[str, ...], ring: int) -> None:
+        self.rows: dict[str, _Row] = {}
+        self._runner, self._names, self._ring = runner, names, ring
+        self._free: list[int] = []
+        self._num_slots = 0
+        self._step: Any = None
+        draw: Callable[..., Any] = runner._sample
+        finish_step: Callable[..., Any] = runner.sample_tokens
+
+        def sample_tokens(grammar_output: Any) -> Any:
+            self._step = runner.execute_model_state
+            # A prompt that is fed in part draws a token too, which is dropped. It must not use up the row's own random
+            # numbers; vLLM winds those back by a way that CPU generators lack.
+            generators = runner.input_batch.generators
+            aside = {place: generators.pop(place) for place in self._drawing_none() if place in generators}
+            output = finish_step(grammar_output)
+            generators.update(aside)
+            return output
+
+        def sample(logits: Any, spec_decode_metadata: Any) -> Any:
+            # The sampler works in place on float32 logits, and on a copy of others.
+            raw = logits.clone() if logits.dtype == torch.float32 else logits
+            output = draw(logits, spec_decode_metadata)
+            step, self._step = self._step, None
+            if step is not None:
+                self._take(step, raw, output.sampled_token_ids)
+            return output
+
+        runner.sample_tokens, runner._sample = sample_tokens, sample
+
+    def _drawing_none(self) -> list[int]:
+        num_rows = len(self._runner.input_batch.req_ids)
+        places: list[int] = np.flatnonzero(self._runner.discard_request_mask.np[:num_rows]).tolist()
+        return places
+
+    @torch.inference_mode()
+    def _take(self, step: Any, logits_BV: torch.Tensor, token_B1: torch.Tensor) -> None:
+        """Keep what a step computed, before the runner goes on to the next."""
+        runner, batch = self._runner, self._runner.input_batch
+        ids = list(batch.req_ids)
+        begins = batch.num_computed_tokens_cpu[: len(ids)].tolist()
+        draws_none = set(self._drawing_none())
+        num_scheduled = step.scheduler_output.num_scheduled_tokens
+        drawn: list[tuple[int, int, int, int]] = []  # row of the step, slot, position, number of prompt tokens
+        scored: list[tuple[int, int, int, int, int]] = []  # the same, and the token to score
+        fresh: list[int] = []
+        for place, (request_id, begin) in enumerate(zip(ids, begins, strict=True)):
+            row = self.rows.get(request_id)
+            if row is None:
+                row = self.rows[request_id] = self._new_row(request_id, int(batch.num_prompt_tokens[place]))
+                fresh.append(row.slot)
+            end = begin + num_scheduled[request_id]
+            if row.scored:
+                row.whole &= begin <= row.next
+                length = int(batch.num_prompt_tokens[place])
+                offset = int(runner.query_start_loc.np[place]) - begin
+                for position in range(max(row.next, begin), min(end, length)):
+                    token = int(batch.token_ids_cpu[place, position + 1]) if position + 1 < length else -1
+                    scored.append((offset + position, row.slot, position, row.num_prompt, token))
+                row.next = max(row.next, end)
+            elif place not in draws_none:
+                row.whole &= end - 1 == row.next
+                row.next = end
+                drawn.append((place, row.slot, end - 1, row.num_prompt))
+        self._make_room(step.sample_hidden_states, fresh)
+        if drawn:
+            index_4K = torch.tensor(drawn).T.to(logits_BV.device, non_blocking=True)
+            rows = max(1, MAX_LOGITS // logits_BV.shape[1])
+            whole_B = torch.cat([part_BV.float().logsumexp(dim=-1) for part_BV in torch.split(logits_BV, rows)])
+            logprob_B = logits_BV.gather(1, token_B1.long())[:, 0].float() - whole_B
+            for place, _, position, num_prompt in drawn:
+                row = self.rows[ids[place]]
+                if row.asks and position == num_prompt - 1:
+                    row.letters = logits_BV[place, torch.tensor(row.asks).to(logits_BV.device)].float() - whole_B[place]
+            hidden_KD, logprob_K = step.sample_hidden_states, logprob_B
+            if len(drawn) < len(hidden_KD):
+                hidden_KD, logprob_K = hidden_KD[index_4K[0]], logprob_B[index_4K[0]]
+            self._keep(drawn, index_4K, hidden_KD, logprob_K)
+        if scored:
+            index_5K = torch.tensor(scored).T.to(logits_BV.device, non_blocking=True)
+            hidden_KD = step.hidden_states[index_5K[0]]
+            self._keep([entry[:4] for entry in scored], index_5K[:4], hidden_KD, self._score(hidden_KD, index_5K[4]))
+
+    def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities of the tokens that follow; 0 where none (-1) does. All workers take part."""
+        logprob_K = torch.zeros(len(token_K), device=hidden_KD.device)
+        piece = max(1, MAX_LOGITS // self._runner.model_config.get_vocab_size())
+        for start in range(0, len(token_K), piece):
+            part = slice(start, start + piece)
+            logits_KV = self._runner.model.compute_logits(hidden_KD[part])
+            if logits_KV is None:
+                continue
+            chosen_K = logits_KV.gather(1, token_K[part, None].clamp(min=0))[:, 0].float()
+            found_K = chosen_K - logits_KV.float().logsumexp(dim=-1)
+            logprob_K[part] = found_K.where(token_K[part] >= 0, 0.0)
+        return logprob_K
+
+    def _keep(
+        self,
+        entries: Sequence[tuple[int, ...]],
+        index_4K: torch.Tensor,
+        hidden_KD: torch.Tensor,
+        logprob_K: torch.Tensor,
+    ) -> None:
+        """Add K positions, of ``entries`` (as ``index_4K``: place, slot, position, prompt), to their rows."""
+        _, slot_K, position_K, num_prompt_K = index_4K
+        self._logprob_sum_S.index_add_(0, slot_K, logprob_K)
+        if "output_mean" in self._names:
+            answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
+            self._hidden_sum_SD.index_add_(0, slot_K, answer_KD)
+        for name, kept_SD in self._kept.items():
+            ahead = int(name == "output_first") - 1
+            wanted = [k for k, (_, _, position, prompt) in enumerate(entries) if position == prompt + ahead]
+            if wanted:
+                wanted_W = torch.tensor(wanted, device=slot_K.device)
+                kept_SD[slot_K[wanted_W]] = hidden_KD[wanted_W]
+        # Of a row that has many positions in this step (a scored one) the ring takes the newest.
+        newest = {slot: k for k, (_, slot, _, _) in enumerate(entries)}
+        if len(newest) < len(entries):
+            newest_W = torch.tensor(list(newest.values()), device=slot_K.device)
+            slot_K, position_K = slot_K[newest_W], position_K[newest_W]
+            hidden_KD, logprob_K = hidden_KD[newest_W], logprob_K[newest_W]
+        column_K = position_K % self._ring
+        self._recent_SRD[slot_K, column_K] = hidden_KD
+        self._recent_logprob_SR[slot_K, column_K] = logprob_K
+
+    def _new_row(self, request_id: str, num_tokens: int) -> _Row:
+        extra = self._runner.requests[request_id].sampling_params.extra_args or {}
+        num_prompt = extra.get(SCORE_FROM, num_tokens)
+        if not self._free:
+            more = max(64, self._num_slots)
+            self._free = list(range(self._num_slots, self._num_slots + more))
+            self._num_slots += more
+        return _Row(
+            slot=self._free.pop(),
+            num_prompt=num_prompt,
+            next=num_prompt - 1,
+            scored=SCORE_FROM in extra,
+            asks=extra.get(LETTERS, []),
+        )
+
+    def _make_room(self, like_BD: torch.Tensor, fresh: list[int]) -> None:
+        """Make the arrays as long as there are slots, and those of fresh slots that sum up zero."""
+        if not hasattr(self, "_recent_SRD"):
+            size = like_BD.shape[-1]
+            self._recent_SRD = like_BD.new_empty((0, self._ring, size))
+            self._recent_logprob_SR = like_BD.new_empty((0, self._ring), dtype=torch.float32)
+            self._logprob_sum_S = like_BD.new_empty(0, dtype=torch.float32)
+            self._hidden_sum_SD = like_BD.new_empty((0, size), dtype=torch.float32)
+            names = [name for name in self._names if name in ("prompt_last", "output_first")]
+            self._kept = {name: like_BD.new_empty((0, size)) for name in names}
+        if len(self._logprob_sum_S) < self._num_slots:
+            self._recent_SRD = self._grown(self._recent_SRD)
+            self._recent_logprob_SR = self._grown(self._recent_logprob_SR)
+            self._logprob_sum_S = self._grown(self._logprob_sum_S)
+            if "output_mean" in self._names:
+                self._hidden_sum_SD = self._grown(self._hidden_sum_SD)
+            self._kept = {name: self._grown(kept_SD) for name, kept_SD in self._kept.items()}
+        if fresh:
+            fresh_F = torch.tensor(fresh).to(like_BD.device, non_blocking=True)
+            self._logprob_sum_S[fresh_F] = 0.0
+            if "output_mean" in self._names:
+                self._hidden_sum_SD[fresh_F] = 0.0
+
+    def _grown(self, old: torch.Tensor) -> torch.Tensor:
+        new = old.new_zeros((self._num_slots, *old.shape[1:]))
+        new[: len(old)] = old
+        return new
+
+    @torch.inference_mode()
+    def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
+        """What was kept of finished requests, given each with its answer's number of tokens; frees them."""
+        rows = [self.rows[request_id] for request_id, _ in requests]
+        lengths = [length for _, length in requests]
+        lasts = [row.num_prompt + length - 1 for row, length in zip(rows, lengths, strict=True)]
+        fates = [self._fate(row, last) for row, last in zip(rows, lasts, strict=True)]
+        numbers = zip(rows, lengths, lasts, strict=True)
+        fields = [(row.slot, row.next - 1, last, length) for row, length, last in numbers]
+        index_4N = torch.tensor(fields).T.to(self._logprob_sum_S.device)
+        slot_N, newest_N, last_N, length_N = index_4N
+        # What the columns of the ring hold: the newest position, and so many before it.
+        column_R = torch.arange(self._ring, device=slot_N.device)
+        position_NR = newest_N[:, None] - (newest_N[:, None] - column_R) % self._ring
+        surplus_NR = self._recent_logprob_SR[slot_N].where(position_NR >= last_N[:, None], 0.0)
+        logprob_N = self._logprob_sum_S[slot_N] - surplus_NR.sum(dim=1)
+        last_ND = self._recent_SRD[slot_N, last_N % self._ring].float()
+        states = []
+        for name in self._names:
+            if name == "output_last":
+                states.append(last_ND)
+                continue
+            if name == "output_mean":
+                beyond_NR1 = (position_NR > last_N[:, None])[..., None]
+                surplus_ND = self._recent_SRD[slot_N].float().where(beyond_NR1, 0.0).sum(dim=1)
+                state_ND = (self._hidden_sum_SD[slot_N] - surplus_ND) / length_N.clamp(min=1)[:, None]
+            else:
+                state_ND = self._kept[name][slot_N].float()
+            if name != "prompt_last":  # an empty answer has the prompt's state
+                state_ND = state_ND.where((length_N > 0)[:, None], last_ND)
+            states.append(state_ND)
+        array_PND = torch.stack(states).to(getattr(torch, dtype)).cpu().numpy() if states else np.empty(0)
+        asked = [row.letters for row in rows if row.letters is not None]
+        letters = iter(torch.cat([logprob_N.new_empty(0), *asked]).tolist())
+        self.free([request_id for request_id, _ in requests])
+        return Collected(
+            fates=fates,
+            logprobs=logprob_N.tolist(),
+            states=dict(zip(self._names, array_PND, strict=True)),
+            letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
+        )
+
+    def _fate(self, row: _Row, last: int) -> str:
+        if not row.whole or not row.next - self._ring <= last <= row.next:
+            return "lost"
+        return "short" if last == row.next and set(self._names) - {"prompt_last"} else "whole"
+
+    def free(self, request_ids: Sequence[str]) -> None:
+        """Forget requests; unknown ones (aborted before their first step) are none."""
+        for request_id in request_ids:
+            row = self.rows.pop(request_id, None)
+            if row is not None:
+                self._free.append(row.slot)

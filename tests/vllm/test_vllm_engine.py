@@ -1,0 +1,141 @@
+"""The engine of the vLLM teacher: its arguments, its start, its end; and the choice of the backend."""
+
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from curation.config import DecodingConfig, DomainConfig
+from curation.domains import get_domain
+from curation.errors import ConfigError, ModelError
+from curation.models import create, resolve
+from curation.teachers import load_teacher
+from curation.teachers.vllm_choice import choose_backend
+from curation.teachers.vllm_tap import missing_attributes
+from tests.vllm.conftest import SHAPE, start, teacher_config
+from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_num_seq": 4}, r"teacher\.vllm\.engine\.max_num_seq: .*did you mean 'max_num_seqs'"),
+        ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: 2 cannot be used: the states are on the last stage"),
+        ({"dtype": "float32"}, "dtype: 'float32' is set by the teacher itself"),
+    ],
+)
+def test_engine_arguments_are_checked_by_name(model, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        start(model, **arguments)
+
+
+DIES = """
+from curation.errors import ModelError
+from curation.refs import ModelRef
+from tests.vllm.conftest import start
+try:
+    start(ModelRef(base={base!r}), num_gpu_blocks_override=2, block_size=32)
+except ModelError as error:
+    print("REFUSED", error)
+"""
+
+
+def test_an_engine_that_dies_at_its_start_says_why_and_shows_its_log(model):
+    """In a process of its own: what vLLM writes goes to the terminal's descriptors, which pytest takes for itself."""
+    done = subprocess.run([sys.executable, "-c", DIES.format(base=model.base)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, *log = done.stdout[done.stdout.index("REFUSED") :].strip().splitlines()
+    assert re.search("did not start: ValueError: To serve at least one request .* it logged last:$", first), first
+    assert 3 < len(log) <= 12 and "INFO" in "".join(log)
+
+
+def scratch(tmp_path_factory, family, **shape):
+    vocabulary = get_domain(DomainConfig(name="chess")).vocabulary()
+    path = tmp_path_factory.mktemp("models") / family
+    return create(path, family=family, shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=0)
+
+
+def test_a_model_that_vllm_cannot_run_is_refused(tmp_path_factory):
+    ref = scratch(tmp_path_factory, "openai-gpt", n_embd=32, n_layer=1, n_head=2, n_positions=96)
+    with pytest.raises(ModelError, match="vLLM's engine did not start"):
+        start(ref)
+
+
+def test_auto_falls_back_where_vllm_has_no_such_model(tmp_path_factory, requests):
+    ref = scratch(tmp_path_factory, "biogpt", hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    config = teacher_config(ref, backend="auto")
+    choice = choose_backend(config, ref)
+    assert choice.backend == "transformers"
+    assert "it has no model of its own called BioGptForCausalLM" in choice.reason
+    batches = load_teacher(config, ref).label(requests[:3], DecodingConfig(max_tokens=2), seed=0)
+    assert sum(batch.num_rows for batch in batches) == 3
+
+
+def test_auto_takes_vllm_where_its_probe_answers(model):
+    choice = choose_backend(teacher_config(model, backend="auto"), model)
+    assert choice.backend == "vllm"
+    assert "runs Qwen3ForCausalLM on cpu" in choice.reason
+    gpus = teacher_config(model, backend="auto", actors={"num_gpus": 1})
+    assert choose_backend(gpus, model)[0] == "transformers"
+    with pytest.raises(ConfigError, match="did you mean 'max_num_seqs'"):
+        choose_backend(teacher_config(model, backend="auto", vllm={"engine": {"max_seqs": 1}}), model)
+    named = teacher_config(model, backend="transformers")
+    assert choose_backend(named, model) == ("transformers", "teacher.backend names it")
+
+
+def test_an_adapter_of_another_base_is_refused(tmp_path_factory, adapter):
+    other = scratch(tmp_path_factory, "qwen3", **SHAPE | {"hidden_size": 32})
+    ref = resolve(other.base, adapter=adapter.adapter)
+    with pytest.raises(ModelError, match="does not load"):
+        start(ref)
+
+
+def test_a_runner_without_the_private_attributes_is_told_by_name():
+    runner = SimpleNamespace(input_batch=SimpleNamespace(req_ids=[]), requests={})
+    missing = missing_attributes(runner)
+    assert "_sample" in missing and "input_batch.num_computed_tokens_cpu" in missing
+    assert "requests" not in missing and "input_batch.req_ids" not in missing
+
+
+HANGS = """
+import time
+from pathlib import Path
+from curation.refs import ModelRef
+from tests.vllm.conftest import start
+teacher = start(ModelRef(base={base!r}))
+from curation.config import DecodingConfig
+from curation.teachers import Request
+engine = teacher.engine._engine
+step, num_steps = engine.step, []
+def hang():
+    num_steps.append(1)
+    if len(num_steps) > 2:
+        time.sleep(600)
+    return step()
+engine.step = hang
+requests = [Request(row_id=k, prompt="White: a1 Rook; c1 Bishop") for k in range(9)]
+list(teacher.label(requests, DecodingConfig(max_tokens=20), seed=0))
+print("not reached")
+"""
+
+
+def test_a_step_that_hangs_ends_the_process_and_says_so(model):
+    script = HANGS.format(base=model.base).replace("start(ModelRef", "start(hang_seconds=3, ref=ModelRef")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "took longer than teacher.vllm.hang_seconds: 3" in done.stderr
+    assert "in hang" in done.stderr, "where it hung is shown"
+    assert "not reached" not in done.stdout
+
+
+def test_two_tensor_parallel_ranks(model, reference, requests, monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    teacher = start(model, tensor_parallel_size=2, max_num_batched_tokens=64)
+    try:
+        both(teacher, reference, requests, DecodingConfig(max_tokens=7))
+        both(teacher, reference, with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
+        assert teacher.engine._rpc("tap_rows") == [0, 0]
+    finally:
+        teacher.close()
