@@ -281,6 +281,16 @@ class VllmConfig(Section):
     """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
 
 
+class PcaConfig(Section):
+    """Store principal components of the hidden states, fitted on the source split.
+
+    Paper, App. "Dimensionality Ablations": 256 of 1,024 numbers lose nothing.
+    """
+
+    pca: PositiveInt
+    """How many, over all of ``trust.states`` side by side."""
+
+
 class TeacherConfig(Section):
     """The weak teacher of the first generation and how every teacher labels."""
 
@@ -291,6 +301,13 @@ class TeacherConfig(Section):
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     states: tuple[StateName, ...] = ("output_last",)
     state_dtype: Literal["float16", "float32"] = "float16"
+    store_states: bool | PcaConfig = True
+    """What is stored of the hidden states; of the source split, which trust is fitted on, all of them in any case.
+
+    ``true``: all, so that another trust function scores the labels that are there. ``false``: scores in their place,
+    given by the labelling actors, 8 bytes a row and trust function (and the states of some 5,000 rows, for the shift
+    test); the other splits are then labelled after the fit, and labelled again where the fit changes. ``{pca: k}``:
+    k numbers a row; labelled again where the projection changes (``trust.states``, ``trust.validation_fraction``)."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     decoding: DecodingConfig = DecodingConfig()
     chat_template: bool = False
@@ -321,7 +338,8 @@ class TrustConfig(TrainSection):
     """
 
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
-    states: tuple[StateName, ...] = ("output_last",)
+    states: tuple[StateName | Literal["pca"], ...] = ("output_last",)
+    """Positions among ``teacher.states``; the fit itself reads ``pca`` where ``teacher.store_states`` asks for it."""
     depth: PositiveInt = 4
     width: PositiveInt = 512
     expansion: Annotated[float, Field(gt=0)] = 2.0
@@ -617,6 +635,12 @@ class RunConfig(Section):
                 "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: "
                 "add splits.calibration"
             )
+
+    @property
+    def fitting(self) -> TrustConfig:
+        """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
+        projected = isinstance(self.teacher.store_states, PcaConfig)
+        return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
 
     def domain_of(self, split: str) -> DomainConfig:
         """The task interface of a split's rows: its source's, where that names one."""

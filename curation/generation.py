@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from curation import arms, report, store
-from curation.config import ModelConfig, RunConfig
-from curation.labelling import Generation, complete, fit, grade, label, score, signal
+from curation.config import ModelConfig, PcaConfig, RunConfig
+from curation.labelling import Generation, complete, fit, grade, label, project, score, signal
 from curation.learning import base_model, train_model
 from curation.refs import ModelRef, TableRef
 from curation.runs import Done, Run, say
@@ -16,16 +16,23 @@ from curation.runs import Done, Run, say
 def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationRecord, dict[str, ModelRef]]:
     """Label, fit, score, select, train and test; the record for the report and the students by arm."""
     config = run.config
-    splits = labelled_splits(config)
-    labels = {split: label(run, generation, split) for split in splits}
+    splits, store_states = labelled_splits(config), config.teacher.store_states
+    labels = {split: label(run, generation, split) for split in (splits if store_states is True else splits[:1])}
     grades = {"source": grade(run, generation, "source", "source", labels["source"])}
+    projection = None
+    if isinstance(store_states, PcaConfig):
+        labels["source"], projection = project(run, generation, labels["source"], store_states.pca)
     fitted = fit(run, generation, labels["source"], grades["source"])
+    as_labelled = fitted if store_states is False else None
+    for split in splits[len(labels) :]:
+        labels[split] = label(run, generation, split, projection=projection, fitted=as_labelled)
     scored = {}
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):
             grades[split] = grade(run, generation, split, split, labels[split])
         signals = {name: signal(run, generation, name, split, labels[split]) for name in signals_on(config, split)}
-        scored[split] = score(run, generation, split, labels[split], fitted, signals)
+        functions = {} if as_labelled is not None and split != "source" else fitted
+        scored[split] = score(run, generation, split, labels[split], functions, signals)
     shift = _shift(run, generation, labels)
     budget, selected = _select(run, generation, scored, grades)
     selections = {arm: TableRef.from_json(item["table"]) for arm, item in selected.items()}
@@ -63,10 +70,14 @@ def generation_stages(config: RunConfig, index: int) -> list[str]:
         judged = [] if judge is None or split not in judge.splits else [*made("judge", judge.model), f"judge-{stage}"]
         return [f"grade-{stage}", *judged]
 
-    splits = labelled_splits(config)
-    stages = [f"label-{split}" for split in splits]
-    stages += [*grading("source", "source"), "trust"]
+    splits, store_states = labelled_splits(config), config.teacher.store_states
+    labelling = [f"label-{split}" for split in splits]
+    stages = labelling if store_states is True else labelling[:1]
+    stages += grading("source", "source")
+    stages += ["pca"] if isinstance(store_states, PcaConfig) else []
+    stages += ["trust"]
     stages += [f"trust-{name}" for name in arms.fitted_of(config.selection.used) if name != arms.REFERENCE_ARM]
+    stages += labelling if store_states is not True else []
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):
             stages += grading(split, split)
@@ -116,7 +127,7 @@ def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> 
     inputs = {
         "pool": labels["pool"].to_json(),
         "compared": {split: ref.to_json() for split, ref in compared.items()},
-        "states": list(config.trust.states),
+        "states": list(config.fitting.states),
         "seed": config.seed,
     }
 
@@ -124,7 +135,7 @@ def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> 
         from curation.stages.shift import measure_shift
 
         found = {
-            split: measure_shift(ref, labels["pool"], config.trust.states, seed=config.seed)
+            split: measure_shift(ref, labels["pool"], config.fitting.states, seed=config.seed)
             for split, ref in compared.items()
         }
         return Done(outputs=found, rows=store.count(labels["pool"]))

@@ -13,7 +13,7 @@ from curation.config import DecodingConfig, TeacherConfig, TrainSection, TrustCo
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.learning import base_model, teacher_model
-from curation.refs import ModelRef, TableRef, TrustRef
+from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef
 from curation.runs import Done, Run
 
 
@@ -34,19 +34,41 @@ class Generation:
 PROBE_KEYS = {"states", "class_weight", "validation_fraction"}
 """What of ``TrustConfig`` a linear probe reads."""
 
-# What changes how labels are made, not what they are: how rows are spread over actors.
-_SPREAD = {"actors", "chunk_rows", "max_error_rate"}
+# What changes how labels are made, not what they are: how rows are spread over actors. What is stored of the states
+# goes into the inputs as the trust functions or the projection that it takes.
+_SPREAD = {"actors", "chunk_rows", "max_error_rate", "store_states"}
 
 
-def label(run: Run, generation: Generation, split: str) -> TableRef:
-    """The teacher's labels of a split; of the pool those of the generation's share."""
+def label(
+    run: Run,
+    generation: Generation,
+    split: str,
+    *,
+    projection: ProjectionRef | None = None,
+    fitted: Mapping[str, TrustRef] | None = None,
+) -> TableRef:
+    """The teacher's labels of a split; of the pool those of the generation's share.
+
+    With all states; with their ``projection`` instead; or with the scores of ``fitted`` trust functions instead.
+    """
     from curation.stages.label import Share
+    from curation.stages.reduce import Projected, Reduction, ScoredOnly
 
     share = Share()
     if split == "pool" and generation.num_shares > 1:
         share = Share(index=generation.index, of=generation.num_shares, seed=derive(run.config.seed, "share"))
+    reduction: Reduction | None = None if projection is None else Projected(projection=projection)
+    if fitted is not None:
+        reduction = ScoredOnly(
+            fitted=tuple(fitted.items()),
+            states=run.config.trust.states,
+            num_rows=store.count(generation.tables[split]) // share.of,
+            seed=run.config.seed,
+        )
     teacher = run.config.teacher
-    return complete(run, generation, f"label-{split}", split, generation.teacher, teacher, teacher.decoding, share)
+    return complete(
+        run, generation, f"label-{split}", split, generation.teacher, teacher, teacher.decoding, share, reduction
+    )
 
 
 def complete(
@@ -58,6 +80,7 @@ def complete(
     teacher: TeacherConfig,
     decoding: DecodingConfig,
     share: Any,
+    reduction: Any = None,
 ) -> TableRef:
     """Label a split with a model: the label stage of a teacher, and the test of a student."""
     from curation.stages.label import count_labels
@@ -73,6 +96,7 @@ def complete(
         model=model,
         decoding=decoding,
         seed=derive(run.config.seed, name),
+        reduction=reduction,
     )
     inputs = {
         "examples": job.examples.to_json(),
@@ -82,6 +106,7 @@ def complete(
         "decoding": decoding.model_dump(mode="json"),
         "seed": job.seed,
         "share": asdict(share),
+        **({} if reduction is None else reduction.to_json()),
     }
 
     def work(directory: Path) -> Done:
@@ -236,6 +261,35 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
     return TableRef.from_json(run.stage(stage, inputs, work)["signal"])
 
 
+def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tuple[TableRef, ProjectionRef]:
+    """The source split's labels with the projection of their hidden states as a column, and the projection."""
+    config = run.config
+    inputs = {
+        "labels": labels.to_json(),
+        "size": size,
+        "states": list(config.trust.states),
+        "validation_fraction": config.trust.validation_fraction,
+        "seed": config.seed,
+    }
+
+    def work(directory: Path) -> Done:
+        from curation.stages.project import add_projection, fit_pca
+
+        ref = fit_pca(
+            labels,
+            config.trust.states,
+            size=size,
+            validation_fraction=config.trust.validation_fraction,
+            seed=config.seed,
+            output=directory / "pca",
+        )
+        projected = add_projection(labels, ref)
+        return Done(outputs={"labels": projected.to_json(), "projection": ref.to_json()}, rows=store.count(labels))
+
+    outputs = run.stage(generation.name("pca"), inputs, work)
+    return TableRef.from_json(outputs["labels"]), ProjectionRef.from_json(outputs["projection"])
+
+
 def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) -> dict[str, TrustRef]:
     """The trust functions that the arms need, fitted on the source split, by name; the neural one always."""
     config = run.config
@@ -246,14 +300,14 @@ def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) ->
         inputs = {
             "labels": labels.to_json(),
             "grades": grades.to_json(),
-            "trust": config.trust.model_dump(mode="json", include=read),
+            "trust": config.fitting.model_dump(mode="json", include=read),
             "seed": config.seed,
         }
 
         def work(directory: Path, name: str = name) -> Done:
             from train.trust import FITS
 
-            trust = FITS[name](labels, grades, config.trust, seed=config.seed, output=directory)
+            trust = FITS[name](labels, grades, config.fitting, seed=config.seed, output=directory)
             return Done(outputs={"trust": trust.to_json()}, rows=store.count(labels))
 
         stage = "trust" if name == arms.REFERENCE_ARM else f"trust-{name}"

@@ -127,7 +127,7 @@ def _stage_rows(name: str, config: RunConfig, sizes: dict[str, int]) -> int | No
         return sizes.get("test")
     if stage.startswith("student-") and stage != "student-base":
         return n
-    if stage.startswith("trust"):
+    if stage == "pca" or stage.startswith("trust"):
         return sizes["source"]
     if stage == "select":
         return None if n is None else n * len(config.selection.arms)

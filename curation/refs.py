@@ -50,6 +50,14 @@ class TrustRef(_Ref):
     digest: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProjectionRef(_Ref):
+    """A fitted projection of hidden states: a directory of safetensors and JSON, and the digest of its content."""
+
+    uri: str
+    digest: str
+
+
 def fingerprint(value: Any) -> str:
     """A 16-digit hexadecimal digest of any JSON-serialisable value; equal values give equal digests."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from curation.hashing import Int64s, derive, hash_unit
 from curation.metrics import ALPHA, Estimate, auc, auc_value
 
 Floats = npt.NDArray[np.float32]
@@ -89,6 +90,15 @@ class Shift:
             "strength": self.strength,
             "warning": self.warning(),
         }
+
+
+def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Flags:
+    """The rows of a split that are compared, bool [N]: about ``MAX_ROWS`` of its ``num_rows`` by a hash of the row id.
+
+    Known of each row alone, so that who labels it knows whether its states will be asked for.
+    """
+    marked_N: Flags = hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS
+    return marked_N
 
 
 def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:

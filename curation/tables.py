@@ -64,6 +64,36 @@ def labels(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schem
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
 
 
+def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
+    """A labels table whose scores were given as it was labelled: of its states those named are kept, of a sample.
+
+    They are lists of any length, null but for the sample: Lance stores a null of a fixed size in full.
+    """
+    kept = {state_column(state) for state in states}
+    return pa.schema(
+        [
+            field.with_type(pa.list_(field.type.value_type)) if field.name in kept else field
+            for field in schema
+            if field.name in kept or not is_state(field.name)
+        ]
+    )
+
+
+def projected_states(schema: pa.Schema, size: int) -> pa.Schema:
+    """A labels table with ``state_pca`` in place of its states: their projection, side by side, in the same type.
+
+    Null where a state is, and where the type cannot hold the projection.
+    """
+    value = next(field.type.value_type for field in schema if is_state(field.name))
+    fields = [field for field in schema if not is_state(field.name)]
+    return pa.schema([*fields[:-1], pa.field(state_column("pca"), pa.list_(value, size)), fields[-1]])
+
+
+def is_state(column: str) -> bool:
+    """Whether a column of a labels table holds hidden states."""
+    return column.startswith(state_column(""))
+
+
 def raw_column(function: str) -> str:
     """The column of a fitted trust function's raw score, by which rows are ranked (a float32 sigmoid saturates at 1).
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import store
+from curation import store, tables
 from curation.arms import ARMS
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
@@ -89,7 +89,7 @@ def ranked(trust: TrustFunction, labels: pa.RecordBatch) -> npt.NDArray[np.float
 def batch_of(ref: TableRef) -> pa.RecordBatch:
     """The rows labelled without error, without completions and states, as one batch (an empty table has one, too)."""
     schema = store.open_table(ref).schema
-    columns = [name for name in schema.names if not name.startswith("state_") and name not in ("completion", "error")]
+    columns = [name for name in schema.names if not tables.is_state(name) and name not in ("completion", "error")]
     table = store.read(ref, columns=columns, filter="error IS NULL")
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from curation import store, tables
+from curation import store
 from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.refs import TableRef
@@ -61,7 +61,7 @@ def label(
         job,
         name="labelling",
         uri=job.labels_uri,
-        schema=tables.labels(job.teacher.states, job.teacher.state_dtype, state_size),
+        schema=job.schema(state_size),
         examples=job.examples,
         takes=share.takes,
         chunk_rows=job.teacher.chunk_rows,

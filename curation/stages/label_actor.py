@@ -16,6 +16,7 @@ from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
 from curation.signals import label_request
 from curation.stages.passes import Chunk
+from curation.stages.reduce import Reduction
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
 
@@ -32,6 +33,13 @@ class LabelJob:
     model: ModelRef | None
     decoding: DecodingConfig
     seed: int
+    reduction: Reduction | None = None
+    """What is made of the hidden states where not all of them are stored."""
+
+    def schema(self, state_size: int) -> pa.Schema:
+        """The schema of the labels table."""
+        whole = tables.labels(self.teacher.states, self.teacher.state_dtype, state_size)
+        return whole if self.reduction is None else self.reduction.schema(whole)
 
 
 class LabelActor:
@@ -41,12 +49,15 @@ class LabelActor:
         self._job = job
         self._domain = get_domain(job.domain)
         self._teacher = load_teacher(job.teacher, job.model)
-        self._schema = tables.labels(job.teacher.states, job.teacher.state_dtype, self._teacher.state_size)
+        self._schema = job.schema(self._teacher.state_size)
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
         """Label a chunk (columns of :class:`Chunk`, one row) and write its fragment; a row of ``store.WRITTEN``."""
         examples = store.open_table(self._job.examples).take(Chunk.of(batch).offsets).to_pylist()
         labelled = pa.Table.from_batches(list(label_rows(self._job, self._domain, self._teacher, examples)))
+        if self._job.reduction is not None:
+            (whole,) = labelled.combine_chunks().to_batches()
+            labelled = pa.Table.from_batches([self._job.reduction.reduce(whole)])
         return store.write_fragment(labelled.cast(self._schema), self._job.labels_uri, self._schema)
 
 

@@ -1,6 +1,6 @@
 """The score stage: scores of the fitted trust functions, and what signals found, as columns of the labels table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -16,25 +16,40 @@ from curation.trust import FittedTrust, Scores, load_fitted
 def score(labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef]) -> TableRef:
     """A version of the labels table with two columns a fitted trust function and one a signal, both by name.
 
-    A score is null where the row has no hidden state, a signal where nothing could be read.
+    A score is null where the row has no hidden state, a signal where nothing could be read. Where the labels have
+    their scores already, ``fitted`` is empty; where there is nothing to add, they are returned as they are.
     """
-    fields = [
-        pa.field(column(name), pa.float32()) for name in fitted for column in (tables.raw_column, tables.trust_column)
-    ]
-    added = pa.schema([*fields, *(pa.field(name, pa.float32()) for name in signals)])
+    added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
     features = {feature for name, ref in fitted.items() for feature in _loaded(name, ref).features}
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns: list[Scores] = []
-        for name, ref in fitted.items():
-            function = _loaded(name, ref)
-            raw_N = function.raw_score(batch)
-            columns += [raw_N, function.to_trust(raw_N)]
         row_ids_N = batch.column("row_id").to_numpy()
-        columns += [_looked_up(ref, row_ids_N) for ref in signals.values()]
-        return pa.record_batch([pa.array(values_N, mask=np.isnan(values_N)) for values_N in columns], schema=added)
+        looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
+        return pa.record_batch([*scores(batch, fitted).values(), *looked_up], schema=added)
 
-    return store.add_columns(labels, ["row_id", *sorted(features)], added, compute)
+    return store.add_columns(labels, ["row_id", *sorted(features)], added, compute) if len(added) else labels
+
+
+def score_fields(names: Iterable[str]) -> list[pa.Field]:
+    """The columns of fitted trust functions, two each."""
+    return [
+        pa.field(column(name), pa.float32()) for name in names for column in (tables.raw_column, tables.trust_column)
+    ]
+
+
+def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef]) -> dict[str, pa.Array]:
+    """The columns of :func:`score_fields`, by name, in its order."""
+    columns = {}
+    for name, ref in fitted.items():
+        function = _loaded(name, ref)
+        raw_N = function.raw_score(labels)
+        columns[tables.raw_column(name)] = _nullable(raw_N)
+        columns[tables.trust_column(name)] = _nullable(function.to_trust(raw_N))
+    return columns
+
+
+def _nullable(values_N: Scores) -> pa.Array:
+    return pa.array(values_N, mask=np.isnan(values_N))
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,44 @@
+"""The PCA stage: a projection of the source split's hidden states, fitted and added to its labels as ``state_pca``."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from curation import store, tables
+from curation.hashing import hash_unit
+from curation.refs import ProjectionRef, TableRef
+from curation.trust.neural import States, read_states
+from curation.trust.pca import fit_projection, load_projection
+
+
+def fit_pca(
+    labels: TableRef, states: Sequence[str], *, size: int, validation_fraction: float, seed: int, output: Path
+) -> ProjectionRef:
+    """Fit on the rows labelled without error that the trust function does not validate on, and save to ``output``.
+
+    Raises:
+        ConfigError: more components than numbers a row, or than rows.
+    """
+    columns = [tables.state_column(state) for state in states]
+
+    def batches() -> Iterator[States]:
+        scanner = store.open_table(labels).scanner(columns=["row_id", *columns], filter="error IS NULL")
+        for batch in scanner.to_batches():
+            fitted_N = hash_unit(batch.column("row_id").to_numpy(), seed) >= validation_fraction
+            yield read_states(batch.filter(pa.array(fitted_N)), columns)
+
+    origin = {"labels": labels.to_json(), "validation_fraction": validation_fraction, "seed": seed}
+    return fit_projection(batches(), size=size, states=states, origin=origin).save(output)
+
+
+def add_projection(labels: TableRef, ref: ProjectionRef) -> TableRef:
+    """A version of the labels table with the projection of its states as a further column."""
+    projection = load_projection(ref)
+    value = store.open_table(labels).schema.field(projection.features[0]).type.value_type
+    added = pa.schema([pa.field(tables.state_column("pca"), pa.list_(value, projection.size))])
+
+    def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([load_projection(ref).project(batch)], schema=added)
+
+    return store.add_columns(labels, projection.features, added, compute)

@@ -1,0 +1,85 @@
+"""What a labelling actor makes of the hidden states where not all of them are stored (``teacher.store_states``).
+
+It is given the states as they would be stored, so that it finds what a later stage would find in stored ones.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from curation import tables
+from curation.refs import ProjectionRef, TrustRef
+from curation.shift import sampled
+from curation.stages.score import score_fields, scores
+from curation.trust.pca import load_projection
+
+
+class Reduction(Protocol):
+    """Labels with all states to labels with less; pickled to every actor."""
+
+    def to_json(self) -> dict[str, Any]:
+        """What the labels depend on beyond the teacher."""
+        ...
+
+    def schema(self, labels: pa.Schema) -> pa.Schema:
+        """The schema of what is left of labels."""
+        ...
+
+    def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
+        """What is left of labels, row by row."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Projected:
+    """The projection of the states, for the score stage to read."""
+
+    projection: ProjectionRef
+
+    def to_json(self) -> dict[str, Any]:
+        """The projection's digest."""
+        return {"projection": self.projection.to_json()}
+
+    def schema(self, labels: pa.Schema) -> pa.Schema:
+        """``tables.projected_states``."""
+        return tables.projected_states(labels, load_projection(self.projection).size)
+
+    def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
+        """The labels with the projection in place of their states."""
+        column = tables.state_column("pca")
+        found = {column: load_projection(self.projection).project(labels)}
+        schema = self.schema(labels.schema)
+        return pa.record_batch([found[name] if name in found else labels.column(name) for name in schema.names], schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredOnly:
+    """Scores by fitted trust functions, and the states of a sample of the rows, as the shift stage draws it."""
+
+    fitted: tuple[tuple[str, TrustRef], ...]
+    """By name."""
+    states: tuple[str, ...]
+    """Those to keep of the sample."""
+    num_rows: int
+    """Rows of the split, of which the sample is drawn."""
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The trust functions' digests."""
+        return {"trust": {name: ref.to_json() for name, ref in self.fitted}}
+
+    def schema(self, labels: pa.Schema) -> pa.Schema:
+        """``tables.kept_states``, then the scores."""
+        return pa.schema([*tables.kept_states(labels, self.states), *score_fields(dict(self.fitted))])
+
+    def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
+        """The labels with their scores, less most of their states."""
+        left_out_N = ~sampled(labels.column("row_id").to_numpy(), self.num_rows, self.seed)
+        places = pa.array(np.arange(labels.num_rows), mask=left_out_N)  # a null takes a null
+        schema = self.schema(labels.schema)
+        columns = dict(zip(labels.schema.names, labels.columns, strict=True)) | scores(labels, dict(self.fitted))
+        for name in filter(tables.is_state, schema.names):
+            columns[name] = columns[name].cast(schema.field(name).type).take(places)
+        return pa.record_batch([columns[name] for name in schema.names], schema)

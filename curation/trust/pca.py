@@ -1,0 +1,120 @@
+"""Principal components of the hidden states, to store in their place (paper, App. "Dimensionality Ablations").
+
+Fitted on the states that the trust function's weights are fitted on, and on no others, as in the paper. Ours: several
+states side by side have one projection; components are ordered by variance and signed so that their largest number is
+positive; nothing is rescaled.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from curation.errors import ConfigError, ModelError
+from curation.refs import ProjectionRef, directory_digest
+from curation.tables import state_column
+from curation.trust.neural import SCORE_ROWS, States, read_states
+
+WEIGHTS, DESCRIPTION = "pca.safetensors", "pca.json"
+
+
+class Projection:
+    """A fitted projection of hidden states [N, D] to [N, K]."""
+
+    def __init__(self, mean_D: Tensor, components_DK: Tensor, states: Sequence[str], fit: Mapping[str, Any]) -> None:
+        self.mean_D, self.components_DK = mean_D.float(), components_DK.float()
+        self.states = tuple(states)
+        self.fit = fit
+        """What it was fitted on and the share of the variance that it keeps, as JSON."""
+
+    @property
+    def size(self) -> int:
+        """Numbers a row of what it makes."""
+        return int(self.components_DK.shape[1])
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the states, in the order in which they form the input."""
+        return tuple(state_column(state) for state in self.states)
+
+    def project(self, labels: pa.RecordBatch) -> pa.FixedSizeListArray:
+        """The projection of each row in the type of its states; null where one is null, or the type too narrow."""
+        states = read_states(labels, self.features)
+        dtype = states.columns[0].dtype
+        projected_NK = torch.empty(labels.num_rows, self.size, dtype=dtype)
+        with torch.inference_mode():
+            for start, hidden_ND in states.batches(SCORE_ROWS):
+                projected_BK = (hidden_ND.float() - self.mean_D) @ self.components_DK
+                projected_NK[start : start + len(hidden_ND)] = projected_BK.to(dtype)
+        null_N = states.missing_N | ~projected_NK.isfinite().all(dim=1).numpy()
+        values = pa.array(projected_NK.numpy().reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(values, self.size, mask=pa.array(null_N))
+
+    def save(self, directory: Path) -> ProjectionRef:
+        """Write weights and description into ``directory``, made where missing."""
+        directory.mkdir(parents=True, exist_ok=True)
+        weights = {"mean_D": self.mean_D, "components_DK": self.components_DK.contiguous()}
+        safetensors.torch.save_file(weights, directory / WEIGHTS)
+        description = {"states": self.states, "fit": self.fit}
+        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        return ProjectionRef(uri=str(directory.resolve()), digest=directory_digest(directory))
+
+    @classmethod
+    def load(cls, ref: ProjectionRef) -> Self:
+        """The projection that ``ref`` pins.
+
+        Raises:
+            ModelError: the directory changed since it was pinned, or holds something else.
+        """
+        directory = Path(ref.uri)
+        if (found := directory_digest(directory)) != ref.digest:
+            raise ModelError(f"projection {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+        try:
+            weights = safetensors.torch.load_file(directory / WEIGHTS)
+            description = json.loads((directory / DESCRIPTION).read_text())
+            return cls(weights["mean_D"], weights["components_DK"], description["states"], description["fit"])
+        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
+            raise ModelError(f"projection {ref.uri}: not one that this version saved ({error})") from error
+
+
+@lru_cache(maxsize=4)
+def load_projection(ref: ProjectionRef) -> Projection:
+    """One load a worker process, not one a batch."""
+    return Projection.load(ref)
+
+
+def fit_projection(
+    batches: Iterable[States], *, size: int, states: Sequence[str], origin: Mapping[str, Any]
+) -> Projection:
+    """The first ``size`` principal components of the rows of all batches that have every state; one pass over them.
+
+    Raises:
+        ConfigError: more components than numbers a row, or than rows.
+    """
+    num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
+    for batch in batches:
+        hidden_BD = torch.cat(batch.columns, dim=1)[torch.from_numpy(~batch.missing_N)].double()
+        num_rows += len(hidden_BD)
+        sum_D = sum_D + hidden_BD.sum(0)
+        square_DD = square_DD + hidden_BD.T @ hidden_BD
+    width = sum_D.numel()
+    if size > min(width, num_rows - 1):
+        raise ConfigError(
+            f"teacher.store_states.pca: {size} components of {num_rows:,} rows with {width:,} numbers each; "
+            "give fewer components or more source rows"
+        )
+    mean_D = sum_D / num_rows
+    covariance_DD = square_DD / num_rows - torch.outer(mean_D, mean_D)
+    variance_D, vector_DD = torch.linalg.eigh(covariance_DD)  # ascending
+    components_DK = vector_DD[:, -size:].flip(1)
+    largest_K = components_DK.abs().argmax(dim=0)
+    components_DK = components_DK * components_DK[largest_K, torch.arange(size)].sign()
+    kept = float(variance_D[-size:].sum() / variance_D.clamp(min=0).sum()) if variance_D[-1] > 0 else 1.0
+    return Projection(mean_D, components_DK, states, {**origin, "num_rows": num_rows, "variance_kept": kept})

@@ -1,0 +1,112 @@
+"""Whole runs with states stored, scored as labelled, and projected: the same rows are selected, in the plan's order."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from curation import planning, run, store, tables
+from curation.config_file import load_config
+from curation.refs import TableRef
+
+ROOT = Path(__file__).parents[1]
+CONFIG = {
+    "name": "states",
+    "domain": "mcqa",
+    "sources": {"questions": {"path": str(ROOT / "examples/data/mcqa.jsonl")}},
+    "splits": {
+        "source": {"from": "questions", "rows": 300},
+        "pool": {"from": "questions", "rows": 400},
+        "probes": {"held_out": {"from": "questions", "rows": 50, "regime": "ID"}},
+        "audit": True,
+    },
+    "teacher": {"backend": "scripted", "states": ["prompt_last", "output_last"], "chunk_rows": 200},
+    "trust": {"width": 8, "depth": 1, "max_epochs": 2, "learning_rate": 1e-2},
+    "selection": {"budget": {"n": 60}, "arms": ["naive", "self_consistency", "linear_probe", "neural"]},
+    "generations": [],
+}
+FIRST = ["label-source", "grade-source"]
+FITS = ["trust", "trust-linear_probe"]
+LABELS = ["label-probe-held_out", "label-pool"]
+REST = [
+    "score-source",
+    "grade-probe-held_out",
+    "score-probe-held_out",
+    "grade-pool",
+    "signal-self_consistency-pool",
+    "score-pool",
+    "shift",
+    "select",
+]
+
+
+def done(directory: Path) -> dict:
+    return json.loads((directory / "run" / "manifest.json").read_text())["stages"]
+
+
+def started(directory: Path) -> list[str]:
+    events = map(json.loads, (directory / "run" / "events.jsonl").read_text().splitlines())
+    return [event["stage"].removeprefix("gen-0/") for event in events if event["event"] == "started"]
+
+
+def selected(directory: Path) -> dict[str, list[int]]:
+    found = done(directory)["gen-0/select"]["outputs"]["arms"]
+    return {
+        arm: store.read(TableRef.from_json(item["table"]), ["row_id"])["row_id"].to_pylist()
+        for arm, item in found.items()
+    }
+
+
+def states_of(directory: Path, split: str) -> dict:
+    schema = store.open_table(TableRef.from_json(done(directory)[f"gen-0/label-{split}"]["outputs"]["labels"])).schema
+    return {field.name: field.type for field in schema if tables.is_state(field.name)}
+
+
+@pytest.mark.timeout(900)
+def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
+    def go(*overrides: str) -> tuple[dict, list[str]]:
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"run_dir": str(tmp_path / "run")}))
+        config = load_config(tmp_path / "config.yaml", overrides)
+        planned = [stage for stage in planning.make_plan(config, probe=False).stages if stage.state != "done"]
+        before = len(started(tmp_path)) if (tmp_path / "run").exists() else 0
+        report = run(config)
+        redone = started(tmp_path)[before:]
+        names = [stage.name.removeprefix("gen-0/") for stage in planned]
+        assert set(redone) <= set(names)
+        assert redone == [name for name in names if name in redone]
+        assert all(stage.state == "done" for stage in planning.make_plan(config, probe=False).stages)
+        return report, redone
+
+    stored, stages = go()
+    assert stages == ["prepare", *FIRST[:1], *LABELS, *FIRST[1:], *FITS, *REST]
+    rows, shift = selected(tmp_path), stored["shift"]
+    assert {len(ids) for ids in rows.values()} == {60}
+
+    # Scored as labelled: source and fits stay; the other splits are labelled after them, without states but a sample.
+    fused, stages = go("teacher.store_states=false")
+    assert stages == [*LABELS, *[stage for stage in REST if stage != "score-source"]]
+    assert selected(tmp_path) == rows
+    assert fused["shift"] == shift
+    for mine, theirs in zip(fused["arms"], stored["arms"], strict=True):
+        assert mine["purity"] == theirs["purity"]
+    assert fused["trust"]["pool"].keys() == stored["trust"]["pool"].keys()
+    assert [str(kind) for kind in states_of(tmp_path, "pool").values()] == ["list<item: halffloat>"]
+    assert len(states_of(tmp_path, "source")) == 2
+    assert go("teacher.store_states=false")[1] == []
+    # Another budget relabels nothing, another trust function all that it scores.
+    assert go("teacher.store_states=false", "selection.budget.n=50")[1] == ["select"]
+    _, stages = go("teacher.store_states=false", "selection.budget.n=50", "trust.width=4")
+    assert stages == [*FITS, *LABELS, *REST]
+
+    # Projected: the fit reads the projection, and another fit labels nothing again.
+    _, stages = go("teacher.store_states={pca: 4}")
+    assert stages == ["pca", *FITS, *LABELS, *REST]
+    assert {name: kind.list_size for name, kind in states_of(tmp_path, "pool").items()} == {"state_pca": 4}
+    projected = selected(tmp_path)
+    for arm in ("naive", "self_consistency"):
+        assert projected[arm] == rows[arm]
+    print(
+        len(set(projected["linear_probe"]) & set(rows["linear_probe"])),
+        len(set(projected["neural"]) & set(rows["neural"])),
+    )
