@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from curation import planning, run, store, tables
+from curation.arms import FITTED
 from curation.config_file import load_config
 from curation.refs import TableRef
 
@@ -94,19 +95,19 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
     assert [str(kind) for kind in states_of(tmp_path, "pool").values()] == ["list<item: halffloat>"]
     assert len(states_of(tmp_path, "source")) == 2
     assert go("teacher.store_states=false")[1] == []
-    # Another budget relabels nothing, another trust function all that it scores.
     assert go("teacher.store_states=false", "selection.budget.n=50")[1] == ["select"]
-    _, stages = go("teacher.store_states=false", "selection.budget.n=50", "trust.width=4")
-    assert stages == [*FITS, *LABELS, *REST]
+    before = done(tmp_path)
+    fits = {name: before[f"gen-0/{stage}"]["outputs"]["trust"] for name, stage in zip(FITTED, FITS, strict=True)}
+    assert before["gen-0/label-pool"]["inputs"]["trust"] == fits  # another fit labels the pool again
+    assert not {"trust", "projection"} & set(before["gen-0/label-source"]["inputs"])
 
-    # Projected: the fit reads the projection, and another fit labels nothing again.
+    # Projected: labels depend on the projection alone, so that another fit labels nothing again.
     _, stages = go("teacher.store_states={pca: 4}")
     assert stages == ["pca", *FITS, *LABELS, *REST]
     assert {name: kind.list_size for name, kind in states_of(tmp_path, "pool").items()} == {"state_pca": 4}
     projected = selected(tmp_path)
     for arm in ("naive", "self_consistency"):
         assert projected[arm] == rows[arm]
-    print(
-        len(set(projected["linear_probe"]) & set(rows["linear_probe"])),
-        len(set(projected["neural"]) & set(rows["neural"])),
-    )
+    # The scripted states lie on one line, which the projection keeps.
+    assert len(set(projected["linear_probe"]) & set(rows["linear_probe"])) > 45
+    assert "trust" not in done(tmp_path)["gen-0/label-pool"]["inputs"]

@@ -20,7 +20,7 @@ _BATCH_ROWS = 256
 
 
 class ScriptedTeacher:
-    """Completions or options chosen by a hash of the row id, states filled from it, and ``ScriptedConfig``'s faults.
+    """Completions or options chosen by a hash of the row id, states on a line through it, ``ScriptedConfig``'s faults.
 
     Words count as tokens; of options the chosen one has the row's own log-probability, and each other one 1 less.
     """
@@ -29,6 +29,7 @@ class ScriptedTeacher:
         self._script: ScriptedConfig = config.scripted
         self._states, self._state_dtype = config.states, config.state_dtype
         self.state_size = self._script.state_size
+        self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
     def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
@@ -53,7 +54,7 @@ class ScriptedTeacher:
         completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
         num_words = [len(completion.split()) for completion in completions]
         states: dict[str, Array] = {
-            name: np.repeat(unit_N[:, None] + np.float32(position), self.state_size, axis=1)
+            name: (unit_N[:, None] + np.float32(position)) * self._direction_D
             for position, name in enumerate(self._states)
         }
         failing = set(self._script.error_rows)
