@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
 
@@ -320,6 +320,14 @@ class TeacherConfig(Section):
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
+
+    @field_validator("store_states", mode="before")
+    @classmethod
+    def _storage(cls, value: Any) -> Any:
+        size = value.get("pca") if isinstance(value, Mapping) and set(value) == {"pca"} else None
+        if isinstance(value, bool | PcaConfig) or (type(size) is int and size > 0):
+            return value
+        raise ValueError(f"takes true, false or {{pca: k}} with a whole number k above 0; found {value!r}")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
