@@ -14,7 +14,7 @@ from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.learning import base_model, teacher_model
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef
-from curation.runs import Done, Run
+from curation.runs import Done, Run, say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +274,7 @@ def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tu
 
     def work(directory: Path) -> Done:
         from curation.stages.project import add_projection, fit_pca
+        from curation.trust.pca import load_projection
 
         ref = fit_pca(
             labels,
@@ -283,8 +284,10 @@ def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tu
             seed=config.seed,
             output=directory / "pca",
         )
-        projected = add_projection(labels, ref)
-        return Done(outputs={"labels": projected.to_json(), "projection": ref.to_json()}, rows=store.count(labels))
+        kept = load_projection(ref).fit["variance_kept"]
+        say(f"{generation.name('pca')}: {size} components keep {kept:.1%} of the variance")
+        outputs = {"labels": add_projection(labels, ref).to_json(), "projection": ref.to_json(), "variance_kept": kept}
+        return Done(outputs=outputs, rows=store.count(labels))
 
     outputs = run.stage(generation.name("pca"), inputs, work)
     return TableRef.from_json(outputs["labels"]), ProjectionRef.from_json(outputs["projection"])
