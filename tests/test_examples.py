@@ -38,7 +38,7 @@ REDUCED = {
         "signals.self_consistency.num_samples=2",
     ),
     "chess": (
-        "splits.adapt.rows=800",
+        "teacher.adapt=null",
         "splits.source.rows=1500",
         "splits.probes.held_out.rows=300",
         "splits.pool.rows=1500",
