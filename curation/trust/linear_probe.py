@@ -15,14 +15,13 @@ from torch import Tensor
 
 from curation.errors import DegenerateSourceError, ModelError, SourceError
 from curation.refs import TrustRef
-from curation.tables import state_column
 from curation.trust import Scores
-from curation.trust.neural import DESCRIPTION, SCORE_ROWS, WEIGHTS, pin, read_states
+from curation.trust.neural import DESCRIPTION, SCORE_ROWS, WEIGHTS, StateTrust, pin, read_states
 
 MAX_ITERATIONS = 1000
 
 
-class LinearProbe:
+class LinearProbe(StateTrust):
     """A fitted linear probe; raw score: the logit, trust: its sigmoid."""
 
     name = "linear_probe"
@@ -32,11 +31,6 @@ class LinearProbe:
         self.states = tuple(states)
         self.fit = fit
         """What it was fitted on and how that went, as JSON."""
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns of the states, in the order in which they form the input."""
-        return tuple(state_column(state) for state in self.states)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where a state is null.
@@ -55,15 +49,6 @@ class LinearProbe:
             raw_N[start : start + len(hidden_ND)] = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
         raw_N[states.missing_N] = np.nan
         return raw_N
-
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """The sigmoid of logits, float32 [N]."""
-        trust_N: Scores = torch.sigmoid(torch.tensor(raw_N)).numpy()
-        return trust_N
-
-    def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN where a state is null."""
-        return self.to_trust(self.raw_score(labels))
 
     def save(self, directory: Path) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""

@@ -7,6 +7,7 @@ off: standardised inputs. Ours, and off by default: several states side by side 
 """
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -111,7 +112,31 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
     return x_NW * kept_N1 / (1 - rate)
 
 
-class NeuralTrust:
+class StateTrust(ABC):
+    """A trust function that gives a logit from hidden states; trust is its sigmoid."""
+
+    states: tuple[str, ...]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the states, in the order in which they form the input."""
+        return tuple(state_column(state) for state in self.states)
+
+    @abstractmethod
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The logit of each row, float32 [N]; NaN where a state is null."""
+
+    def to_trust(self, raw_N: Scores) -> Scores:
+        """The sigmoid of logits, float32 [N]."""
+        trust_N: Scores = torch.sigmoid(torch.tensor(raw_N)).numpy()
+        return trust_N
+
+    def score(self, labels: pa.RecordBatch) -> Scores:
+        """The trust score of each row, float32 [N]; NaN where a state is null."""
+        return self.to_trust(self.raw_score(labels))
+
+
+class NeuralTrust(StateTrust):
     """A fitted neural trust function; raw score: the logit, trust: its sigmoid."""
 
     name = "neural"
@@ -121,11 +146,6 @@ class NeuralTrust:
         self.states = tuple(states)
         self.fit = fit
         """What it was fitted on and how that went, as JSON."""
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns of the states, in the order in which they form the input."""
-        return tuple(state_column(state) for state in self.states)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where a state is null.
@@ -147,15 +167,6 @@ class NeuralTrust:
                 raw_N[start : start + len(hidden_ND)] = self.net(hidden_ND.to(device)).cpu().numpy()
         raw_N[states.missing_N] = np.nan
         return raw_N
-
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """The sigmoid of logits, float32 [N]."""
-        trust_N: Scores = torch.sigmoid(torch.tensor(raw_N)).numpy()
-        return trust_N
-
-    def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN where a state is null."""
-        return self.to_trust(self.raw_score(labels))
 
     def save(self, directory: Path) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
