@@ -70,7 +70,7 @@ def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = 
         seed=0,
         reduction=reduction,
     )
-    return label(job, state_size=WIDTH, share=Share(), commit_seconds=2.0)
+    return label(job, state_size=WIDTH, share=Share(), commit_seconds=2.0).table
 
 
 def run(directory: Path, num_rows: int, num_turns: int) -> str:

@@ -1,19 +1,22 @@
 """What the vLLM teacher costs above vLLM itself: ``python -m benchmarks.vllm_teacher`` in ``.venv-vllm``, or with CUDA.
 
-Our side labels rows as the actor of the label stage does: prompts from a table of examples, answers with their
-log-probabilities and the states of four positions, read as labels, written as a fragment and committed to a Lance
-table. The peer is
-``LLM.generate`` with the same engine arguments on the same prompts, tokenised beforehand, which returns tokens and
-text; nothing is stored. Answers are sampled with a seed a row and end by a stop string after a geometric number of
-tokens, so that their lengths spread up to the cap. Rates are output tokens a second, stop tokens not counted.
-Checked: both sides draw the same answers. The transformers teacher labels the same rows once.
+Our side is the label stage: Ray Data's actor renders prompts from a table of examples, two chunks at a time, the engine
+answers with log-probabilities and the states of four positions, labels are read, fragments written, and the driver
+commits them to a Lance table. Its clock runs from the first prompt to the last commit: the start of the actor and its
+engine is told apart. The peer is ``LLM.generate`` with the same engine arguments on the same prompts, tokenised
+beforehand, which returns tokens and text; nothing is stored. Answers are sampled with a seed a row and end by a stop
+string after a geometric number of tokens, so that their lengths spread up to the cap. Rates are output tokens a second,
+stop tokens not counted. Checked: both sides draw the same answers. In one process the parts of our side are then timed,
+and the transformers teacher labels the same rows once.
 """
 
 import argparse
+import contextlib
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,11 @@ import pyarrow as pa
 
 from benchmarks.pairs import measure
 from curation import models, store, tables
-from curation.config import DecodingConfig, DomainConfig, ModelConfig, TeacherConfig
+from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
 from curation.domains import Example, Vocabulary
 from curation.refs import ModelRef, TableRef
+from curation.runs import local_or_cluster
+from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelJob, label_rows
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.vllm_engine import ENVIRONMENT
@@ -41,8 +46,15 @@ class Words:
     forms = (("text",),)
     columns = pa.schema([("text", pa.string())])
 
+    def __init__(self, *, clock: str | None = None) -> None:
+        self._clock = clock
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The text."""
+        """The text; the time of the first one is written to the file ``clock``."""
+        if self._clock is not None:
+            with contextlib.suppress(FileExistsError), open(self._clock, "x") as file:
+                file.write(repr(time.time()))
+            self._clock = None
         return str(example["text"])
 
     def options(self, example: Example) -> tuple[str, ...] | None:
@@ -74,8 +86,7 @@ def make_examples(directory: Path, num_rows: int, num_words: int) -> TableRef:
 
 def run(directory: Path, options: argparse.Namespace) -> str:
     """Measure all; the line that sums it up."""
-    domain = Words()
-    vocabulary = domain.vocabulary()
+    vocabulary = Words().vocabulary()
     shape = {
         "hidden_size": options.hidden,
         "num_hidden_layers": options.layers,
@@ -101,6 +112,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
             model=ModelConfig(path=ref.base),
             states=STATES,
             dtype=options.dtype,
+            chunk_rows=max(1, options.running // 2),
             vllm={"engine": engine},
             actors={"num_gpus": options.num_gpus},
         ),
@@ -108,43 +120,50 @@ def run(directory: Path, options: argparse.Namespace) -> str:
         decoding=decoding,
         seed=0,
     )
-    teacher: Any = load_teacher(job.teacher, ref)
-    print(f"  engine: {', '.join(f'{name} {value:,.0f}' for name, value in teacher.facts.items())}")
     peer = Peer(ref, job, store.read(examples)["text"].to_pylist(), engine)
-    seconds: dict[str, list[float]] = {"prompts, teacher, parsing": [], "fragment and commit": []}
+    starts: list[tuple[float, float]] = []
 
     def ours(pair: int) -> float:
-        begun = time.perf_counter()
-        num_tokens = label_once(job, domain, teacher, directory / f"labels-{pair}.lance", seconds)
-        return num_tokens / (time.perf_counter() - begun)
+        clock, uri = directory / f"clock-{pair}", str(directory / f"labels-{pair}.lance")
+        timed = DomainConfig(name=job.domain.name, clock=str(clock))
+        begun = time.time()
+        result = label(
+            replace(job, labels_uri=uri, domain=timed), state_size=options.hidden, share=Share(), commit_seconds=1.0
+        )
+        ended, first = time.time(), float(clock.read_text())
+        starts.append((first - begun, result.notes[0]["start_seconds"]))
+        return count_labels(result.table).output_tokens / (ended - first)
 
-    ours(-1)
-    peer.rate(-1)  # both warm
-    for spent in seconds.values():
-        spent.clear()
+    peer.rate(-1)  # warm
     result = measure(ours, peer.rate, options.pairs)
     stored = lance.dataset(str(directory / "labels-0.lance")).to_table().to_pylist()
     same = sum(row["completion"] == peer.texts[row["row_id"]] for row in stored)
     lengths = sorted(row["num_output_tokens"] for row in stored)
     size = sum(file.stat().st_size for file in (directory / "labels-0.lance").rglob("*") if file.is_file())
+    actor, engines = (statistics.median(column) for column in zip(*starts, strict=True))
     print(
         f"  {same} of {len(stored)} answers the same; output tokens {lengths[0]} to {lengths[-1]}, sum {sum(lengths):,}"
     )
     print(f"  stored {size / len(stored):,.0f} bytes a row (4 states of {options.hidden} x float16)")
-    for name, spent in seconds.items():
-        print(f"  {name}: {statistics.median(spent):.3f} s")
-    print(f"  transformers teacher: {plain_rate(job, domain, directory):,.0f} tokens/s")
-    return result.line("labels with states in Lance, vLLM teacher, against LLM.generate", "tokens/s", 0.97)
+    print(f"  before the first prompt: {actor:.1f} s, of which the engine's start {engines:.1f} s")
+    if not options.num_gpus:  # a third engine would not fit beside the peer's
+        teacher: Any = load_teacher(job.teacher, ref)
+        seconds: dict[str, list[float]] = {"prompts, teacher, parsing": [], "fragment and commit": []}
+        label_once(job, teacher, directory / "parts.lance", seconds)
+        for name, spent in seconds.items():
+            print(f"  in one process, {name}: {statistics.median(spent):.3f} s")
+    print(f"  transformers teacher: {plain_rate(job, directory):,.0f} tokens/s")
+    return result.line("label stage with states in Lance, vLLM teacher, against LLM.generate", "tokens/s", 0.97)
 
 
-def label_once(job: LabelJob, domain: Any, teacher: Teacher, target: Path, seconds: dict[str, list[float]]) -> int:
+def label_once(job: LabelJob, teacher: Teacher, target: Path, seconds: dict[str, list[float]]) -> int:
     """Label all rows into a new table; the number of output tokens."""
     schema = tables.labels(STATES, job.teacher.state_dtype, teacher.state_size)
     store.create(str(target), schema)
     committer = store.Committer(str(target))
     clock = [time.perf_counter()]
     rows = store.open_table(job.examples).to_table().to_pylist()
-    labelled = pa.Table.from_batches(list(label_rows(job, domain, teacher, rows)))
+    labelled = pa.Table.from_batches(list(label_rows(job, Words(), teacher, rows)))
     clock.append(time.perf_counter())
     (written,) = store.write_fragment(labelled.cast(schema), str(target), schema).to_pylist()
     committer.add(written["fragments"], written["row_ids"])
@@ -186,13 +205,13 @@ class Peer:
         return sum(len(answer.token_ids) - (answer.finish_reason == "stop") for answer in answers) / seconds
 
 
-def plain_rate(job: LabelJob, domain: Any, directory: Path) -> float:
+def plain_rate(job: LabelJob, directory: Path) -> float:
     """Tokens a second of the transformers teacher on the same rows; it draws other samples."""
     config = job.teacher.model_copy(update={"backend": "transformers"})
     teacher = load_teacher(config, job.model)
     begun = time.perf_counter()
     spent: dict[str, list[float]] = {"teacher": [], "store": []}
-    num_tokens = label_once(job, domain, teacher, directory / "labels-plain.lance", spent)
+    num_tokens = label_once(job, teacher, directory / "labels-plain.lance", spent)
     return num_tokens / (time.perf_counter() - begun)
 
 
@@ -204,12 +223,12 @@ def main() -> None:
     parser.add_argument("--running", type=int, default=48, help="rows that run at once")
     parser.add_argument("--prompt-words", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--num-gpus", type=float, default=0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, local_or_cluster(RayConfig(num_cpus=2)):
         print(run(Path(directory), options))
 
 

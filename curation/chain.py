@@ -10,11 +10,10 @@ from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.generation import generation_stages, run_generation
-from curation.labelling import Generation
 from curation.learning import teacher_model
 from curation.manifest import Manifest, versions, write_atomically
 from curation.refs import TableRef
-from curation.runs import Done, Pending, Run, local_or_cluster, say
+from curation.runs import Done, Generation, Pending, Run, local_or_cluster, say
 from curation.selection.budget import check_pool
 from curation.sources import SourceFile, check_unchanged, discover, split_sizes
 
@@ -156,6 +155,17 @@ def _record(
             )
             for name in stage_names(config)
             if name in done
+        ],
+        passes=[
+            report.PassRecord(
+                name=name,
+                **done[name].outputs["pass"],
+                total_rows=done[name].rows,
+                prompt_tokens=done[name].outputs["counts"]["prompt_tokens"],
+                output_tokens=done[name].outputs["counts"]["output_tokens"],
+            )
+            for name in stage_names(config)
+            if name in done and "pass" in done[name].outputs
         ],
         generations=generations,
     )

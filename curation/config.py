@@ -276,7 +276,10 @@ class VllmConfig(Section):
     """The engine of the vLLM backend."""
 
     engine: dict[str, Any] = {}
-    """Arguments of vLLM's ``EngineArgs`` by name, e.g. ``tensor_parallel_size: 2``; unknown ones are refused."""
+    """Arguments of vLLM's ``EngineArgs`` by name; unknown ones are refused.
+
+    ``tensor_parallel_size: 2`` wants ``actors.num_gpus: 2``; with a fraction of a GPU an actor,
+    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given."""
     hang_seconds: Annotated[float, Field(gt=0)] = 300
     """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
 
@@ -335,6 +338,12 @@ class TeacherConfig(Section):
             raise ValueError(f"backend {self.backend} needs a model (path or init)")
         if len(set(self.states)) != len(self.states) or not self.states:
             raise ValueError("states must name at least one position, none twice")
+        ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
+        if num_gpus and ranks not in (1, num_gpus):
+            raise ValueError(
+                f"vllm.engine.tensor_parallel_size {ranks} and actors.num_gpus {num_gpus:g} differ: a tensor-parallel "
+                "group is one actor with a GPU a rank, all on one node; set both alike"
+            )
         return self
 
 

@@ -6,18 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from curation import arms, report, store
-from curation.config import ModelConfig, PcaConfig, RunConfig
-from curation.labelling import Generation, complete, fit, grade, label, project, score, signal
+from curation.backends import own_teacher, settled
+from curation.config import ModelConfig, PcaConfig, RunConfig, TeacherConfig
+from curation.labelling import answer, label
 from curation.learning import base_model, train_model
+from curation.measuring import grade, signal
 from curation.refs import ModelRef, TableRef
-from curation.runs import Done, Run, say
+from curation.runs import Done, Generation, Run, say
+from curation.trusting import fit, project, score
 
 
 def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationRecord, dict[str, ModelRef]]:
     """Label, fit, score, select, train and test; the record for the report and the students by arm."""
     config = run.config
     splits, store_states = labelled_splits(config), config.teacher.store_states
-    labels = {split: label(run, generation, split) for split in (splits if store_states is True else splits[:1])}
+    signals = {split: signals_on(config, split) for split in splits}
+    at_first = splits if store_states is True else splits[:1]
+    labels = {split: label(run, generation, split, signals=signals[split]) for split in at_first}
     grades = {"source": grade(run, generation, "source", "source", labels["source"])}
     projection = None
     if isinstance(store_states, PcaConfig):
@@ -25,14 +30,14 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
     fitted = fit(run, generation, labels["source"], grades["source"])
     as_labelled = fitted if store_states is False else None
     for split in splits[len(labels) :]:
-        labels[split] = label(run, generation, split, projection=projection, fitted=as_labelled)
+        labels[split] = label(run, generation, split, signals=signals[split], projection=projection, fitted=as_labelled)
     scored = {}
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):
             grades[split] = grade(run, generation, split, split, labels[split])
-        signals = {name: signal(run, generation, name, split, labels[split]) for name in signals_on(config, split)}
+        measured = {name: signal(run, generation, name, split, labels[split]) for name in signals[split]}
         functions = {} if as_labelled is not None and split != "source" else fitted
-        scored[split] = score(run, generation, split, labels[split], functions, signals)
+        scored[split] = score(run, generation, split, labels[split], functions, measured)
     shift = _shift(run, generation, labels)
     budget, selected = _select(run, generation, scored, grades)
     selections = {arm: TableRef.from_json(item["table"]) for arm, item in selected.items()}
@@ -53,7 +58,7 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
         },
         unread={
             name: run.manifest.stages[generation.name(f"signal-{name}-pool")].outputs["num_unread"]
-            for name in signals_on(config, "pool")
+            for name in signals["pool"]
         },
     )
     return record, students
@@ -65,14 +70,19 @@ def generation_stages(config: RunConfig, index: int) -> list[str]:
     def made(name: str, model: ModelConfig | None) -> list[str]:
         return [f"{name}-base"] if index == 0 and model is not None and model.init is not None else []
 
+    def settling(role: str, *, once: bool = False) -> list[str]:
+        return [f"backend-{role}"] if config.teacher.backend == "auto" and not (once and index) else []
+
     def grading(stage: str, split: str) -> list[str]:
         judge = config.judge
-        judged = [] if judge is None or split not in judge.splits else [*made("judge", judge.model), f"judge-{stage}"]
-        return [f"grade-{stage}", *judged]
+        if judge is None or split not in judge.splits:
+            return [f"grade-{stage}"]
+        return [f"grade-{stage}", *made("judge", judge.model), *settling("judge", once=True), f"judge-{stage}"]
 
     splits, store_states = labelled_splits(config), config.teacher.store_states
     labelling = [f"label-{split}" for split in splits]
-    stages = labelling if store_states is True else labelling[:1]
+    stages = settling("teacher")
+    stages += labelling if store_states is True else labelling[:1]
     stages += grading("source", "source")
     stages += ["pca"] if isinstance(store_states, PcaConfig) else []
     stages += ["trust"]
@@ -85,15 +95,18 @@ def generation_stages(config: RunConfig, index: int) -> list[str]:
             if name == "ensemble_agreement" and index == 0:
                 stages += made("second-teacher", config.signals.second_teacher)
                 stages += ["second-teacher"] if config.teacher.adapt is not None else []
-            if name == "reward":
-                stages += made("reward", config.signals.reward.model if config.signals.reward else None)
+                stages += settling("second-teacher")
+            if name == "reward" and (reward := config.signals.reward) is not None:
+                stages += made("reward", reward.model)
+                stages += settling("reward", once=True) if reward.kind == "verifier" else []
             stages.append(f"signal-{name}-{split}")
         stages.append(f"score-{split}")
     stages += ["shift", "select"]
     if config.generations:
         stages += ["student-base"] if config.generations[index].student.init is not None else []
         stages += [f"student-{arm}" for arm in config.selection.arms]
-        for name in ("base", "teacher", *config.selection.arms):
+        stages += settling("student")
+        for name in ("teacher", "base", *config.selection.arms):
             for stage in test_stages(config, name):
                 stages += [stage, *grading(stage, "test")]
     return [f"gen-{index}/{stage}" for stage in dict.fromkeys(stages)]
@@ -202,21 +215,19 @@ def _students(
             rows = TableRef.from_json(item["table"])
             name = generation.name(f"student-{arm}")
             students[arm] = train_model(run, name, base, config.student, rows, item["digest"])
-    tested = {"base": base, "teacher": generation.teacher, **students}
-    return students, base, {name: _tests(run, generation, name, model) for name, model in tested.items()}
+    asked = settled(run, config.teacher, base, generation.name("backend-student"))
+    tests = {"teacher": _tests(run, generation, "teacher", generation.teacher, own_teacher(run, generation))}
+    for name, model in {"base": base, **students}.items():
+        tests[name] = _tests(run, generation, name, model, asked)
+    return students, base, tests
 
 
-def _tests(run: Run, generation: Generation, name: str, model: ModelRef | None) -> list[TableRef]:
+def _tests(
+    run: Run, generation: Generation, name: str, model: ModelRef | None, teacher: TeacherConfig
+) -> list[TableRef]:
     """The grades of a model's answers to the test split, one table a run."""
-    from curation.stages.label import Share
-
-    evaluation, teacher = run.config.evaluation, run.config.teacher
-    changes: dict[str, Any] = {"states": (), "chat_template": evaluation.chat_template}
-    if model is not None and teacher.backend == "scripted":
-        changes["backend"] = "transformers"
-    asked = teacher.model_copy(update=changes)
     tables = []
     for stage in test_stages(run.config, name):
-        labels = complete(run, generation, stage, "test", model, asked, evaluation.decoding, Share())
+        labels = answer(run, generation, stage, model, teacher)
         tables.append(grade(run, generation, stage, "test", labels))
     return tables

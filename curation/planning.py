@@ -136,11 +136,17 @@ def _stage_rows(name: str, config: RunConfig, sizes: dict[str, int]) -> int | No
 
 
 def _probe(config: RunConfig) -> float | None:
-    """Rows/s of one teacher in this process, start-up left out; None for a teacher that is yet to be made."""
+    """Rows/s of one teacher in this process, start-up left out.
+
+    None for a teacher that is yet to be made, and where it may be an engine of vLLM, which is not for a process that
+    is about to do something else.
+    """
     from curation.signals import label_request
     from curation.teachers import load_teacher
 
     model = config.teacher.model
+    if config.teacher.backend in ("vllm", "auto"):
+        return None
     if config.teacher.backend != "scripted" and (model is None or model.path is None):
         return None
     ref = None if model is None or model.path is None else models.resolve(model.path, model.revision, model.adapter)

@@ -17,7 +17,7 @@ from typing import Any
 from curation.config import RayConfig, RunConfig
 from curation.errors import CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
-from curation.refs import fingerprint
+from curation.refs import ModelRef, TableRef, fingerprint
 
 RAY_ATTEMPTS = 3
 
@@ -28,6 +28,20 @@ class Done:
 
     outputs: dict[str, Any]
     rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What a generation works with."""
+
+    index: int
+    teacher: ModelRef | None
+    tables: dict[str, TableRef]
+    num_shares: int
+
+    def name(self, stage: str) -> str:
+        """The name of one of its stages, e.g. ``gen-0/select``."""
+        return f"gen-{self.index}/{stage}"
 
 
 class Pending(Exception):

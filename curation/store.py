@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 5
-WRITTEN = pa.schema([("uri", pa.string()), ("fragments", pa.string()), ("row_ids", pa.binary())])
-"""What a writing task emits, a row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes."""
+WRITTEN = pa.schema([("uri", pa.string()), ("fragments", pa.string()), ("row_ids", pa.binary()), ("note", pa.string())])
+"""What a writing task emits, a row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes, and,
+where there is something to tell of the worker, a JSON object. The tables are committed in the order of the rows."""
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
@@ -144,7 +145,7 @@ def committed_ids(uri: str) -> BitMap64:
     return ids
 
 
-def write_fragment(table: pa.Table, uri: str, schema: pa.Schema) -> pa.Table:
+def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mapping[str, Any] | None = None) -> pa.Table:
     """Write rows as fragments of a table without committing; the one row that names them (schema ``WRITTEN``)."""
     fragments = write_fragments(table, uri, schema=schema, mode="append")
     return pa.table(
@@ -152,6 +153,7 @@ def write_fragment(table: pa.Table, uri: str, schema: pa.Schema) -> pa.Table:
             "uri": [uri],
             "fragments": [json.dumps([fragment.to_json() for fragment in fragments])],
             "row_ids": [table["row_id"].to_numpy().tobytes()],
+            "note": [json.dumps(note) if note else None],
         },
         schema=WRITTEN,
     )
@@ -217,11 +219,15 @@ class Committer:
 
 
 def commit_stream(
-    written: "ray.data.Dataset", *, seconds: float, on_commit: Callable[[int], None] | None = None
+    written: "ray.data.Dataset",
+    *,
+    seconds: float,
+    on_commit: Callable[[Mapping[str, int]], None] | None = None,
+    on_note: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, int]:
     """Consume ``WRITTEN`` rows as they come and commit every ``seconds``; the rows committed, by table.
 
-    ``on_commit`` is told the rows committed so far after each round.
+    ``on_commit`` is told the rows committed so far, by table, after each round; ``on_note`` the notes as they come.
     """
     committers: dict[str, Committer] = {}
     last = time.monotonic()
@@ -230,12 +236,14 @@ def commit_stream(
         for committer in committers.values():
             committer.flush()
         if on_commit is not None:
-            on_commit(sum(committer.num_rows for committer in committers.values()))
+            on_commit({uri: committer.num_rows for uri, committer in committers.items()})
 
     for row in _rows(written):
         if row["uri"] not in committers:
             committers[row["uri"]] = Committer(row["uri"])
         committers[row["uri"]].add(row["fragments"], row["row_ids"])
+        if row["note"] is not None and on_note is not None:
+            on_note(json.loads(row["note"]))
         if time.monotonic() - last > seconds:
             commit()
             last = time.monotonic()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.headline import headline
 from curation.report.measures import Json, finite, share
-from curation.report.record import BASE, TEACHER, GenerationRecord, RunRecord
+from curation.report.record import BASE, TEACHER, GenerationRecord, PassRecord, RunRecord
 from curation.report.rows import Ints, Judged, arm_order, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
 
@@ -65,10 +66,27 @@ def collect(run: RunRecord) -> Json:
             }
             for stage in run.stages
         ],
+        "passes": [_pass(item) for item in run.passes],
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = finite(report)
     return result
+
+
+def _pass(item: PassRecord) -> Json:
+    """Speeds of a labelling pass, start-up included, and the medians of what its teachers told."""
+    per_second = item.rows / item.total_rows / item.seconds if item.total_rows and item.seconds else None
+    names = dict.fromkeys(name for facts in item.teachers for name in facts)
+    return {
+        "name": item.name,
+        "backend": item.backend,
+        "rows": item.rows,
+        "seconds": item.seconds,
+        "prompt_tokens_per_second": None if per_second is None else item.prompt_tokens * per_second,
+        "output_tokens_per_second": None if per_second is None else item.output_tokens * per_second,
+        "starts": len(item.teachers),
+        "teacher": {name: median(facts[name] for facts in item.teachers if name in facts) for name in names},
+    }
 
 
 def _funnel(run: RunRecord, generations: list[Json]) -> Json:

@@ -22,6 +22,22 @@ class StageRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassRecord:
+    """What the last run of a labelling pass did; one that was gone on with had done the other rows before."""
+
+    name: str
+    backend: str
+    rows: int
+    seconds: float
+    total_rows: int
+    prompt_tokens: int
+    """Of all rows."""
+    output_tokens: int
+    teachers: Sequence[Mapping[str, float]]
+    """``Teacher.facts``, one for each start of a teacher."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
     """One generation: who labelled, what was selected, how the students did."""
 
@@ -71,4 +87,5 @@ class RunRecord:
     prepare_counts: Mapping[str, Mapping[str, Any]]
     """By split: ``rows`` read (error rows too) and ``errors`` by kind."""
     stages: Sequence[StageRecord]
+    passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]

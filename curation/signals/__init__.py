@@ -22,6 +22,9 @@ SIGNALS = {
     "judge": "curation.signals.judge:Judge",  # grades, and never selects
 }
 
+ASK_AGAIN = frozenset({"icl_mean_logprob", "verbalized_confidence", "self_consistency"})
+"""Signals that ask the model that gave the label; the others ask another."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Weak:

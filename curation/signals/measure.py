@@ -30,7 +30,8 @@ def measure(
     answers: dict[int, list[Answer]] = {row_id: [] for row_id in asked}
     for turn in range(max(map(len, asked.values()), default=0)):
         requests = [of_row[turn] for of_row in asked.values() if len(of_row) > turn]
-        drawn = teacher.label(requests, signal.decoding(decoding), seed=derive(seed, f"{signal.name}/{turn}"))
+        seed_of_turn = derive(seed, f"{signal.name}/{turn}")
+        drawn = teacher.label(requests, signal.decoding(decoding), seed=seed_of_turn, states=False)
         for batch in drawn:
             for row in batch.select(_READ).to_pylist():
                 if row.pop("error") is None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from curation import store
+from curation import store, tables
 from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stages.label_actor import LabelActor, LabelJob
-from curation.stages.passes import Bools, Int64s, Progress, run_pass
+from curation.stages.passes import Bools, Int64s, PassResult, Progress, run_pass
+from curation.teachers import concurrent_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +50,18 @@ def label(
     share: Share,
     commit_seconds: float,
     progress: Progress | None = None,
-) -> TableRef:
+) -> PassResult:
     """Label what is not labelled yet and commit it as it comes; ``progress`` is told rows done and rows in all.
+
+    The notes of the result are ``Teacher.facts``, one for each start of a teacher.
 
     Raises:
         RunFailedError: actors kept dying, or more than ``max_error_rate`` of the rows failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    ref = run_pass(
+    for ask in job.asks:
+        store.create(ask.uri, tables.SIGNAL)
+    result = run_pass(
         LabelActor,
         job,
         name="labelling",
@@ -66,11 +71,12 @@ def label(
         takes=share.takes,
         chunk_rows=job.teacher.chunk_rows,
         actors=job.teacher.actors,
+        calls=concurrent_calls(job.teacher.backend),
         commit_seconds=commit_seconds,
         progress=progress,
     )
-    _check_errors(count_labels(ref), job.teacher.max_error_rate, ref)
-    return ref
+    _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)
+    return result
 
 
 def count_labels(ref: TableRef) -> LabelCounts:

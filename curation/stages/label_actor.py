@@ -1,20 +1,25 @@
 """The labelling actor of Ray Data: a chunk of examples in, one written fragment of the labels table out.
 
-One call handles one chunk and emits one row, the fragment's name (DESIGN: the *only* output of its task). A row that
-cannot be rendered, labelled or parsed becomes an error row here and never raises.
+One call handles one chunk and emits the fragment's name (DESIGN: the *only* output of its task). Signals that ask the
+same model are measured in the same call, while the chunk's prompts are in the engine's prefix cache: a fragment more
+each. A row that cannot be rendered, labelled or parsed becomes an error row here and never raises.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation import store, tables
 from curation.config import DecodingConfig, DomainConfig, TeacherConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
-from curation.signals import label_request
+from curation.signals import Signal, Weak, get_signal, label_request
+from curation.signals.measure import measure
+from curation.stages.asks import Ask
 from curation.stages.passes import Chunk
 from curation.stages.reduce import Reduction
 from curation.teachers import Teacher, load_teacher
@@ -35,6 +40,8 @@ class LabelJob:
     seed: int
     reduction: Reduction | None = None
     """What is made of the hidden states where not all of them are stored."""
+    asks: tuple[Ask, ...] = ()
+    """Signals to measure of each labelled row by the same model."""
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
@@ -50,15 +57,33 @@ class LabelActor:
         self._domain = get_domain(job.domain)
         self._teacher = load_teacher(job.teacher, job.model)
         self._schema = job.schema(self._teacher.state_size)
+        self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
+        self._notes = chain([self._teacher.facts], repeat(None))  # told once, by whichever call is first
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
-        """Label a chunk (columns of :class:`Chunk`, one row) and write its fragment; a row of ``store.WRITTEN``."""
-        examples = store.open_table(self._job.examples).take(Chunk.of(batch).offsets).to_pylist()
-        labelled = pa.Table.from_batches(list(label_rows(self._job, self._domain, self._teacher, examples)))
-        if self._job.reduction is not None:
+        """Label a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``store.WRITTEN``."""
+        job = self._job
+        examples = store.open_table(job.examples).take(Chunk.of(batch).offsets).to_pylist()
+        labelled = pa.Table.from_batches(list(label_rows(job, self._domain, self._teacher, examples)))
+        values = [self._measured(labelled, examples, ask, signal) for ask, signal in self._signals]
+        if job.reduction is not None:
             (whole,) = labelled.combine_chunks().to_batches()
-            labelled = pa.Table.from_batches([self._job.reduction.reduce(whole)])
-        return store.write_fragment(labelled.cast(self._schema), self._job.labels_uri, self._schema)
+            labelled = pa.Table.from_batches([job.reduction.reduce(whole)])
+        written = [
+            store.write_fragment(labelled.cast(self._schema), job.labels_uri, self._schema, note=next(self._notes))
+        ]
+        written += [ask.write(of_ask) for ask, of_ask in zip(job.asks, values, strict=True)]
+        return pa.concat_tables(written)
+
+    def _measured(
+        self, labelled: pa.Table, examples: list[dict[str, Any]], ask: Ask, signal: Signal
+    ) -> dict[int, float | None]:
+        """The signal's value of each row that has a label."""
+        by_id = {example["row_id"]: example for example in examples}
+        known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
+        weak = known.select(["row_id", "label", "completion"]).to_pylist()
+        rows = [(row_id := row.pop("row_id"), by_id[row_id], Weak(**row)) for row in weak]
+        return measure(signal, self._domain, self._teacher, rows, self._job.decoding, seed=ask.seed)
 
 
 def label_rows(

@@ -4,9 +4,10 @@ Shared by the label stage and the signals. The actor of a pass is called with on
 fragment's name (DESIGN: the *only* output of its task).
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +47,15 @@ class Chunk:
         return offsets
 
 
+class PassResult(NamedTuple):
+    """The table of a pass, and what this run of it did: rows, seconds, and the notes of its actors."""
+
+    table: TableRef
+    rows: int
+    seconds: float
+    notes: list[dict[str, Any]]
+
+
 def run_pass(
     actor: type,
     job: Any,
@@ -57,12 +67,13 @@ def run_pass(
     takes: Callable[[Int64s], Bools],
     chunk_rows: int,
     actors: ActorsConfig,
+    calls: int,
     commit_seconds: float,
     progress: Progress | None = None,
-) -> TableRef:
-    """Have ``actor(job)`` work on the examples for which ``takes(row ids)`` holds, less those committed; the table.
+) -> PassResult:
+    """Have ``actor(job)`` work on the examples for which ``takes(row ids)`` holds, less those committed at ``uri``.
 
-    ``progress`` is told rows done and rows in all.
+    An actor is called ``calls`` times at once. ``progress`` is told rows done and rows in all.
 
     Raises:
         RunFailedError: actors kept dying.
@@ -77,23 +88,26 @@ def run_pass(
         if chunk is not None:
             items.append(asdict(chunk))
 
-    def committed(rows: int) -> None:
+    def committed(rows: Mapping[str, int]) -> None:
         if progress is not None:
-            progress(len(done) + rows, total)
+            progress(len(done) + rows.get(uri, 0), total)
 
-    committed(0)
+    committed({})
+    begun = time.monotonic()
+    notes: list[dict[str, Any]] = []
     if items:
+        written = _written(actor, job, items, actors, calls)
         try:
-            store.commit_stream(_written(actor, job, items, actors), seconds=commit_seconds, on_commit=committed)
+            store.commit_stream(written, seconds=commit_seconds, on_commit=committed, on_note=notes.append)
         except ray.exceptions.RayError as error:
             raise cause(error, name) from error
     ref = store.latest(uri)
     if (num_rows := len(store.committed_ids(uri))) != total:
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out")
-    return ref
+    return PassResult(ref, total - len(done), time.monotonic() - begun, notes)
 
 
-def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig) -> ray.data.Dataset:
+def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig, calls: int) -> ray.data.Dataset:
     """The lazily written chunks: one block an item, so that a task has one chunk and one output."""
     return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         actor,
@@ -103,7 +117,9 @@ def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig) -> r
             min_size=actors.min,
             max_size=actors.max,
             initial_size=actors.min,
-            max_tasks_in_flight_per_actor=2,
+            max_tasks_in_flight_per_actor=2 * calls,
+            max_concurrent_calls_per_actor=calls,
+            enable_true_multi_threading=calls > 1,
         ),
         num_cpus=actors.num_cpus,
         num_gpus=actors.num_gpus or None,

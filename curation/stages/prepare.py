@@ -100,11 +100,11 @@ def prepare(
         store.create(uri, schemas[name])
     chunks, num_done = _left(job, schemas, list(_chunks(job, chunk_rows)))
 
-    def committed(rows: int) -> None:
+    def committed(rows: Mapping[str, int]) -> None:
         if progress is not None:
-            progress(num_done + rows, sum(expected.values()))
+            progress(num_done + sum(rows.values()), sum(expected.values()))
 
-    committed(0)
+    committed({})
     try:
         if chunks:
             store.commit_stream(_written(job, chunks), seconds=config.commit_seconds, on_commit=committed)

@@ -1,7 +1,10 @@
-"""The signal stage: one more number a row, from a further pass over rows that have a weak label, each exactly once."""
+"""The signal stage: one more number a row, from a further pass over rows that have a weak label, each exactly once.
+
+What the labelling actors measured as they labelled (``LabelJob.asks``) stands in the same table, and is done.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,27 +18,24 @@ from curation.refs import ModelRef, TableRef
 from curation.signals import Weak, get_signal
 from curation.signals.measure import measure
 from curation.signals.reward import RewardModel
+from curation.stages.asks import Ask
 from curation.stages.passes import Chunk, Progress, run_pass
-from curation.teachers import load_teacher
+from curation.teachers import concurrent_calls, load_teacher
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignalJob:
     """All that an actor needs to know; pickled to every actor."""
 
-    signal: str
+    ask: Ask
     examples: TableRef
     labels: TableRef
     """Of these examples, those labelled without error at most."""
-    uri: str
     domain: DomainConfig
     teacher: TeacherConfig
     model: ModelRef | None
     decoding: DecodingConfig
     """That of the labelling pass (of the judge: its own)."""
-    seed: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What the signal's class is constructed with."""
     reward: RewardConfig | None = None
     """A reward model with a head of its own, which is no teacher."""
     gold: TableRef | None = None
@@ -61,7 +61,7 @@ class SignalActor:
                 batch_tokens=job.teacher.batch_tokens,
             )
         else:
-            self._signal = get_signal(job.signal, **job.options)
+            self._signal = get_signal(job.ask.signal, **job.ask.options)
             self._teacher = load_teacher(job.teacher, job.model)
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
@@ -77,10 +77,8 @@ class SignalActor:
         if self._reward is not None:
             values = self._reward.measure(self._domain, rows)
         else:
-            values = measure(self._signal, self._domain, self._teacher, rows, job.decoding, seed=job.seed)
-        columns = [pa.array(list(values)), pa.array(list(values.values()), pa.float32()), pa.nulls(len(values))]
-        table = pa.table(dict(zip(tables.SIGNAL.names, columns, strict=True))).cast(tables.SIGNAL)
-        return store.write_fragment(table, job.uri, tables.SIGNAL)
+            values = measure(self._signal, self._domain, self._teacher, rows, job.decoding, seed=job.ask.seed)
+        return job.ask.write(values)
 
 
 def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Progress | None = None) -> TableRef:
@@ -94,13 +92,14 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
     return run_pass(
         SignalActor,
         job,
-        name=f"the signal {job.signal}",
-        uri=job.uri,
+        name=f"the signal {job.ask.signal}",
+        uri=job.ask.uri,
         schema=tables.SIGNAL,
         examples=job.examples,
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         chunk_rows=job.teacher.chunk_rows,
         actors=job.teacher.actors,
+        calls=concurrent_calls(job.teacher.backend),
         commit_seconds=commit_seconds,
         progress=progress,
-    )
+    ).table

@@ -4,7 +4,7 @@ A backend is one file with one class and one line in ``BACKENDS``.
 """
 
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -16,9 +16,9 @@ from curation.refs import ModelRef
 BACKENDS = {
     "transformers": "curation.teachers.transformers:TransformersTeacher",
     "vllm": "curation.teachers.vllm:VllmTeacher",
-    "auto": "curation.teachers.vllm_choice:auto_teacher",
     "scripted": "curation.teachers.scripted:ScriptedTeacher",
 }
+_CONCURRENT = {"vllm": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +36,16 @@ class Teacher(Protocol):
 
     state_size: int
     """Width of a hidden state."""
+    facts: Mapping[str, float]
+    """What starting it took and gave, for the report: seconds and sizes by name."""
 
-    def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
+    def label(
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         """Batches of ``tables.completions``: each request exactly once, as a completion or an error row.
 
-        A sampled completion depends on ``seed`` and the row id alone, whatever the batch.
+        A sampled completion depends on ``seed`` and the row id alone, whatever the batch. Without ``states`` the
+        hidden states that the configuration names are left out.
         """
         ...
 
@@ -49,3 +54,8 @@ def load_teacher(config: TeacherConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
     module, _, name = BACKENDS[config.backend].partition(":")
     return cast(Teacher, getattr(importlib.import_module(module), name)(config, model))
+
+
+def concurrent_calls(backend: str) -> int:
+    """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
+    return _CONCURRENT.get(backend, 1)

@@ -3,9 +3,10 @@
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -25,14 +26,19 @@ class ScriptedTeacher:
     Words count as tokens; of options the chosen one has the row's own log-probability, and each other one 1 less.
     """
 
+    facts: Mapping[str, float] = MappingProxyType({})
+
     def __init__(self, config: TeacherConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
         self._states, self._state_dtype = config.states, config.state_dtype
         self.state_size = self._script.state_size
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
-    def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
+    def label(
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
+        names = self._states if states else ()
         stream = iter(requests)
         while batch := list(islice(stream, _BATCH_ROWS)):
             for request in batch:
@@ -42,10 +48,10 @@ class ScriptedTeacher:
             self._note(batch)
             bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
             if bad:
-                yield error_batch(list(bad), list(bad.values()), self._states, self._state_dtype, self.state_size)
-            yield self._complete([request for request in batch if request.row_id not in bad], seed)
+                yield error_batch(list(bad), list(bad.values()), names, self._state_dtype, self.state_size)
+            yield self._complete([request for request in batch if request.row_id not in bad], names, seed)
 
-    def _complete(self, batch: list[Request], seed: int) -> pa.RecordBatch:
+    def _complete(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         mean_logprobs = np.log(unit_N + 1e-6).tolist()
@@ -54,8 +60,7 @@ class ScriptedTeacher:
         completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
         num_words = [len(completion.split()) for completion in completions]
         states: dict[str, Array] = {
-            name: (unit_N[:, None] + np.float32(position)) * self._direction_D
-            for position, name in enumerate(self._states)
+            name: (unit_N[:, None] + np.float32(position)) * self._direction_D for position, name in enumerate(names)
         }
         failing = set(self._script.error_rows)
         return completion_batch(

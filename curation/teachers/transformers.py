@@ -4,7 +4,8 @@ Completions, log-probabilities and hidden states come from one pass: ``forward``
 answers, ``options`` scores given ones.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import pyarrow as pa
 import torch
@@ -24,10 +25,12 @@ from curation.teachers.prompts import TokenisedRequest, tokenise
 class TransformersTeacher:
     """Any causal LM of ``AutoModelForCausalLM``: answers decoded greedily or sampled, options chosen by likelihood."""
 
+    facts: Mapping[str, float] = MappingProxyType({})
+
     def __init__(self, config: TeacherConfig, model: ModelRef | None) -> None:
         if model is None:
             raise ModelError("the transformers backend needs a model; set teacher.model.path or teacher.model.init")
-        self._config = config
+        self._config, self._stateless = config, config.model_copy(update={"states": ()})
         self._tokenizer = load_tokenizer(model)
         if config.chat_template:
             as_user_turns(self._tokenizer, [])  # refuse at once
@@ -38,9 +41,11 @@ class TransformersTeacher:
         stop_ids = _stop_ids(self._tokenizer.eos_token_id, self._model.generation_config.eos_token_id)
         self._decoder = Decoder(self._forward, self._tokenizer, stop_ids)
 
-    def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
+    def label(
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         """Answers to decode first, then options, longest prompts first, in batches of ``batch_tokens``."""
-        config = self._config
+        config = self._config if states else self._stateless
         errors: dict[int, str] = {}
         to_decode: list[TokenisedRequest] = []
         to_score: list[TokenisedRequest] = []

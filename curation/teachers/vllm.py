@@ -8,7 +8,7 @@ beginning the prefix cache feeds once.
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -62,9 +62,11 @@ class VllmTeacher:
         """What the engine is, for the report: seconds of its start, tokens of its cache, requests that run at once."""
         return self.engine.facts
 
-    def label(self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int) -> Iterator[pa.RecordBatch]:
+    def label(
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+    ) -> Iterator[pa.RecordBatch]:
         """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them."""
-        stream = _Stream(self, decoding, seed)
+        stream = _Stream(self, decoding, seed, self.config.states if states else ())
         try:
             yield from stream.run(requests)
         finally:
@@ -108,8 +110,9 @@ class _Row:
 class _Stream:
     """One call of ``VllmTeacher.label``."""
 
-    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int) -> None:
+    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, states: tuple[str, ...]) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
+        self._states = states
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # engine's ids under way or to be collected
         self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
@@ -119,7 +122,6 @@ class _Stream:
 
     def run(self, requests: Iterable[Request]) -> Iterator[pa.RecordBatch]:
         """All rows."""
-        config = self._teacher.config
         waiting = self._tokenised(requests)
         more = True
         while more or self._num_sent or self._ended:
@@ -131,7 +133,7 @@ class _Stream:
                     yield given
                 else:
                     self._send_row(given)
-            if self._num_sent and not self._inbox:
+            if not self._inbox and (self._num_sent or more):  # more: another call has filled the engine
                 self._engine.step()
             while self._inbox:
                 request_id, (row, part), output = self._inbox.popleft()
@@ -140,7 +142,7 @@ class _Stream:
                 self._collect()
             while len(self._done) >= BATCH_ROWS or (self._done and not (more or self._num_sent or self._ended)):
                 rows, self._done = self._done[:BATCH_ROWS], self._done[BATCH_ROWS:]
-                yield from _batches(rows, config, self._teacher.state_size, self._decoding.normalise_options)
+                yield from self._batches(rows)
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -162,7 +164,7 @@ class _Stream:
                 else:
                     bad[row.request.row_id] = problem
             if bad:
-                yield error_batch(list(bad), list(bad.values()), config.states, config.state_dtype, teacher.state_size)
+                yield self._error_batch(bad)
 
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
@@ -225,12 +227,11 @@ class _Stream:
     def _collect(self) -> None:
         """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
         ended, self._ended = self._ended, []
-        names = self._teacher.config.states
         asked = [(request_id, 0 if part.short else len(part.tokens)) for request_id, _, part in ended]
         found = self._engine.collect(asked, self._teacher.config.state_dtype)
         self._held.difference_update(request_id for request_id, _ in asked)
         for place, (_, row, part) in enumerate(ended):
-            states = [found.states[name][place] for name in names]
+            states = [found.states[name][place] for name in self._states]
             fate = found.fates[place]
             if row.letters is not None and not part.tries:
                 row.letters = found.letters[place]  # computed in the first step, and so never lost
@@ -244,7 +245,7 @@ class _Stream:
                 self._complete(part, states[0])
             else:
                 part.logprob, part.states = found.logprobs[place], states
-                if fate == "short":
+                if fate == "short" and self._states:
                     part.short = True
                     params = _sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
                     self._send(row, part, row.given.prompt + part.tokens, params)
@@ -255,7 +256,7 @@ class _Stream:
 
     def _complete(self, part: _Part, last_D: Array) -> None:
         """Add the state of the answer's last token, which was fed by itself."""
-        for place, name in enumerate(self._teacher.config.states):
+        for place, name in enumerate(self._states):
             if name == "output_last" or (name == "output_first" and len(part.tokens) == 1):
                 part.states[place] = last_D
             elif name == "output_mean":
@@ -290,50 +291,51 @@ class _Stream:
             extra_args={LETTERS: tokens},
         )
 
+    def _batches(self, rows: list[_Row]) -> Iterator[pa.RecordBatch]:
+        bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
+        if bad:
+            yield self._error_batch(bad)
+        rows = [row for row in rows if row.error is None]
+        if not rows:
+            return
+        option_logprobs: list[list[float] | None] = []
+        chosen: list[_Part] = []
+        for row in rows:
+            options = row.given.request.options
+            scores = row.letters
+            if options is None or scores is not None:
+                chosen.append(row.parts[0])
+            else:
+                scores = [part.logprob for part in row.parts]
+                means = [part.logprob / len(part.tokens) for part in row.parts]
+                ranks = means if self._decoding.normalise_options else scores
+                row.choice = ranks.index(max(ranks))
+                chosen.append(row.parts[row.choice])
+            if options is not None:
+                row.text = options[row.choice]
+            option_logprobs.append(scores)
+        yield completion_batch(
+            row_ids=[row.given.request.row_id for row in rows],
+            completions=[row.text for row in rows],
+            mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
+            option_logprobs=option_logprobs,
+            num_prompt_tokens=[len(row.given.prompt) for row in rows],
+            num_output_tokens=[len(part.tokens) for part in chosen],
+            truncated=[row.truncated for row in rows],
+            states={name: np.stack([part.states[place] for part in chosen]) for place, name in enumerate(self._states)},
+            state_dtype=self._teacher.config.state_dtype,
+        )
+
+    def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
+        teacher = self._teacher
+        return error_batch(list(bad), list(bad.values()), self._states, teacher.config.state_dtype, teacher.state_size)
+
 
 def _sampling_params(**values: Any) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
-
-
-def _batches(
-    rows: list[_Row], config: TeacherConfig, state_size: int, normalise_options: bool
-) -> Iterator[pa.RecordBatch]:
-    bad = [row for row in rows if row.error is not None]
-    if bad:
-        ids = [row.given.request.row_id for row in bad]
-        yield error_batch(ids, [row.error or "" for row in bad], config.states, config.state_dtype, state_size)
-    rows = [row for row in rows if row.error is None]
-    if not rows:
-        return
-    option_logprobs: list[list[float] | None] = []
-    chosen: list[_Part] = []
-    for row in rows:
-        options = row.given.request.options
-        scores = row.letters
-        if options is None or scores is not None:
-            chosen.append(row.parts[0])
-        else:
-            scores = [part.logprob for part in row.parts]
-            ranks = [part.logprob / len(part.tokens) for part in row.parts] if normalise_options else scores
-            row.choice = ranks.index(max(ranks))
-            chosen.append(row.parts[row.choice])
-        if options is not None:
-            row.text = options[row.choice]
-        option_logprobs.append(scores)
-    yield completion_batch(
-        row_ids=[row.given.request.row_id for row in rows],
-        completions=[row.text for row in rows],
-        mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
-        option_logprobs=option_logprobs,
-        num_prompt_tokens=[len(row.given.prompt) for row in rows],
-        num_output_tokens=[len(part.tokens) for part in chosen],
-        truncated=[row.truncated for row in rows],
-        states={name: np.stack([part.states[place] for part in chosen]) for place, name in enumerate(config.states)},
-        state_dtype=config.state_dtype,
-    )
 
 
 def _stop_ids(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from curation.config import TeacherConfig
 from curation.errors import ConfigError
 from curation.refs import ModelRef
-from curation.teachers import Teacher, load_teacher
 
 PROBE_SECONDS = 180
 
@@ -44,11 +43,6 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
     if "lacks" in found:
         return Choice("transformers", f"vLLM cannot run here: {found['lacks']}")
     return Choice("vllm", found["runs"])
-
-
-def auto_teacher(config: TeacherConfig, model: ModelRef | None) -> Teacher:
-    """The teacher that ``choose_backend`` chooses."""
-    return load_teacher(config.model_copy(update={"backend": choose_backend(config, model).backend}), model)
 
 
 @cache

@@ -39,6 +39,7 @@ REFUSED = {
     "speculative_config": "a step would draw several tokens, whose states the tap does not tell apart",
     "enable_lora": "an adapter (teacher.model.adapter) is merged into the weights",
     "async_engine": "the engine is stepped by the teacher",
+    "distributed_executor_backend": "the ranks of a tensor-parallel group are processes of the actor, with its GPUs",
 }
 LOG_LINES = 12
 

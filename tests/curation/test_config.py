@@ -185,6 +185,10 @@ def test_all_problems_are_told_at_once():
             "signals.reward: kind custom runs the model's own code: read it, then set trust_remote_code: true",
         ),
         ({"teacher.model": ...}, "teacher: backend transformers needs a model"),
+        (
+            {"teacher.vllm.engine.tensor_parallel_size": 4, "teacher.actors.num_gpus": 2},
+            "teacher: vllm.engine.tensor_parallel_size 4 and actors.num_gpus 2 differ",
+        ),
     ],
 )
 def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str):

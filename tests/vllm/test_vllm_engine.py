@@ -23,6 +23,7 @@ from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
     [
         ({"max_num_seq": 4}, r"teacher\.vllm\.engine\.max_num_seq: .*did you mean 'max_num_seqs'"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size: 2 cannot be used: the states are on the last stage"),
+        ({"distributed_executor_backend": "ray"}, "are processes of the actor"),
         ({"dtype": "float32"}, "dtype: 'float32' is set by the teacher itself"),
     ],
 )
@@ -69,7 +70,8 @@ def test_auto_falls_back_where_vllm_has_no_such_model(tmp_path_factory, requests
     choice = choose_backend(config, ref)
     assert choice.backend == "transformers"
     assert "it has no model of its own called BioGptForCausalLM" in choice.reason
-    batches = load_teacher(config, ref).label(requests[:3], DecodingConfig(max_tokens=2), seed=0)
+    chosen = config.model_copy(update={"backend": choice.backend})
+    batches = load_teacher(chosen, ref).label(requests[:3], DecodingConfig(max_tokens=2), seed=0)
     assert sum(batch.num_rows for batch in batches) == 3
 
 

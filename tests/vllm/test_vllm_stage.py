@@ -13,6 +13,7 @@ from curation import run, store, tables
 from curation.config import DecodingConfig, DomainConfig
 from curation.config_file import load_config
 from curation.domains import get_domain
+from curation.manifest import Manifest
 from curation.refs import TableRef
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob
@@ -44,7 +45,7 @@ def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puz
         seed=0,
     )
     try:
-        ref = label(job, state_size=SHAPE["hidden_size"], share=Share(), commit_seconds=0.0)
+        ref = label(job, state_size=SHAPE["hidden_size"], share=Share(), commit_seconds=0.0).table
     finally:
         context.target_max_block_size = usual
     assert (tmp_path / "died").exists()
@@ -74,7 +75,6 @@ REDUCED = {
         "splits.source.rows=300",
         "splits.probes={}",
         "splits.pool.rows=300",
-        "splits.shots=null",
         "splits.calibration=null",
         "teacher.adapt=null",
         "teacher.model={init: {hidden_size: 96, num_layers: 3, num_heads: 3, head_dim: 32, max_positions: 640}}",
@@ -83,11 +83,17 @@ REDUCED = {
 }
 
 
-@pytest.mark.parametrize("domain", list(REDUCED))
-def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tmp_path, domain):
+ARMS = {
+    "chess": ("naive", "internal_confidence", "neural"),
+    "mcqa": ("naive", "internal_confidence", "icl_confidence", "neural"),
+}
+
+
+@pytest.mark.parametrize(("domain", "asked"), [("chess", "vllm"), ("mcqa", "auto")])
+def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tmp_path, domain, asked):
     """From the shipped YAML, reduced: the same labels, trust and selection, rows of nearly equal trust aside."""
     found = {}
-    for backend in ("transformers", "vllm"):  # in one directory: what comes before the labels is made once
+    for backend in ("transformers", asked):  # in one directory: what comes before the labels is made once
         overrides = (
             *REDUCED[domain],
             f"run_dir={tmp_path}",
@@ -96,17 +102,25 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
             "teacher.state_dtype=float32",
             "teacher.actors={min: 1, max: 1}",
             "trust.max_epochs=3",
-            "selection={budget: {n: 60}, arms: [naive, internal_confidence, neural]}",
+            f"selection={{budget: {{n: 60}}, arms: {list(ARMS[domain])}}}",
             "generations=[]",
         )
         before = set(tmp_path.rglob("select-*/*.parquet"))
-        assert run(load_config(EXAMPLES / f"{domain}.yaml", overrides))["budget"]["n"] == 60
+        content = run(load_config(EXAMPLES / f"{domain}.yaml", overrides))
+        assert content["budget"]["n"] == 60
         paths = set(tmp_path.rglob("select-*/*.parquet")) - before
         selected = {path.stem: pq.read_table(path).to_pylist() for path in paths}
-        assert set(selected) == {"naive", "internal_confidence", "neural"}
+        assert set(selected) == set(ARMS[domain])
+        passes = {item["name"]: item for item in content["passes"]}
+        (labelled,) = (item for name, item in passes.items() if name.endswith("label-pool"))
+        assert labelled["backend"] == ("transformers" if backend == "transformers" else "vllm")
+        assert labelled["starts"] == len(labelled["teacher"] and [1])
         found[backend] = {name: {row["row_id"]: row for row in rows} for name, rows in selected.items()}
+    stages = Manifest.load(tmp_path).stages
+    if asked == "auto":
+        assert "runs Qwen3ForCausalLM on cpu" in stages["gen-0/backend-teacher"].outputs["reason"]
     for name, rows in found["transformers"].items():
-        others = found["vllm"][name]
+        others = found[asked][name]
         common = rows.keys() & others.keys()
         assert len(common) >= 59, name
         for row_id in common:

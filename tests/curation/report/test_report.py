@@ -17,7 +17,7 @@ from curation.domains.chess import Chess
 from curation.hashing import hash_unit
 from curation.metrics import paired_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.report import GenerationRecord, RunRecord, StageRecord, collect, write
+from curation.report import GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
 
@@ -202,6 +202,30 @@ def make_run(folder: Path) -> RunRecord:
                 name="label pool", seconds=90.0, rows=400, rows_per_second=4.4, started="2026-01-01T00:00:00+00:00"
             ),
             StageRecord(name="fit", seconds=10.0, rows=300, rows_per_second=None, started="2026-01-01T00:02:00+00:00"),
+        ],
+        passes=[
+            PassRecord(
+                name="gen-0/label-pool",
+                backend="vllm",
+                rows=200,
+                seconds=50.0,
+                total_rows=400,
+                prompt_tokens=10_000,
+                output_tokens=4_000,
+                teachers=[
+                    {"start_seconds": seconds, "kv_cache_tokens": 2**20, "max_running": 256} for seconds in (20, 40, 90)
+                ],
+            ),
+            PassRecord(
+                name="gen-0/test-base",
+                backend="transformers",
+                rows=0,
+                seconds=0.1,
+                total_rows=0,
+                prompt_tokens=0,
+                output_tokens=0,
+                teachers=[],
+            ),
         ],
         generations=[
             GenerationRecord(
@@ -406,7 +430,7 @@ def variants(run: RunRecord) -> dict[str, RunRecord]:
             run, tests={name: [*refs, record.tests["naive"][0]] for name, refs in record.tests.items()}
         ),
         "two generations": replace(run, generations=[record, replace(record, index=1)]),
-        "nothing yet": replace(run, generations=[], stages=[], config_path=None),
+        "nothing yet": replace(run, generations=[], stages=[], passes=[], config_path=None),
     }
 
 
@@ -569,3 +593,14 @@ def test_labels_all_right_leave_the_auc_undefined(run: RunRecord, tmp_path: Path
     assert report["trust"]["pool"]["neural"]["auc"] is None
     assert report["trust"]["pool"]["neural"]["purity_at_n"]["value"] == 1
     write(report, tmp_path)
+
+
+def test_a_pass_has_the_speed_of_its_last_run_and_the_medians_of_its_engines(report: dict) -> None:
+    label, test = report["passes"]
+    assert label["output_tokens_per_second"] == pytest.approx(4_000 * 200 / 400 / 50)
+    assert label["prompt_tokens_per_second"] == pytest.approx(10_000 * 200 / 400 / 50)
+    assert label["starts"] == 3
+    assert label["teacher"] == {"start_seconds": 40, "kv_cache_tokens": 2**20, "max_running": 256}
+    assert test["output_tokens_per_second"] is None and test["teacher"] == {}
+    page = render(report)
+    assert "1,048,576" in page and "Labelling passes" in page

@@ -49,7 +49,7 @@ def make_job(examples, directory, *, actors=None, script=None, **settings) -> La
 
 def run(job, **settings):
     settings = {"share": Share(), "commit_seconds": 0.2} | settings
-    return label(job, state_size=job.teacher.scripted.state_size, **settings)
+    return label(job, state_size=job.teacher.scripted.state_size, **settings).table
 
 
 def labelled_ids(directory: Path) -> list[int]:

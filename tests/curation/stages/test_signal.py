@@ -12,6 +12,9 @@ from curation import store, tables
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.refs import TableRef
+from curation.stages.asks import Ask
+from curation.stages.label import Share, label
+from curation.stages.label_actor import LabelJob
 from curation.stages.score import score
 from curation.stages.signal import SignalJob, signal
 
@@ -47,15 +50,13 @@ def make_job(split: tuple[TableRef, TableRef], folder: Path, **script) -> Signal
         actors=ActorsConfig(max=2, max_restarts=4),
     )
     return SignalJob(
-        signal="verbalized_confidence",
+        ask=Ask(signal="verbalized_confidence", seed=3, uri=str(folder / "signal.lance")),
         examples=split[0],
         labels=split[1],
-        uri=str(folder / "signal.lance"),
         domain=DomainConfig(name="chess"),
         teacher=teacher,
         model=None,
         decoding=DecodingConfig(),
-        seed=3,
     )
 
 
@@ -108,6 +109,53 @@ def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, 
     gold = store.write(pa.table(rows, schema=tables.AUDIT), str(tmp_path / "gold.lance"))
     job = make_job(split, tmp_path)
     scripted = ScriptedConfig(completions=(" TRUE", " FALSE"))
-    job = replace(job, signal="judge", gold=gold, teacher=job.teacher.model_copy(update={"scripted": scripted}))
+    job = replace(
+        job,
+        ask=replace(job.ask, signal="judge"),
+        gold=gold,
+        teacher=job.teacher.model_copy(update={"scripted": scripted}),
+    )
     values = store.read(signal(job, wanted, commit_seconds=0.2))["value"].to_pylist()
     assert len(values) == 40 and set(values) == {0.0, 1.0}
+
+
+def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_is_not_asked_again(
+    local_ray, split, tmp_path: Path
+) -> None:
+    crash = int(store.read(split[0])["row_id"][200].as_py())
+    script = ScriptedConfig(completions=(" e2e4", " 80%", " 0.4"), log=str(tmp_path / "log"), crash_rows=(crash,))
+    alone = make_job(split, tmp_path)
+    teacher = alone.teacher.model_copy(update={"scripted": script})
+    asks = (alone.ask, Ask(signal="self_consistency", seed=5, uri=str(tmp_path / "consistency.lance")))
+    job = LabelJob(
+        examples=split[0],
+        labels_uri=str(tmp_path / "labels.lance"),
+        domain=alone.domain,
+        teacher=teacher,
+        model=None,
+        decoding=alone.decoding,
+        seed=0,
+        asks=asks,
+    )
+    told: list[tuple[int, int]] = []
+    labels = label(
+        job,
+        state_size=8,
+        share=Share(),
+        commit_seconds=0.2,
+        progress=lambda done, total: told.append((done, total)),
+    ).table
+    assert (tmp_path / f"log.crashed-{crash}").exists() and told[-1] == (NUM_ROWS, NUM_ROWS)
+    wanted = parsed((split[0], labels))
+    assert 0 < len(wanted) < NUM_ROWS
+    num_asked = len(asked(tmp_path))
+    for ask in asks:
+        measured = store.read(store.latest(ask.uri))
+        assert Counter(measured["row_id"].to_pylist()) == Counter(wanted.tolist())
+        mine = replace(alone, ask=ask, labels=labels, teacher=teacher)
+        signal(mine, wanted, commit_seconds=0.2)
+        assert len(asked(tmp_path)) == num_asked
+        other = replace(mine, ask=replace(ask, uri=f"{ask.uri}.alone"))
+        again = store.read(signal(other, wanted, commit_seconds=0.2))
+        assert again.sort_by("row_id").equals(measured.sort_by("row_id"))
+        num_asked = len(asked(tmp_path))
