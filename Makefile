@@ -11,9 +11,9 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed
 run: $(INSTALLED)
 	$(BIN)/curate run examples/quickstart.yaml
 
-## All tests, with reduced counts where the full ones are slow.
+## All tests, with reduced counts where the full ones are slow; two processes, since a test mostly waits for Ray.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 ## The full counts (20 kills of the driver, ...).
 test-slow: $(INSTALLED)

@@ -6,8 +6,12 @@ commits them to a Lance table. Its clock runs from the first prompt to the last 
 engine is told apart. The peer is ``LLM.generate`` with the same engine arguments on the same prompts, tokenised
 beforehand, which returns tokens and text; nothing is stored. Answers are sampled with a seed a row and end by a stop
 string after a geometric number of tokens, so that their lengths spread up to the cap. Rates are output tokens a second,
-stop tokens not counted. Checked: both sides draw the same answers. In one process the parts of our side are then timed,
-and the transformers teacher labels the same rows once.
+stop tokens not counted. Checked: both sides draw the same answers, and the transformers teacher, given some of these
+answers, finds the log-probabilities and states that are stored. It labels the same rows once, too; and in one process
+the parts of our side are timed. On a GPU::
+
+    python -m benchmarks.vllm_teacher --num-gpus 1 --dtype bfloat16 --hidden 1024 --layers 28 --rows 4096
+        --running 256 --max-tokens 512
 """
 
 import argparse
@@ -32,7 +36,7 @@ from curation.refs import ModelRef, TableRef
 from curation.runs import local_or_cluster
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelJob, label_rows
-from curation.teachers import Teacher, load_teacher
+from curation.teachers import Request, Teacher, load_teacher
 from curation.teachers.vllm_engine import ENVIRONMENT
 
 STATES = ("prompt_last", "output_first", "output_last", "output_mean")
@@ -152,7 +156,12 @@ def run(directory: Path, options: argparse.Namespace) -> str:
         label_once(job, teacher, directory / "parts.lance", seconds)
         for name, spent in seconds.items():
             print(f"  in one process, {name}: {statistics.median(spent):.3f} s")
-    print(f"  transformers teacher: {plain_rate(job, directory):,.0f} tokens/s")
+    plain = load_teacher(job.teacher.model_copy(update={"backend": "transformers"}), ref)
+    prompts = dict(enumerate(peer.prompts))
+    print(f"  {parity(plain, [row for row in stored if row['num_output_tokens']][:64], prompts)}")
+    begun = time.perf_counter()
+    num_tokens = label_once(job, plain, directory / "labels-plain.lance", {"teacher": [], "store": []})
+    print(f"  transformers teacher: {num_tokens / (time.perf_counter() - begun):,.0f} tokens/s")
     return result.line("label stage with states in Lance, vLLM teacher, against LLM.generate", "tokens/s", 0.97)
 
 
@@ -187,7 +196,8 @@ class Peer:
 
         self._llm = LLM(model=ref.base, dtype=job.teacher.dtype, disable_log_stats=True, **engine)
         ids = models.load_tokenizer(ref)(prompts)["input_ids"]
-        self._prompts = [{"prompt_token_ids": tokens} for tokens in ids]
+        self.prompts = prompts
+        self._tokens = [{"prompt_token_ids": tokens} for tokens in ids]
         seeds = hash64(np.arange(len(prompts)), job.seed) >> np.uint64(1)
         self._params = [
             SamplingParams(temperature=1.0, max_tokens=job.decoding.max_tokens, stop=["."], seed=int(seed))
@@ -198,21 +208,32 @@ class Peer:
     def rate(self, pair: int) -> float:
         """Output tokens a second; the token that holds the stop string is not counted."""
         begun = time.perf_counter()
-        outputs = self._llm.generate(self._prompts, self._params, use_tqdm=False)
+        outputs = self._llm.generate(self._tokens, self._params, use_tqdm=False)
         seconds = time.perf_counter() - begun
         answers = [output.outputs[0] for output in outputs]
         self.texts = [answer.text for answer in answers]
         return sum(len(answer.token_ids) - (answer.finish_reason == "stop") for answer in answers) / seconds
 
 
-def plain_rate(job: LabelJob, directory: Path) -> float:
-    """Tokens a second of the transformers teacher on the same rows; it draws other samples."""
-    config = job.teacher.model_copy(update={"backend": "transformers"})
-    teacher = load_teacher(config, job.model)
-    begun = time.perf_counter()
-    spent: dict[str, list[float]] = {"teacher": [], "store": []}
-    num_tokens = label_once(job, teacher, directory / "labels-plain.lance", spent)
-    return num_tokens / (time.perf_counter() - begun)
+def parity(plain: Teacher, rows: list[dict[str, Any]], prompts: dict[int, str]) -> str:
+    """How far stored log-probabilities and states are from what ``plain`` finds for the same answers."""
+    requests = [
+        Request(row_id=row["row_id"], prompt=prompts[row["row_id"]], options=(row["completion"],)) for row in rows
+    ]
+    batches = plain.label(requests, DecodingConfig(), seed=0)
+    found = {row["row_id"]: row for batch in batches for row in batch.to_pylist()}
+    logprobs = [abs(row["mean_logprob"] - found[row["row_id"]]["mean_logprob"]) for row in rows]
+    worst = 0.0
+    for name in map(tables.state_column, STATES):
+        ours_ND, theirs_ND = (
+            np.array([of[row["row_id"]][name] for row in rows], dtype=np.float32)
+            for of in ({row["row_id"]: row for row in rows}, found)
+        )
+        worst = max(worst, float(np.abs(ours_ND - theirs_ND).max() / np.sqrt(np.mean(theirs_ND**2))))
+    return (
+        f"{len(rows)} answers given to the transformers teacher: mean log-probabilities differ by at most "
+        f"{max(logprobs):.2g}, states by {worst:.2g} of their root mean square"
+    )
 
 
 def main() -> None:

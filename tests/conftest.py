@@ -11,6 +11,11 @@ ROOT = Path(__file__).parents[1]
 PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
 
 
+def pytest_collection_modifyitems(items):
+    """Whole runs first: they are the longest, and two processes then end together."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
 @pytest.fixture(scope="session")
 def puzzles():
     """The first thousand shipped puzzles, as raw rows."""

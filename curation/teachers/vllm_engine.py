@@ -121,6 +121,8 @@ class Engine:
             "max_running": int(scheduler.max_num_seqs),
         }
         """What the engine is, for the report."""
+        if (used := _device_bytes()) is not None:
+            self.facts["device_bytes"] = used
         threading.Thread(target=self._watch, args=(config.vllm.hang_seconds,), daemon=True).start()
 
     @property
@@ -274,6 +276,16 @@ def _log_to(file: int) -> Iterator[None]:
         for descriptor, old in zip((1, 2), kept, strict=True):
             os.dup2(old, descriptor)
             os.close(old)
+
+
+def _device_bytes() -> int | None:
+    """Memory in use on the GPU, of all processes; None without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return total - free
 
 
 def _in_actor() -> bool:

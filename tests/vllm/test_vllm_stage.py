@@ -89,15 +89,19 @@ ARMS = {
 }
 
 
-@pytest.mark.parametrize(("domain", "asked"), [("chess", "vllm"), ("mcqa", "auto")])
-def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tmp_path, domain, asked):
-    """From the shipped YAML, reduced: the same labels, trust and selection, rows of nearly equal trust aside."""
+@pytest.mark.parametrize(("domain", "asked", "stored"), [("chess", "vllm", "false"), ("mcqa", "auto", "true")])
+def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tmp_path, domain, asked, stored):
+    """From the shipped YAML, reduced: the same labels, trust and selection, rows of nearly equal trust aside.
+
+    Chess is scored by vLLM's actors, and by the score stage with transformers.
+    """
     found = {}
     for backend in ("transformers", asked):  # in one directory: what comes before the labels is made once
         overrides = (
             *REDUCED[domain],
             f"run_dir={tmp_path}",
             f"teacher.backend={backend}",
+            f"teacher.store_states={'true' if backend == 'transformers' else stored}",
             f"teacher.vllm={{engine: {json.dumps(ENGINE)}}}",
             "teacher.state_dtype=float32",
             "teacher.actors={min: 1, max: 1}",
@@ -114,7 +118,7 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
         passes = {item["name"]: item for item in content["passes"]}
         (labelled,) = (item for name, item in passes.items() if name.endswith("label-pool"))
         assert labelled["backend"] == ("transformers" if backend == "transformers" else "vllm")
-        assert labelled["starts"] == len(labelled["teacher"] and [1])
+        assert labelled["starts"] == (0 if backend == "transformers" else 1)
         found[backend] = {name: {row["row_id"]: row for row in rows} for name, rows in selected.items()}
     stages = Manifest.load(tmp_path).stages
     if asked == "auto":
