@@ -9,6 +9,7 @@ from typing import Any
 from curation.config import TeacherConfig
 from curation.refs import ModelRef
 from curation.runs import Done, Generation, Run, say
+from curation.states import others_of
 
 # What changes how labels are made, not what they are: how rows are spread over actors. What is stored of the states
 # goes into the inputs as the trust functions or the projection that it takes.
@@ -41,7 +42,12 @@ def settled(run: Run, teacher: TeacherConfig, model: ModelRef | None, name: str)
         say(f"{name}: {choice.backend}, since {choice.reason}")
         return Done(outputs=choice._asdict(), rows=0)
 
-    inputs = {"model": model.to_json(), "engine": teacher.vllm.engine, "num_gpus": teacher.actors.num_gpus}
+    inputs = {
+        "model": model.to_json(),
+        "engine": teacher.vllm.engine,
+        "num_gpus": teacher.actors.num_gpus,
+        "other_layers": bool(others_of(teacher.states)),
+    }
     return teacher.model_copy(update={"backend": run.stage(name, inputs, work)["backend"]})
 
 

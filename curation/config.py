@@ -9,11 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
+from curation.states import beyond, others_of, parse
 
-StateName = Literal["prompt_last", "output_first", "output_last", "output_mean"]
+
+def _state(name: str) -> str:
+    parse(name)
+    return name
+
+
+def _trust_state(name: str) -> str:
+    return name if name == "pca" else _state(name)
+
+
 PositiveInt = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
@@ -279,7 +289,9 @@ class VllmConfig(Section):
     """Arguments of vLLM's ``EngineArgs`` by name; unknown ones are refused.
 
     ``tensor_parallel_size: 2`` wants ``actors.num_gpus: 2``; with a fraction of a GPU an actor,
-    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given."""
+    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given. Where ``teacher.states`` names other
+    layers than the last, ``enforce_eager`` is set, which is slower: CUDA graphs and compiled code would be recorded
+    without those layers."""
     hang_seconds: Annotated[float, Field(gt=0)] = 300
     """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
 
@@ -302,7 +314,9 @@ class TeacherConfig(Section):
     model: ModelConfig | None = None
     adapt: SftConfig | None = None
     """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
-    states: tuple[StateName, ...] = ("output_last",)
+    states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
+    """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
+    layer's, ``layer<L>_<position>`` are another one's (``curation.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
     store_states: bool | PcaConfig = True
     """What is stored of the hidden states; of the source split, which trust is fitted on, all of them in any case.
@@ -344,6 +358,16 @@ class TeacherConfig(Section):
                 f"vllm.engine.tensor_parallel_size {ranks} and actors.num_gpus {num_gpus:g} differ: a tensor-parallel "
                 "group is one actor with a GPU a rank, all on one node; set both alike"
             )
+        if self.model is not None and self.model.init is not None:
+            problem = beyond(self.states, self.model.init.num_layers)
+            if problem is not None:
+                raise ValueError(f"states: {problem}")
+        eager = self.vllm.engine.get("enforce_eager", True)
+        if not eager and others_of(self.states):
+            raise ValueError(
+                f"vllm.engine.enforce_eager: {eager!r} cannot be used where states names other layers than the last: "
+                "CUDA graphs and compiled code would be recorded without them; leave it out"
+            )
         return self
 
 
@@ -355,8 +379,8 @@ class TrustConfig(TrainSection):
     """
 
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
-    states: tuple[StateName | Literal["pca"], ...] = ("output_last",)
-    """Positions among ``teacher.states``; the fit itself reads ``pca`` where ``teacher.store_states`` asks for it."""
+    states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
+    """Names among ``teacher.states``; the fit itself reads ``pca`` where ``teacher.store_states`` asks for it."""
     depth: PositiveInt = 4
     width: PositiveInt = 512
     expansion: Annotated[float, Field(gt=0)] = 2.0

@@ -118,7 +118,7 @@ def _complete(
         with progress.bar(name) as shown:
             result = label_stage(
                 replace(job, labels_uri=str(directory / "labels.lance"), asks=asks),
-                state_size=teacher.scripted.state_size if model is None else models.state_size(model),
+                state_size=teacher.scripted.state_size if model is None else models.state_size(model, teacher.states),
                 share=share,
                 commit_seconds=run.config.commit_seconds,
                 progress=run.progress(name, shown),

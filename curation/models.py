@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from curation.errors import ModelError
 from curation.refs import ModelRef, directory_digest
+from curation.states import beyond
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
@@ -150,12 +151,28 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     return loaded
 
 
-def state_size(ref: ModelRef) -> int:
-    """The width of a model's hidden states, from its configuration alone."""
+def state_size(ref: ModelRef, states: Sequence[str] = ()) -> int:
+    """The width of a model's hidden states, from its configuration alone.
+
+    Raises:
+        ModelError: it lacks a layer that ``states`` name.
+    """
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(ref.base, revision=hub_revision(ref))
+    check_layers(ref, config, states)
     return int(config.get_text_config().hidden_size)
+
+
+def check_layers(ref: ModelRef, config: "PreTrainedConfig", states: Sequence[str]) -> None:
+    """Refuse states of layers that a model of this configuration lacks.
+
+    Raises:
+        ModelError: names the state, its layer and the number of layers.
+    """
+    problem = beyond(states, int(config.get_text_config().num_hidden_layers))
+    if problem is not None:
+        raise ModelError(f"teacher.states: {problem} (model {ref.base!r})")
 
 
 def hub_revision(ref: ModelRef) -> str | None:

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any
 from curation import chain, models
 from curation.config import ModelConfig, RunConfig
 from curation.domains import get_domain
-from curation.errors import RowError
+from curation.errors import ModelError, RowError
 from curation.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, read_rows, require_columns, split_sizes
+from curation.states import beyond, others_of
 
 PROBE_ROWS = 256
 
@@ -57,9 +58,10 @@ def check(config: RunConfig) -> Iterator[str]:
     wanted["second teacher"] = config.signals.second_teacher
     wanted["reward model"] = None if config.signals.reward is None else config.signals.reward.model
     wanted["judge"] = None if config.judge is None else config.judge.model
+    teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in wanted.items():
         if model is not None:
-            yield f"{role}: {_described(model)}"
+            yield f"{role}: {_described(model, config.teacher.states if role in teachers else ())}"
 
 
 def make_plan(config: RunConfig, *, probe: bool) -> Plan:
@@ -107,10 +109,15 @@ def status_lines(config: RunConfig) -> Iterator[str]:
         yield f"last event, {time.time() - last['time']:.0f} s ago: {last['event']} {json.dumps(told)}"
 
 
-def _described(model: ModelConfig) -> str:
+def _described(model: ModelConfig, states: Sequence[str]) -> str:
+    """A model in words; refused where it lacks a layer that ``states`` name."""
     if model.init is not None:
+        if (problem := beyond(states, model.init.num_layers)) is not None:
+            raise ModelError(f"teacher.states: {problem} (a model from scratch)")
         return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
     ref = models.resolve(str(model.path), model.revision, model.adapter)
+    if others_of(states):
+        models.state_size(ref, states)
     return f"{ref.base} at {ref.revision}"
 
 

@@ -26,7 +26,7 @@ AUDIT = pa.schema([ROW_ID, GOLD])
 
 
 def state_column(state: str) -> str:
-    """The column of the hidden state at a position, e.g. ``output_last``."""
+    """The column of a hidden state by its name, e.g. ``output_last``."""
     return f"state_{state}"
 
 
@@ -40,7 +40,8 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
     ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
-    (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt token.
+    (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt token;
+    ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm.
     """
     value = {"float16": pa.float16(), "float32": pa.float32()}[state_dtype]
     return pa.schema(

@@ -29,13 +29,13 @@ CONFIG = {
     "teacher": {
         "model": {"path": str(ROOT / "examples/bases/teacher")},
         "adapt": SMALL,
-        "states": ["prompt_last", "output_last"],
+        "states": ["prompt_last", "output_last", "layer1_output_last"],
         "chunk_rows": 200,
         "actors": {"min": 2, "max": 2},
         "decoding": {"max_tokens": 4},
     },
     "trust": {
-        "states": ["prompt_last", "output_last"],
+        "states": ["prompt_last", "layer1_output_last"],
         "width": 16,
         "depth": 1,
         "max_epochs": 3,

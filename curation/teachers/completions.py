@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation import tables
+from curation.states import layers_of, parse
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +26,7 @@ def completion_batch(
     state_dtype: str,
     errors: Sequence[str | None] | None = None,
 ) -> pa.RecordBatch:
-    """A batch of ``tables.completions`` of N rows; ``states`` maps a position to float32 hidden_ND.
+    """A batch of ``tables.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
     """
@@ -57,6 +58,13 @@ def completion_batch(
         pa.array(problems, pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def by_name(states: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    """States by name, hidden_ND, out of those by position, whose layers (``layers_of``) stand side by side."""
+    layers = layers_of(names)
+    parts = {position: np.split(wide_ND, len(layers), axis=1) for position, wide_ND in states.items()}
+    return {name: parts[state.position][layers.index(state.layer)] for name in names for state in [parse(name)]}
 
 
 def error_batch(

@@ -23,7 +23,8 @@ from transformers import (
 
 from curation.config import DecodingConfig, TeacherConfig
 from curation.hashing import hash64
-from curation.teachers.completions import completion_batch
+from curation.states import layers_of, positions_of
+from curation.teachers.completions import by_name, completion_batch
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
 
@@ -55,12 +56,11 @@ class Decoder:
     ) -> pa.RecordBatch:
         """A batch of ``tables.completions`` of requests that fit one batch."""
         rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]
-        states = _States(
-            len(rows), self._forward.state_size, config.states, keep=2 + max(map(len, decoding.stop), default=0)
-        )
         active = list(range(len(rows)))
-        prefix, (logits_B1V, hidden_B1D) = self._forward.start([request.prompt for request in requests])
-        states.prompt(hidden_B1D[:, 0])
+        prompts = [request.prompt for request in requests]
+        prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, layers_of(config.states))
+        keep = 2 + max(map(len, decoding.stop), default=0)
+        states = _States(hidden_B1D[:, 0], positions_of(config.states), keep=keep)
         seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
         while True:
             self._draw([rows[index] for index in active], logits_B1V[:, 0], seen_BV, decoding)
@@ -91,7 +91,7 @@ class Decoder:
             num_prompt_tokens=[len(request.prompt) for request in requests],
             num_output_tokens=[row.num_content for row in rows],
             truncated=[row.truncated for row in rows],
-            states=states.arrays(),
+            states=by_name(states.arrays(), config.states),
             state_dtype=config.state_dtype,
         )
 
@@ -151,19 +151,17 @@ class Decoder:
 
 
 class _States:
-    """The hidden states of a batch that were asked for, filled as rows end."""
+    """The hidden states of a batch at the positions that were asked for, filled as rows end."""
 
-    def __init__(self, num_rows: int, state_size: int, names: tuple[str, ...], *, keep: int) -> None:
+    def __init__(self, prompt_BD: torch.Tensor, positions: tuple[str, ...], *, keep: int) -> None:
+        """Begin with the states at the last prompt tokens; all states have the layers side by side."""
         self.num_steps = 0
         """Answer tokens whose states have been seen."""
-        self._kept = {name: torch.zeros(num_rows, state_size) for name in names}
+        self._prompt_BD = self._first_BD = prompt_BD.float()
+        self._sum_BD = torch.zeros_like(self._prompt_BD)
+        self._kept = {position: torch.zeros(prompt_BD.shape) for position in positions}
         self._recent: deque[torch.Tensor] = deque(maxlen=keep)  # states of the newest answer tokens, [B, D] each
         self._done: set[int] = set()
-
-    def prompt(self, hidden_BD: torch.Tensor) -> None:
-        """Take the states at the last prompt tokens."""
-        self._prompt_BD = self._first_BD = hidden_BD.float()
-        self._sum_BD = torch.zeros_like(self._prompt_BD)
 
     def answer(self, hidden_BD: torch.Tensor) -> None:
         """Take the states at the answer tokens that were just fed."""
@@ -183,17 +181,17 @@ class _States:
         for length, members in groups.items():
             place_K, row_K = torch.tensor(members).T
             self._done.update(row_K.tolist())
-            for name, kept_ND in self._kept.items():
-                kept_ND[row_K] = self._state(name, length)[place_K.to(self._prompt_BD.device)].cpu()
+            for position, kept_ND in self._kept.items():
+                kept_ND[row_K] = self._state(position, length)[place_K.to(self._prompt_BD.device)].cpu()
 
-    def _state(self, name: str, length: int) -> torch.Tensor:
+    def _state(self, position: str, length: int) -> torch.Tensor:
         """The states of a position, [B, D], for answers of ``length`` tokens, of which all have been seen."""
-        if name == "prompt_last" or length == 0:
+        if position == "prompt_last" or length == 0:
             return self._prompt_BD
-        if name == "output_first":
+        if position == "output_first":
             return self._first_BD
         beyond = self.num_steps - length  # answer tokens seen that belong to a stop string
-        if name == "output_last":
+        if position == "output_last":
             return self._recent[-1 - beyond]
         surplus = sum(list(self._recent)[len(self._recent) - beyond :], torch.zeros_like(self._sum_BD))
         return (self._sum_BD - surplus) / length
@@ -206,7 +204,7 @@ class _States:
 
     def arrays(self) -> dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"]:
         """The states of all rows, float32 [N, D] by position."""
-        return {name: kept_ND.numpy() for name, kept_ND in self._kept.items()}
+        return {position: kept_ND.numpy() for position, kept_ND in self._kept.items()}
 
 
 def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:

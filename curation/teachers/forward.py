@@ -1,19 +1,20 @@
 """Passes of a causal LM over a batch, on a key-value cache: logits, and what the language-model head reads.
 
 That is the state of a token: last layer, after the final norm (paper, section "Neural Trust Functions"). A hook on the
-head takes its input, and the head computes only the positions that are asked for, so that states cost no second pass
-and no other layer is kept.
+head takes its input, and the head computes only the positions that are asked for, so that states cost no second pass.
+Other layers are asked of the model itself (``output_hidden_states``), which then holds all of them during a pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from curation.errors import ModelError
+from curation.states import LAST
 
 T = TypeVar("T")
 
@@ -27,6 +28,8 @@ class Prefix:
     """0 at padding; None without padding: attention is then plainly causal, and faster."""
     length_B: torch.Tensor
     """Tokens of each row, padding on the left not counted: the position of the next one."""
+    layers: tuple[int, ...]
+    """Whose states each pass gives, side by side (``curation.states.layers_of``)."""
 
     @property
     def width(self) -> int:
@@ -39,7 +42,7 @@ class Prefix:
         cache.layers = [copy(layer) for layer in self.cache.layers]
         cache.batch_select_indices(places_K)
         mask_KT = None if self.mask_BT is None else self.mask_BT[places_K]
-        return Prefix(cache=cache, mask_BT=mask_KT, length_B=self.length_B[places_K])
+        return Prefix(cache=cache, mask_BT=mask_KT, length_B=self.length_B[places_K], layers=self.layers)
 
 
 class Pass(NamedTuple):
@@ -66,6 +69,7 @@ class Forward:
         self.device = model.device
         self.vocabulary_size, self.state_size = map(int, head.weight.shape)
         self.max_positions: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.num_layers = int(model.config.get_text_config().num_hidden_layers)
         self._model = model
         self._hidden_BTD: torch.Tensor | None = None
         head.register_forward_pre_hook(self._keep_hidden)
@@ -73,7 +77,7 @@ class Forward:
     def _keep_hidden(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         self._hidden_BTD = inputs[0]
 
-    def start(self, prompts: Sequence[list[int]]) -> tuple[Prefix, Pass]:
+    def start(self, prompts: Sequence[list[int]], layers: tuple[int, ...] = (LAST,)) -> tuple[Prefix, Pass]:
         """Feed the prompts, padded on the left; the pass is that of their last tokens."""
         width = max(map(len, prompts))
         padding = [width - len(prompt) for prompt in prompts]
@@ -83,6 +87,7 @@ class Forward:
             cache=DynamicCache(config=self._model.config),
             mask_BT=mask_BT,
             length_B=self.tensor([len(prompt) for prompt in prompts]),
+            layers=layers,
         )
         position_BT = torch.arange(width, device=self.device)[None] - self.tensor(padding)[:, None]
         return prefix, self._pass(prefix, ids_BT, position_BT.clamp(min=0), keep=1)
@@ -113,10 +118,22 @@ class Forward:
             past_key_values=prefix.cache,
             use_cache=True,
             logits_to_keep=keep,
+            output_hidden_states=prefix.layers != (LAST,),
         )
-        hidden_BTD, self._hidden_BTD = self._hidden_BTD, None
-        assert hidden_BTD is not None, "the language-model head was not called"
+        last_BTD, self._hidden_BTD = self._hidden_BTD, None
+        assert last_BTD is not None, "the language-model head was not called"
+        kept = [last_BTD if layer == LAST else self._layer(output, layer) for layer in prefix.layers]
+        hidden_BTD = kept[0] if len(kept) == 1 else torch.cat([layer_BTD[:, -keep:] for layer_BTD in kept], dim=-1)
         return Pass(output.logits[:, -keep:].float(), hidden_BTD[:, -keep:])
+
+    def _layer(self, output: Any, layer: int) -> torch.Tensor:
+        given: tuple[torch.Tensor, ...] = output.hidden_states or ()
+        if len(given) != self.num_layers + 1:
+            raise ModelError(
+                f"model {self._model.name_or_path!r} gives {len(given)} hidden states for {self.num_layers} layers, so "
+                f"that layer {layer}'s is not known; name states of the last layer"
+            )
+        return given[layer]
 
 
 def batches(items: Sequence[T], num_tokens: Callable[[T], int], batch_tokens: int) -> Iterator[list[T]]:

@@ -13,7 +13,8 @@ import pyarrow as pa
 import torch
 
 from curation.config import TeacherConfig
-from curation.teachers.completions import Array, completion_batch
+from curation.states import layers_of, positions_of
+from curation.teachers.completions import Array, by_name, completion_batch
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
 
@@ -28,7 +29,7 @@ class _Option:
     place: int  # of its row in the batch
     tokens: list[int]
     logprob: float  # of the tokens so far
-    states: dict[str, torch.Tensor] = field(default_factory=dict)  # position: hidden_D
+    states: dict[str, torch.Tensor] = field(default_factory=dict)  # position: hidden_D, layers side by side
 
     @property
     def mean_logprob(self) -> float:
@@ -47,7 +48,7 @@ def score_options(
         config: the states to keep, and ``batch_tokens``, which bounds the copies of prompts with an option each, too.
         normalise: choose by the mean of an option's log-probabilities, not by their sum.
     """
-    prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows])
+    prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], layers_of(config.states))
     logprob_BV = logits_B1V[:, 0].log_softmax(dim=-1)
     options = [_begin(place, row.options or [], logprob_BV[place]) for place, row in enumerate(rows)]
 
@@ -55,22 +56,24 @@ def score_options(
         scores = [option.mean_logprob if normalise else option.logprob for option in group]
         return scores.index(max(scores))
 
-    names = tuple(name for name in config.states if name != "prompt_last")
+    positions = positions_of(config.states)
+    of_output = [position for position in positions if position != "prompt_last"]
     to_feed: list[_Option] = []
     for group in options:
         if any(len(option.tokens) > 1 for option in group):
             to_feed += group
-        elif names:
+        elif of_output:
             to_feed.append(group[likeliest(group)])
     for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
-        _feed(forward, prefix, part, names)
+        _feed(forward, prefix, part, of_output)
 
     choices = [likeliest(group) for group in options]
     chosen = [group[choice] for group, choice in zip(options, choices, strict=True)]
     states: dict[str, Array] = {}
-    for name in config.states:
-        hidden_BD = hidden_B1D[:, 0] if name == "prompt_last" else torch.stack([item.states[name] for item in chosen])
-        states[name] = hidden_BD.float().cpu().numpy()
+    for position in positions:
+        of_chosen = [option.states[position] for option in chosen if position in of_output]
+        hidden_BD = torch.stack(of_chosen) if of_chosen else hidden_B1D[:, 0]
+        states[position] = hidden_BD.float().cpu().numpy()
     return completion_batch(
         row_ids=[row.request.row_id for row in rows],
         completions=[(row.request.options or ())[choice] for row, choice in zip(rows, choices, strict=True)],
@@ -79,7 +82,7 @@ def score_options(
         num_prompt_tokens=[len(row.prompt) for row in rows],
         num_output_tokens=[len(option.tokens) for option in chosen],
         truncated=[False] * len(rows),
-        states=states,
+        states=by_name(states, config.states),
         state_dtype=config.state_dtype,
     )
 
@@ -93,7 +96,7 @@ def _begin(place: int, options: list[list[int]], logprob_V: torch.Tensor) -> lis
     ]
 
 
-def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], names: Sequence[str]) -> None:
+def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], positions: Sequence[str]) -> None:
     """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states."""
     width = max(len(option.tokens) for option in options)
     ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
@@ -116,4 +119,4 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], names: S
     }
     for place, (option, logprob) in enumerate(zip(options, logprob_B.tolist(), strict=True)):
         option.logprob += logprob
-        option.states = {name: states[name][place] for name in names}
+        option.states = {position: states[position][place] for position in positions}

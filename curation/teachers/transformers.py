@@ -12,7 +12,7 @@ import torch
 
 from curation.config import DecodingConfig, TeacherConfig
 from curation.errors import ModelError
-from curation.models import as_user_turns, load_model, load_tokenizer
+from curation.models import as_user_turns, check_layers, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import error_batch
@@ -36,6 +36,7 @@ class TransformersTeacher:
             as_user_turns(self._tokenizer, [])  # refuse at once
         device = "cuda" if torch.cuda.is_available() and config.actors.num_gpus else "cpu"
         self._model = load_model(model, dtype=config.dtype, device=device)
+        check_layers(model, self._model.config, config.states)
         self._forward = Forward(self._model, pad=self._tokenizer.pad_token_id)
         self.state_size = self._forward.state_size
         stop_ids = _stop_ids(self._tokenizer.eos_token_id, self._model.generation_config.eos_token_id)

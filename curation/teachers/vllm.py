@@ -19,10 +19,11 @@ import pyarrow as pa
 from curation.config import DecodingConfig, TeacherConfig
 from curation.errors import ModelError
 from curation.hashing import hash64
-from curation.models import as_user_turns, hub_revision, load_tokenizer
+from curation.models import as_user_turns, check_layers, hub_revision, load_tokenizer
 from curation.refs import ModelRef
+from curation.states import positions_of
 from curation.teachers import Request
-from curation.teachers.completions import Array, completion_batch, error_batch
+from curation.teachers.completions import Array, by_name, completion_batch, error_batch
 from curation.teachers.prompts import TokenisedRequest, tokenise
 from curation.teachers.vllm_engine import Engine, Inbox
 from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
@@ -49,6 +50,7 @@ class VllmTeacher:
         if config.chat_template:
             as_user_turns(self.tokenizer, [])  # refuse at once
         text_config = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).get_text_config()
+        check_layers(model, text_config, config.states)
         self.state_size = int(text_config.hidden_size)
         limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
         self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
@@ -85,7 +87,7 @@ class _Part:
     """Of the answer."""
     logprob: float = 0.0
     states: list[Array] = field(default_factory=list)
-    """hidden_D by position, in the order of the configuration."""
+    """hidden_D by position, in the order of ``positions_of`` the names of states, layers side by side."""
     short: bool = False
     """All is there but the state of the answer's last token."""
     tries: int = 0
@@ -112,7 +114,7 @@ class _Stream:
 
     def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, states: tuple[str, ...]) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
-        self._states = states
+        self._states, self._positions = states, positions_of(states)
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # engine's ids under way or to be collected
         self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
@@ -231,7 +233,7 @@ class _Stream:
         found = self._engine.collect(asked, self._teacher.config.state_dtype)
         self._held.difference_update(request_id for request_id, _ in asked)
         for place, (_, row, part) in enumerate(ended):
-            states = [found.states[name][place] for name in self._states]
+            states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
             if row.letters is not None and not part.tries:
                 row.letters = found.letters[place]  # computed in the first step, and so never lost
@@ -256,10 +258,10 @@ class _Stream:
 
     def _complete(self, part: _Part, last_D: Array) -> None:
         """Add the state of the answer's last token, which was fed by itself."""
-        for place, name in enumerate(self._states):
-            if name == "output_last" or (name == "output_first" and len(part.tokens) == 1):
+        for place, position in enumerate(self._positions):
+            if position == "output_last" or (position == "output_first" and len(part.tokens) == 1):
                 part.states[place] = last_D
-            elif name == "output_mean":
+            elif position == "output_mean":
                 part.states[place] = part.states[place] + last_D / len(part.tokens)
 
     def _answer_params(self, row_id: int | None) -> Any:
@@ -314,6 +316,7 @@ class _Stream:
             if options is not None:
                 row.text = options[row.choice]
             option_logprobs.append(scores)
+        states = {at: np.stack([part.states[place] for part in chosen]) for place, at in enumerate(self._positions)}
         yield completion_batch(
             row_ids=[row.given.request.row_id for row in rows],
             completions=[row.text for row in rows],
@@ -322,7 +325,7 @@ class _Stream:
             num_prompt_tokens=[len(row.given.prompt) for row in rows],
             num_output_tokens=[len(part.tokens) for part in chosen],
             truncated=[row.truncated for row in rows],
-            states={name: np.stack([part.states[place] for part in chosen]) for place, name in enumerate(self._states)},
+            states=by_name(states, self._states),
             state_dtype=self._teacher.config.state_dtype,
         )
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from curation.config import TeacherConfig
 from curation.errors import ConfigError
 from curation.refs import ModelRef
+from curation.states import others_of
 
 PROBE_SECONDS = 180
 
@@ -37,7 +38,8 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
     if spec is None or spec.origin is None:  # without an origin: a folder of that name beside the program
         return Choice("transformers", "vLLM is not installed")
     assert model is not None, "TeacherConfig asks for a model"
-    found: dict[str, str] = _probe(json.dumps(config.vllm.engine, sort_keys=True), model, bool(config.actors.num_gpus))
+    engine = json.dumps(config.vllm.engine, sort_keys=True)
+    found: dict[str, str] = _probe(engine, model, bool(config.actors.num_gpus), bool(others_of(config.states)))
     if "refused" in found:
         raise ConfigError(found["refused"])
     if "lacks" in found:
@@ -46,9 +48,9 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
 
 
 @cache
-def _probe(engine: str, model: ModelRef, gpus: bool) -> dict[str, str]:
+def _probe(engine: str, model: ModelRef, gpus: bool, layers: bool) -> dict[str, str]:
     """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why."""
-    question = json.dumps({"engine": json.loads(engine), "model": model.to_json(), "gpus": gpus})
+    question = json.dumps({"engine": json.loads(engine), "model": model.to_json(), "gpus": gpus, "layers": layers})
     command = [sys.executable, "-c", f"from {__name__} import answer; answer()", question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -65,10 +67,12 @@ def _probe(engine: str, model: ModelRef, gpus: bool) -> dict[str, str]:
 def answer() -> None:
     """What the probe's process does: print its finding as the last line."""
     question = json.loads(sys.argv[1])
-    print(json.dumps(_examine(question["engine"], ModelRef.from_json(question["model"]), gpus=question["gpus"])))
+    model = ModelRef.from_json(question["model"])
+    print(json.dumps(_examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])))
 
 
-def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool) -> dict[str, str]:
+def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool, layers: bool) -> dict[str, str]:
+    """The finding; ``layers``: states of other layers than the last are wanted."""
     import torch
     import vllm
     from transformers import AutoConfig
@@ -78,7 +82,7 @@ def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool) -> dict[
 
     from curation.models import hub_revision
     from curation.teachers.vllm_engine import check_arguments
-    from curation.teachers.vllm_tap import TESTED, missing_fields
+    from curation.teachers.vllm_tap import TESTED, gives_layers, missing_fields
 
     try:
         check_arguments(engine)
@@ -99,6 +103,9 @@ def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool) -> dict[
     if lacks := methods + missing_fields():
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
     names = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).architectures or ["(unnamed)"]
-    if not set(names) & set(ModelRegistry.get_supported_archs()):
+    known = [name for name in names if name in ModelRegistry.get_supported_archs()]
+    if not known:
         return {"lacks": f"it has no model of its own called {' or '.join(names)}"}
-    return {"runs": f"vLLM {vllm.__version__} runs {names[0]} on {device}"}
+    if layers and not gives_layers(ModelRegistry.models[known[0]].load_model_cls()):
+        return {"lacks": f"its {known[0]} gives no states of other layers than the last"}
+    return {"runs": f"vLLM {vllm.__version__} runs {known[0]} on {device}"}

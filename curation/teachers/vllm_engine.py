@@ -23,6 +23,7 @@ from curation.config import TeacherConfig
 from curation.errors import ConfigError, CurationError, ModelError
 from curation.models import hub_revision, load_model, load_tokenizer
 from curation.refs import ModelRef
+from curation.states import others_of
 from curation.teachers.vllm_tap import TESTED, Collected
 
 ENVIRONMENT = {
@@ -96,7 +97,8 @@ class Engine:
         try:
             with _log_to(self._log.fileno()), _weights(config, model) as weights:
                 self._engine = _start(config, weights, max_positions)
-                lacks = self._rpc("tap_install", list(config.states), ring)[0]
+                lacks_layers = self._rpc("tap_lacks_layers")[0] if others_of(config.states) else None
+                lacks = [] if lacks_layers else self._rpc("tap_install", list(config.states), ring)[0]
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             if isinstance(error, CurationError):
                 raise
@@ -104,6 +106,11 @@ class Engine:
                 f"model {model.base!r}: vLLM's engine did not start: {_first_line(error)}; "
                 f"it logged last:\n{self.tail()}"
             ) from error
+        if lacks_layers:
+            raise ModelError(
+                f"model {model.base!r}: teacher.states names other layers than the last, which vLLM's {lacks_layers} "
+                "does not give; set teacher.backend: transformers"
+            )
         if lacks:
             import vllm
 
@@ -226,6 +233,8 @@ def _start(config: TeacherConfig, weights: ModelRef, max_positions: int | None) 
         given.setdefault("kv_cache_memory_bytes", 1 << 30)
     elif 0 < config.actors.num_gpus < 1:
         given.setdefault("gpu_memory_utilization", round(0.9 * config.actors.num_gpus, 3))
+    if others_of(config.states):
+        given["enforce_eager"] = True  # the tap asks for them once the engine has started, when graphs are recorded
     if max_positions is not None:
         given["max_model_len"] = max_positions + 1
     arguments = EngineArgs(

@@ -3,7 +3,8 @@
 vLLM keeps neither. The hook sits where a step draws its tokens: there are the states that the head read, the logits
 before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
 newest ``ring`` positions, and running sums on the device; ``collect`` takes the rows of many finished requests off the
-device at once, and frees them.
+device at once, and frees them. Layers other than the last come from the interface that vLLM's models have for Eagle3's
+drafts, beside the step's own states; all states have their layers side by side (``curation.states.layers_of``).
 
 Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
 fed, so that its state does not exist: an answer that ends by a stop token needs none, one that ends by the length cap
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from curation.states import LAST, layers_of, others_of, positions_of
 
 TESTED = ("0.32.0",)
 """Versions of vLLM whose private attributes the tap is known to read rightly."""
@@ -37,6 +40,8 @@ _RUNNER = (
     "sample_tokens",
     "_sample",
     "requests",
+    "use_aux_hidden_state_outputs",
+    "get_model",
     "model.compute_logits",
     "query_start_loc.np",
     "discard_request_mask.np",
@@ -46,7 +51,7 @@ _RUNNER = (
     "input_batch.token_ids_cpu",
     "input_batch.generators",
 )
-_STEP = ("scheduler_output", "hidden_states", "sample_hidden_states")
+_STEP = ("scheduler_output", "hidden_states", "sample_hidden_states", "aux_hidden_states")
 
 
 class Collected(NamedTuple):
@@ -70,11 +75,16 @@ class TapExtension:
     rank: int
 
     def tap_install(self, names: Sequence[str], ring: int) -> list[str]:
-        """Hook the runner; what it lacks, by attribute (then nothing is hooked)."""
+        """Hook the runner to keep the states of these names; what it lacks, by attribute (then nothing is hooked)."""
         missing = missing_attributes(self.model_runner)
         if not missing:
-            self.tap = Tap(self.model_runner, tuple(names), ring)
+            self.tap = Tap(self.model_runner, names, ring)
         return missing
+
+    def tap_lacks_layers(self) -> str | None:
+        """The name of the runner's model if it cannot give the states of other layers than the last."""
+        model = type(self.model_runner.get_model())
+        return None if gives_layers(model) else model.__name__
 
     def tap_collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected | None:
         """``Tap.collect`` of the first worker; the others, which hold the same, free their rows."""
@@ -90,6 +100,13 @@ class TapExtension:
     def tap_rows(self) -> int:
         """Requests that are held."""
         return len(self.tap.rows)
+
+
+def gives_layers(model: type) -> bool:
+    """Whether a model of vLLM can give the states of other layers than the last."""
+    from vllm.model_executor.models.interfaces import supports_eagle3
+
+    return bool(supports_eagle3(model))
 
 
 def missing_attributes(runner: Any) -> list[str]:
@@ -131,9 +148,13 @@ class _Row:
 class Tap:
     """Keeps what running requests need; memory grows with the requests held, and is used again."""
 
-    def __init__(self, runner: Any, names: tuple[str, ...], ring: int) -> None:
+    def __init__(self, runner: Any, names: Sequence[str], ring: int) -> None:
         self.rows: dict[str, _Row] = {}
-        self._runner, self._names, self._ring = runner, names, ring
+        self._runner, self._ring = runner, ring
+        self._positions, self._layers = positions_of(names), layers_of(names)
+        if others := others_of(names):
+            runner.get_model().set_aux_hidden_state_layers(others)
+            runner.use_aux_hidden_state_outputs = True
         self._free: list[int] = []
         self._num_slots = 0
         self._step: Any = None
@@ -174,8 +195,9 @@ class Tap:
         begins = batch.num_computed_tokens_cpu[: len(ids)].tolist()
         draws_none = set(self._drawing_none())
         num_scheduled = step.scheduler_output.num_scheduled_tokens
-        drawn: list[tuple[int, int, int, int]] = []  # row of the step, slot, position, number of prompt tokens
-        scored: list[tuple[int, int, int, int, int]] = []  # the same, and the token to score
+        # Token of the step, slot, position, number of prompt tokens; then the row of the step, or the token to score.
+        drawn: list[tuple[int, int, int, int, int]] = []
+        scored: list[tuple[int, int, int, int, int]] = []
         fresh: list[int] = []
         for place, (request_id, begin) in enumerate(zip(ids, begins, strict=True)):
             row = self.rows.get(request_id)
@@ -183,10 +205,10 @@ class Tap:
                 row = self.rows[request_id] = self._new_row(request_id, int(batch.num_prompt_tokens[place]))
                 fresh.append(row.slot)
             end = begin + num_scheduled[request_id]
+            offset = int(runner.query_start_loc.np[place]) - begin
             if row.scored:
                 row.whole &= begin <= row.next
                 length = int(batch.num_prompt_tokens[place])
-                offset = int(runner.query_start_loc.np[place]) - begin
                 for position in range(max(row.next, begin), min(end, length)):
                     token = int(batch.token_ids_cpu[place, position + 1]) if position + 1 < length else -1
                     scored.append((offset + position, row.slot, position, row.num_prompt, token))
@@ -194,25 +216,33 @@ class Tap:
             elif place not in draws_none:
                 row.whole &= end - 1 == row.next
                 row.next = end
-                drawn.append((place, row.slot, end - 1, row.num_prompt))
+                drawn.append((offset + end - 1, row.slot, end - 1, row.num_prompt, place))
         self._make_room(step.sample_hidden_states, fresh)
         if drawn:
-            index_4K = torch.tensor(drawn).T.to(logits_BV.device, non_blocking=True)
+            index_5K = torch.tensor(drawn).T.to(logits_BV.device, non_blocking=True)
             rows = max(1, MAX_LOGITS // logits_BV.shape[1])
             whole_B = torch.cat([part_BV.float().logsumexp(dim=-1) for part_BV in torch.split(logits_BV, rows)])
             logprob_B = logits_BV.gather(1, token_B1.long())[:, 0].float() - whole_B
-            for place, _, position, num_prompt in drawn:
+            for _, _, position, num_prompt, place in drawn:
                 row = self.rows[ids[place]]
                 if row.asks and position == num_prompt - 1:
                     row.letters = logits_BV[place, torch.tensor(row.asks).to(logits_BV.device)].float() - whole_B[place]
             hidden_KD, logprob_K = step.sample_hidden_states, logprob_B
             if len(drawn) < len(hidden_KD):
-                hidden_KD, logprob_K = hidden_KD[index_4K[0]], logprob_B[index_4K[0]]
-            self._keep(drawn, index_4K, hidden_KD, logprob_K)
+                hidden_KD, logprob_K = hidden_KD[index_5K[4]], logprob_B[index_5K[4]]
+            self._keep(drawn, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), logprob_K)
         if scored:
             index_5K = torch.tensor(scored).T.to(logits_BV.device, non_blocking=True)
             hidden_KD = step.hidden_states[index_5K[0]]
-            self._keep([entry[:4] for entry in scored], index_5K[:4], hidden_KD, self._score(hidden_KD, index_5K[4]))
+            logprob_K = self._score(hidden_KD, index_5K[4])
+            self._keep(scored, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), logprob_K)
+
+    def _side_by_side(self, step: Any, last_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
+        """The layers to keep at K tokens of a step, whose last layer is ``last_KD``."""
+        if self._layers == (LAST,):
+            return last_KD
+        others = [layer_TD[token_K] for layer_TD in step.aux_hidden_states]  # vLLM, too, gives them ascending
+        return torch.cat([last_KD, *others] if LAST in self._layers else others, dim=-1)
 
     def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of the tokens that follow; 0 where none (-1) does. All workers take part."""
@@ -231,24 +261,24 @@ class Tap:
     def _keep(
         self,
         entries: Sequence[tuple[int, ...]],
-        index_4K: torch.Tensor,
+        index_5K: torch.Tensor,
         hidden_KD: torch.Tensor,
         logprob_K: torch.Tensor,
     ) -> None:
-        """Add K positions, of ``entries`` (as ``index_4K``: place, slot, position, prompt), to their rows."""
-        _, slot_K, position_K, num_prompt_K = index_4K
+        """Add K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...), to their rows."""
+        _, slot_K, position_K, num_prompt_K, _ = index_5K
         self._logprob_sum_S.index_add_(0, slot_K, logprob_K)
-        if "output_mean" in self._names:
+        if "output_mean" in self._positions:
             answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
             self._hidden_sum_SD.index_add_(0, slot_K, answer_KD)
-        for name, kept_SD in self._kept.items():
-            ahead = int(name == "output_first") - 1
-            wanted = [k for k, (_, _, position, prompt) in enumerate(entries) if position == prompt + ahead]
+        for at, kept_SD in self._kept.items():
+            ahead = int(at == "output_first") - 1
+            wanted = [k for k, (_, _, position, prompt, _) in enumerate(entries) if position == prompt + ahead]
             if wanted:
                 wanted_W = torch.tensor(wanted, device=slot_K.device)
                 kept_SD[slot_K[wanted_W]] = hidden_KD[wanted_W]
         # Of a row that has many positions in this step (a scored one) the ring takes the newest.
-        newest = {slot: k for k, (_, slot, _, _) in enumerate(entries)}
+        newest = {slot: k for k, (_, slot, *_) in enumerate(entries)}
         if len(newest) < len(entries):
             newest_W = torch.tensor(list(newest.values()), device=slot_K.device)
             slot_K, position_K = slot_K[newest_W], position_K[newest_W]
@@ -275,24 +305,24 @@ class Tap:
     def _make_room(self, like_BD: torch.Tensor, fresh: list[int]) -> None:
         """Make the arrays as long as there are slots, and those of fresh slots that sum up zero."""
         if not hasattr(self, "_recent_SRD"):
-            size = like_BD.shape[-1]
+            size = like_BD.shape[-1] * len(self._layers)
             self._recent_SRD = like_BD.new_empty((0, self._ring, size))
             self._recent_logprob_SR = like_BD.new_empty((0, self._ring), dtype=torch.float32)
             self._logprob_sum_S = like_BD.new_empty(0, dtype=torch.float32)
             self._hidden_sum_SD = like_BD.new_empty((0, size), dtype=torch.float32)
-            names = [name for name in self._names if name in ("prompt_last", "output_first")]
-            self._kept = {name: like_BD.new_empty((0, size)) for name in names}
+            positions = [position for position in self._positions if position in ("prompt_last", "output_first")]
+            self._kept = {position: like_BD.new_empty((0, size)) for position in positions}
         if len(self._logprob_sum_S) < self._num_slots:
             self._recent_SRD = self._grown(self._recent_SRD)
             self._recent_logprob_SR = self._grown(self._recent_logprob_SR)
             self._logprob_sum_S = self._grown(self._logprob_sum_S)
-            if "output_mean" in self._names:
+            if "output_mean" in self._positions:
                 self._hidden_sum_SD = self._grown(self._hidden_sum_SD)
-            self._kept = {name: self._grown(kept_SD) for name, kept_SD in self._kept.items()}
+            self._kept = {at: self._grown(kept_SD) for at, kept_SD in self._kept.items()}
         if fresh:
             fresh_F = torch.tensor(fresh).to(like_BD.device, non_blocking=True)
             self._logprob_sum_S[fresh_F] = 0.0
-            if "output_mean" in self._names:
+            if "output_mean" in self._positions:
                 self._hidden_sum_SD[fresh_F] = 0.0
 
     def _grown(self, old: torch.Tensor) -> torch.Tensor:
@@ -318,17 +348,17 @@ class Tap:
         logprob_N = self._logprob_sum_S[slot_N] - surplus_NR.sum(dim=1)
         last_ND = self._recent_SRD[slot_N, last_N % self._ring].float()
         states = []
-        for name in self._names:
-            if name == "output_last":
+        for at in self._positions:
+            if at == "output_last":
                 states.append(last_ND)
                 continue
-            if name == "output_mean":
+            if at == "output_mean":
                 beyond_NR1 = (position_NR > last_N[:, None])[..., None]
                 surplus_ND = self._recent_SRD[slot_N].float().where(beyond_NR1, 0.0).sum(dim=1)
                 state_ND = (self._hidden_sum_SD[slot_N] - surplus_ND) / length_N.clamp(min=1)[:, None]
             else:
-                state_ND = self._kept[name][slot_N].float()
-            if name != "prompt_last":  # an empty answer has the prompt's state
+                state_ND = self._kept[at][slot_N].float()
+            if at != "prompt_last":  # an empty answer has the prompt's state
                 state_ND = state_ND.where((length_N > 0)[:, None], last_ND)
             states.append(state_ND)
         array_PND = torch.stack(states).to(getattr(torch, dtype)).cpu().numpy() if states else np.empty(0)
@@ -338,14 +368,14 @@ class Tap:
         return Collected(
             fates=fates,
             logprobs=logprob_N.tolist(),
-            states=dict(zip(self._names, array_PND, strict=True)),
+            states=dict(zip(self._positions, array_PND, strict=True)),
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )
 
     def _fate(self, row: _Row, last: int) -> str:
         if not row.whole or not row.next - self._ring <= last <= row.next:
             return "lost"
-        return "short" if last == row.next and set(self._names) - {"prompt_last"} else "whole"
+        return "short" if last == row.next and set(self._positions) - {"prompt_last"} else "whole"
 
     def free(self, request_ids: Sequence[str]) -> None:
         """Forget requests; unknown ones (aborted before their first step) are none."""

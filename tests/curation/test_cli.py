@@ -127,6 +127,17 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     assert named[-4:-1] == ["second teacher", "reward model", "judge"]
 
 
+def test_validate_refuses_states_of_layers_that_a_teacher_lacks(config: Path, tiny_model):
+    """The first teacher, and a student that is to be the next one."""
+    bases = "[{student: {init: {hidden_size: 16, num_layers: 3}}}, {student: {init: {hidden_size: 16, num_layers: 3}}}]"
+    given = [f"teacher={{model: {{path: {tiny_model.base}}}, states: [output_last, layer2_output_last]}}"]
+    line = mistake("validate", config, *(part for item in given for part in ("--set", item)))
+    assert "teacher.states: 'layer2_output_last' asks for layer 2 of a model that has 2" in line
+    given = ["teacher={backend: scripted, states: [output_last, layer3_output_last]}", f"generations={bases}"]
+    line = mistake("validate", config, *(part for item in given for part in ("--set", item)))
+    assert "teacher.states: 'layer3_output_last' asks for layer 3 of a model that has 3" in line
+
+
 def write_rows(path: Path, rows: list[dict[str, Any]], columns: tuple[str, ...] = ("fen", "moves", "rating")) -> None:
     pq.write_table(pa.table({name: pa.array([row[name] for row in rows]) for name in columns}), path)
 

@@ -117,6 +117,11 @@ def test_a_source_named_like_a_key_gets_the_same_hint():
         ("splits.pool.rows", 0),
         ("teacher.states", "output_last"),
         ("teacher.states", ["middle"]),
+        ("teacher.states", ["layer0_output_last"]),
+        ("teacher.states", ["output_last", "layer01_output_last"]),
+        ("teacher.states", ["layerx_output_last"]),
+        ("teacher.states", ["layer3"]),
+        ("trust.states", ["layer3_middle"]),
         ("teacher.state_dtype", "int8"),
         ("teacher.store_states", "maybe"),
         ("teacher.store_states", {"pca": 0}),
@@ -140,6 +145,26 @@ def test_a_wrong_value_is_named_with_its_file_and_key(key: str, value: Any):
     assert message.startswith(f"dir/f.yaml: {key}") and "\n" not in message
     shown = value[-1] if isinstance(value, list) and value else value
     assert repr(shown) in message
+
+
+@pytest.mark.parametrize("key", ["teacher.states", "trust.states"])
+def test_a_wrong_name_of_a_state_is_told_the_form(key: str):
+    assert refusal({key: ["layerx_output_last"]}) == (
+        f"dir/f.yaml: {key}.0: 'layerx_output_last' names no hidden state; write prompt_last, output_first, "
+        "output_last, output_mean for the last layer's, layer<L>_<position> for those of layer L from 1 on, "
+        "e.g. layer21_output_last"
+    )
+
+
+def test_states_of_other_layers():
+    named = ["layer2_output_last", "output_last", "layer11_output_mean"]
+    init = {"hidden_size": 16, "num_layers": 12}
+    config = parse_config(changed({"teacher.states": named, "teacher.model.init": init, "trust.states": named[1:]}))
+    assert (config.teacher.states, config.trust.states) == (tuple(named), tuple(named[1:]))
+    for layer in (12, 30):
+        told = refusal({"teacher.states": [f"layer{layer}_output_last"], "teacher.model.init": init})
+        assert f"teacher: states: 'layer{layer}_output_last' asks for layer {layer} of a model that has 12; " in told
+        assert "; take 1 to 11, or 'output_last', the last layer's after the final norm" in told
 
 
 @pytest.mark.parametrize("key", ["trust.preset", "student.preset"])
@@ -189,6 +214,14 @@ def test_all_problems_are_told_at_once():
             {"teacher.vllm.engine.tensor_parallel_size": 4, "teacher.actors.num_gpus": 2},
             "teacher: vllm.engine.tensor_parallel_size 4 and actors.num_gpus 2 differ",
         ),
+        (
+            {
+                "teacher.model": {"path": "org/base"},
+                "teacher.states": ["layer3_output_last"],
+                "teacher.vllm.engine.enforce_eager": False,
+            },
+            "teacher: vllm.engine.enforce_eager: False cannot be used where states names other layers than the last",
+        ),
     ],
 )
 def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str):
@@ -200,6 +233,7 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
     [
         ({"splits.pool.from": "puzles"}, "splits.pool.from: 'puzles' is not one of the sources (other, puzzles)"),
         ({"trust.states": ["output_last", "output_mean"]}, "trust.states: output_mean not among teacher.states"),
+        ({"trust.states": ["layer1_output_last"]}, "trust.states: layer1_output_last not among teacher.states"),
         ({"splits.adapt": ...}, "teacher.adapt needs a split: add splits.adapt"),
         ({"splits.test": ...}, "generations need a test split: add splits.test"),
         ({"splits.audit": False}, "the ground_truth arm reads the pool's gold labels: set splits.audit: true"),

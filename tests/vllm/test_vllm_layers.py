@@ -1,0 +1,102 @@
+"""States of other layers than the last from vLLM, against the transformers teacher, row by row, in float32."""
+
+import pytest
+
+from curation.config import DecodingConfig
+from curation.errors import ModelError
+from curation.models import create, load_model, resolve
+from curation.teachers import Request, load_teacher
+from curation.teachers import vllm as vllm_teacher
+from curation.teachers.vllm_choice import choose_backend
+from tests.vllm.conftest import SHAPE, start, teacher_config
+from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, spy, with_options
+
+MANY = (
+    "layer3_output_last",
+    "output_last",
+    "layer1_output_mean",
+    "layer1_prompt_last",
+    "prompt_last",
+    "layer3_output_first",
+)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A random Qwen3 of four layers, whose end token is drawn now and then."""
+    return deep_model(tmp_path_factory, "qwen3", **SHAPE | {"num_hidden_layers": 4})
+
+
+def deep_model(tmp_path_factory, family, **shape):
+    import torch
+
+    from curation.config import DomainConfig
+    from curation.domains import get_domain
+
+    vocabulary = get_domain(DomainConfig(name="chess")).vocabulary()
+    path = tmp_path_factory.mktemp("models") / family
+    ref = create(path, family=family, shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=1)
+    weights = load_model(ref)
+    with torch.no_grad():
+        weights.get_output_embeddings().weight[weights.config.eos_token_id] *= 1.5
+    weights.save_pretrained(path)
+    return resolve(str(path))
+
+
+@pytest.fixture(scope="module", params=[MANY, ("layer2_output_last",)], ids=["many", "one"])
+def pair(request, deep):
+    """Both teachers: steps that take fewer tokens than prompts have, and a prefix cache of small blocks."""
+    reference = load_teacher(teacher_config(deep, states=request.param), deep)
+    arguments = {"max_num_batched_tokens": 32, "block_size": 32, "enforce_eager": None}
+    teacher = start(deep, states=request.param, **arguments)
+    assert teacher.engine._engine.vllm_config.model_config.enforce_eager is True
+    return teacher, reference
+
+
+def test_layers_of_answers_equal_transformers(pair, requests):
+    """By stop token and by length; then from the prefix cache, with a stop string inside a token."""
+    teacher, reference = pair
+    rows = both(teacher, reference, requests[:100], DecodingConfig(max_tokens=7))
+    assert {row["truncated"] for row in rows.values()} == {True, False}
+    assert 0 in {row["num_output_tokens"] for row in rows.values()}
+    again = [Request(row_id=10_000 + request.row_id, prompt=request.prompt) for request in requests[:60]]
+    both(teacher, reference, again, DecodingConfig(max_tokens=12, stop=("ishop", "ook")))
+    assert teacher.engine.num_held() == 0
+
+
+def test_layers_of_options_equal_transformers(pair, requests, monkeypatch):
+    """Scored from the head's own layer, whatever layers are kept; the second time from the prefix cache."""
+    teacher, reference = pair
+    asked = with_options(requests[:60], *LETTERS, *TEXTS)
+    scored = spy(monkeypatch, vllm_teacher._Stream, "_score")
+    for _ in range(2):
+        both(teacher, reference, asked, DecodingConfig(max_tokens=4))
+    assert any(part.tries for _, _, part in scored)
+
+
+def test_layers_that_vllm_does_not_give_are_refused_and_auto_takes_transformers(tmp_path_factory, requests):
+    """GPT-2 is a model of vLLM's that lacks the interface."""
+    ref = deep_model(tmp_path_factory, "gpt2", n_embd=64, n_layer=3, n_head=2, n_positions=96)
+    states = ("layer1_output_last",)
+    with pytest.raises(ModelError, match="which vLLM's GPT2LMHeadModel does not give; set "):
+        start(ref, states=states)
+    config = teacher_config(ref, backend="auto", states=states)
+    choice = choose_backend(config, ref)
+    assert choice == (
+        "transformers",
+        "vLLM cannot run here: its GPT2LMHeadModel gives no states of other layers than the last",
+    )
+    assert choose_backend(teacher_config(ref, backend="auto"), ref).backend == "vllm"
+    taken = load_teacher(config.model_copy(update={"backend": choice.backend}), ref)
+    batches = taken.label(requests[:3], DecodingConfig(max_tokens=2), seed=0)
+    assert sum(batch.num_rows for batch in batches) == 3
+
+
+def test_a_layer_that_the_model_lacks_is_refused_before_the_engine_starts(deep):
+    with pytest.raises(ModelError, match="'layer4_output_last' asks for layer 4 of a model that has 4"):
+        start(deep, states=("layer4_output_last",))
+
+
+def test_auto_takes_vllm_for_layers_that_it_gives(deep):
+    choice = choose_backend(teacher_config(deep, backend="auto", states=MANY), deep)
+    assert choice.backend == "vllm"
