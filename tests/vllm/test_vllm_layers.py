@@ -100,3 +100,14 @@ def test_a_layer_that_the_model_lacks_is_refused_before_the_engine_starts(deep):
 def test_auto_takes_vllm_for_layers_that_it_gives(deep):
     choice = choose_backend(teacher_config(deep, backend="auto", states=MANY), deep)
     assert choice.backend == "vllm"
+
+
+def test_layers_of_two_tensor_parallel_ranks(deep, requests, monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    reference = load_teacher(teacher_config(deep, states=MANY), deep)
+    teacher = start(deep, states=MANY, tensor_parallel_size=2, max_num_batched_tokens=64)
+    try:
+        both(teacher, reference, requests[:40] + with_options(requests[:40], *LETTERS, *TEXTS), DecodingConfig())
+        assert teacher.engine._rpc("tap_rows") == [0, 0]
+    finally:
+        teacher.close()
