@@ -151,8 +151,8 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     return loaded
 
 
-def state_size(ref: ModelRef, states: Sequence[str] = ()) -> int:
-    """The width of a model's hidden states, from its configuration alone.
+def state_size(ref: ModelRef, states: Sequence[str]) -> int:
+    """The width of these hidden states of a model, from its configuration alone.
 
     Raises:
         ModelError: it lacks a layer that ``states`` name.

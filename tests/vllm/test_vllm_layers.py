@@ -9,7 +9,7 @@ from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
 from curation.teachers.vllm_choice import choose_backend
 from tests.vllm.conftest import SHAPE, start, teacher_config
-from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, spy, with_options
+from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
 MANY = (
     "layer3_output_last",
@@ -61,6 +61,9 @@ def test_layers_of_answers_equal_transformers(pair, requests):
     assert 0 in {row["num_output_tokens"] for row in rows.values()}
     again = [Request(row_id=10_000 + request.row_id, prompt=request.prompt) for request in requests[:60]]
     both(teacher, reference, again, DecodingConfig(max_tokens=12, stop=("ishop", "ook")))
+    without = rows_of(teacher.label(requests[:60], DecodingConfig(max_tokens=7), seed=0, states=False))
+    assert not any(name.startswith("state_") for row in without.values() for name in row)
+    assert all(row["completion"] == rows[row_id]["completion"] for row_id, row in without.items())
     assert teacher.engine.num_held() == 0
 
 

@@ -124,6 +124,10 @@ def test_the_model_is_asked_for_other_layers_only_where_they_are_named(deep, sta
     assert asked == {states == ("layer2_output_last",)}
     named = {name for row in rows.values() for name in row if name.startswith("state_")}
     assert named == {f"state_{state}" for state in states}
+    asked.clear()
+    without = rows_of(teacher.label(requests, DecodingConfig(max_tokens=3), seed=0, states=False))
+    assert asked == {False}
+    assert without == {i: {k: v for k, v in row.items() if k not in named} for i, row in rows.items()}
 
 
 def test_one_layer_alone_is_the_one_among_many(deep):
