@@ -1,14 +1,20 @@
 """Lance tables: fragments written in workers, appended by one committer, columns added as new versions.
 
-The protocol (DESIGN: exactly once): a task writes its own fragment and emits one small row that names it, as its only
-output; the driver alone commits, every few seconds. What is committed is done; a fragment that no commit names is an
-orphan on disk that nobody reads. A restart asks :func:`committed_ids` what is missing.
+The protocol (DESIGN: exactly once): a task writes its own fragment and emits one small row a table that names it, as
+its only output; the driver alone commits, every few seconds. What is committed is done; a fragment that no commit names
+is an orphan on disk that nobody reads. A restart asks what is committed (:attr:`Committer.done`) and does the rest.
+
+A commit is conditional: it lands on the version whose ids the committer knows or not at all. Lance rebases an append
+over whatever came in between, another driver's append of the same rows too, and lets a commit that timed out land later
+beside its own repetition. So a commit is not an append: it is an update that names a fragment of the version it was
+made for (the table's first, unchanged), and two of those conflict.
 """
 
 import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +33,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-COMMIT_ATTEMPTS = 5
+COMMIT_ATTEMPTS = 8
+RETRY_SECONDS = 0.4
+"""Before the second attempt of a commit; doubled for each further one, 51 s in all: a store may be down for a while."""
+REFUSALS = (OSError, RuntimeError, ValueError)
+"""What Lance raises where the store does not do as it was told; it has no class of its own for that."""
 WRITTEN = pa.schema([("uri", pa.string()), ("fragments", pa.string()), ("row_ids", pa.binary()), ("note", pa.string())])
 """What a writing task emits, a row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes, and,
-where there is something to tell of the worker, a JSON object. The tables are committed in the order of the rows."""
+where there is something to tell of the worker, a JSON object."""
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
@@ -39,9 +49,12 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
     Raises:
         CommitError: the table that is there has other columns.
     """
-    if not Path(uri).exists():
-        Path(uri).parent.mkdir(parents=True, exist_ok=True)
+    Path(uri).parent.mkdir(parents=True, exist_ok=True)
+    try:
         lance.write_dataset(schema.empty_table(), uri, mode="create")
+    except OSError as error:
+        if "already exists" not in str(error):
+            raise
     present = lance.dataset(uri).schema
     if present.names[: len(schema)] != schema.names:
         raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")
@@ -136,12 +149,16 @@ def committed_ids(uri: str) -> BitMap64:
     Raises:
         CommitError: an id stands there twice.
     """
+    return _ids(lance.dataset(uri))
+
+
+def _ids(dataset: lance.LanceDataset) -> BitMap64:
     ids, num_rows = BitMap64(), 0
-    for batch in lance.dataset(uri).scanner(columns=["row_id"]).to_batches():
+    for batch in dataset.scanner(columns=["row_id"]).to_batches():
         ids |= _bitmap(batch.column("row_id").to_numpy())
         num_rows += batch.num_rows
     if len(ids) != num_rows:
-        raise CommitError(f"{uri}: {num_rows} rows hold {len(ids)} different row ids; restore an older version")
+        raise CommitError(f"{dataset.uri}: {num_rows} rows hold {len(ids)} different row ids; restore an older version")
     return ids
 
 
@@ -166,10 +183,11 @@ class Committer:
         self.uri = uri
         self.num_rows = 0
         """Rows committed by this committer."""
-        self._done = committed_ids(uri)
-        self._version = lance.dataset(uri).version
-        self._fragments: list[FragmentMetadata] = []
+        self.done = BitMap64()
+        """The row ids that are committed, by whomever, as of the last look or commit."""
+        self._queue: list[_Queued] = []
         self._pending = BitMap64()
+        self._look()
 
     def add(self, fragments: str, row_ids: bytes) -> None:
         """Queue one ``WRITTEN`` row; a replay of rows that are queued or committed is left out.
@@ -179,76 +197,114 @@ class Committer:
         """
         ids_N = np.frombuffer(row_ids, dtype=np.int64)
         ids = _bitmap(ids_N)
-        known = len(ids & self._done) + len(ids & self._pending)
-        if len(ids) != len(ids_N) or 0 < known < len(ids):
-            raise CommitError(
-                f"{self.uri}: a fragment of {len(ids_N)} rows repeats {known or len(ids_N) - len(ids)} ids"
-            )
-        if known:
-            logger.warning("%s: %d rows were written twice by a replayed task; kept once", self.uri, known)
-            return
-        self._fragments += [FragmentMetadata.from_json(json.dumps(item)) for item in _decoded(fragments)]
-        self._pending |= ids
+        if len(ids) != len(ids_N):
+            raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {len(ids_N) - len(ids)} ids")
+        if self._is_new(ids):
+            metadata = [FragmentMetadata.from_json(json.dumps(item)) for item in _decoded(fragments)]
+            self._queue.append(_Queued(fragments=metadata, ids=ids))
+            self._pending.update(ids)
 
     def flush(self) -> None:
         """Commit what is queued, as one new version.
 
         Raises:
-            CommitError: the store refused the commit again and again.
+            CommitError: the store refused the commit again and again, or another driver committed some of the rows of a
+                queued fragment.
         """
-        if not self._pending:
+        if not self._queue:
             return
+        num_queued = len(self._pending)
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
             try:
-                append = lance.LanceOperation.Append(self._fragments)
-                self._version = lance.LanceDataset.commit(self.uri, append, read_version=self._version).version
+                if attempt > 1:  # the outcome is unclear: the last commit may have landed, or another driver's
+                    self._look()
+                if self._queue:
+                    self._commit()
                 break
-            except (OSError, RuntimeError) as error:
-                # The outcome is unclear: the commit may have landed. Look before trying again.
-                landed = len(committed_ids(self.uri) & self._pending)
-                if landed == len(self._pending):
-                    self._version = lance.dataset(self.uri).version
-                    break
-                if landed or attempt == COMMIT_ATTEMPTS:
+            except REFUSALS as error:
+                if attempt == COMMIT_ATTEMPTS:
                     raise CommitError(f"{self.uri}: commit failed {attempt} times, last: {error}") from error
                 logger.warning("%s: commit %d failed (%s); trying again", self.uri, attempt, error)
-                time.sleep(0.2 * 2**attempt)
-        self.num_rows += len(self._pending)
-        self._done |= self._pending
-        self._pending, self._fragments = BitMap64(), []
+                time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
+        self.num_rows += num_queued
+
+    def _look(self) -> None:
+        """Read the newest version; what is queued and stands there is done."""
+        dataset = lance.dataset(self.uri)
+        self.done, self._dataset = _ids(dataset), dataset
+        queue, self._queue, self._pending = self._queue, [], BitMap64()
+        for queued in queue:
+            if self._is_new(queued.ids):
+                self._queue.append(queued)
+                self._pending.update(queued.ids)
+
+    def _is_new(self, ids: BitMap64) -> bool:
+        num_known = ids.intersection_cardinality(self.done) + ids.intersection_cardinality(self._pending)
+        if 0 < num_known < len(ids):
+            raise CommitError(f"{self.uri}: a fragment of {len(ids)} rows repeats {num_known} ids")
+        if num_known:
+            logger.warning("%s: %d rows were written twice; kept once", self.uri, num_known)
+        return num_known == 0
+
+    def _commit(self) -> None:
+        """Add the queued fragments to the version that is known; raises what Lance raises where another one came."""
+        new = [fragment for queued in self._queue for fragment in queued.fragments]
+        first = next(iter(self._dataset.get_fragments()), None)
+        operation = (
+            lance.LanceOperation.Merge(new, self._dataset.schema)
+            if first is None
+            else lance.LanceOperation.Update(
+                removed_fragment_ids=[], updated_fragments=[first.metadata], new_fragments=new, fields_modified=[]
+            )
+        )
+        self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
+        self.done.update(self._pending)
+        self._queue, self._pending = [], BitMap64()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queued:
+    """What one ``WRITTEN`` row names."""
+
+    fragments: list[FragmentMetadata]
+    ids: BitMap64
 
 
 def commit_stream(
     written: "ray.data.Dataset",
+    committers: Sequence[Committer] = (),
     *,
     seconds: float,
     on_commit: Callable[[Mapping[str, int]], None] | None = None,
     on_note: Callable[[dict[str, Any]], None] | None = None,
-) -> dict[str, int]:
-    """Consume ``WRITTEN`` rows as they come and commit every ``seconds``; the rows committed, by table.
+) -> None:
+    """Consume ``WRITTEN`` rows as they come and commit every ``seconds``.
+
+    A round commits table by table: those of ``committers`` in their order, then the others in that of their first
+    rows. So where each task names its tables in that order, a row of a later one is never committed before the same
+    task's rows of an earlier one.
 
     ``on_commit`` is told the rows committed so far, by table, after each round; ``on_note`` the notes as they come.
     """
-    committers: dict[str, Committer] = {}
+    of = {committer.uri: committer for committer in committers}
     last = time.monotonic()
 
     def commit() -> None:
-        for committer in committers.values():
+        for committer in of.values():
             committer.flush()
         if on_commit is not None:
-            on_commit({uri: committer.num_rows for uri, committer in committers.items()})
+            on_commit({uri: committer.num_rows for uri, committer in of.items()})
 
     for row in _rows(written):
-        if row["uri"] not in committers:
-            committers[row["uri"]] = Committer(row["uri"])
-        committers[row["uri"]].add(row["fragments"], row["row_ids"])
+        if row["uri"] not in of:
+            of[row["uri"]] = Committer(row["uri"])
+        of[row["uri"]].add(row["fragments"], row["row_ids"])
         if row["note"] is not None and on_note is not None:
             on_note(json.loads(row["note"]))
         if time.monotonic() - last > seconds:
             commit()
             last = time.monotonic()
     commit()
-    return {uri: committer.num_rows for uri, committer in committers.items()}
 
 
 def add_columns(

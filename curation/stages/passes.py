@@ -80,17 +80,17 @@ def run_pass(
         CommitError: the store refused, or rows in and rows out differ.
     """
     store.create(uri, schema)
-    done = store.committed_ids(uri)
-    total = 0
+    committer = store.Committer(uri)
+    num_done, total = len(committer.done), 0
     items: list[Any] = []
-    for chunk, num_wanted in _chunks(examples, chunk_rows, takes, done):
+    for chunk, num_wanted in _chunks(examples, chunk_rows, takes, committer.done):
         total += num_wanted
         if chunk is not None:
             items.append(asdict(chunk))
 
     def committed(rows: Mapping[str, int]) -> None:
         if progress is not None:
-            progress(len(done) + rows.get(uri, 0), total)
+            progress(num_done + rows.get(uri, 0), total)
 
     committed({})
     begun = time.monotonic()
@@ -98,13 +98,13 @@ def run_pass(
     if items:
         written = _written(actor, job, items, actors, calls)
         try:
-            store.commit_stream(written, seconds=commit_seconds, on_commit=committed, on_note=notes.append)
+            store.commit_stream(written, [committer], seconds=commit_seconds, on_commit=committed, on_note=notes.append)
         except ray.exceptions.RayError as error:
             raise cause(error, name) from error
     ref = store.latest(uri)
     if (num_rows := len(store.committed_ids(uri))) != total:
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out")
-    return PassResult(ref, total - len(done), time.monotonic() - begun, notes)
+    return PassResult(ref, total - num_done, time.monotonic() - begun, notes)
 
 
 def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig, calls: int) -> ray.data.Dataset:

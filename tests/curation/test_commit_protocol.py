@@ -1,0 +1,335 @@
+"""The commit protocol as a state machine: whatever is interleaved, each row at most once, all after the last resume.
+
+The tables are real. The store is made flaky by :class:`Flaky`, which stands before ``lance.LanceDataset.commit`` and
+``lance.dataset`` and lets a call fail before or after it did its work.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from pyroaring import BitMap64
+
+from curation import store, tables
+from curation.errors import CommitError
+from curation.stages.passes import Chunk, _chunks
+
+IDS_N = np.concatenate([np.arange(17), (1 << 40) + np.arange(14), (5 << 40) + np.arange(0, 18, 2)])
+LABELS = pa.schema([tables.ROW_ID, ("label", pa.string()), ("state_output_last", pa.list_(pa.float16(), 4))])
+SIGNALS = pa.schema([tables.ROW_ID, ("value", pa.float32())])
+SCHEMAS = {"labels": LABELS, "signals": SIGNALS}
+
+
+def rows(name: str, ids_N: np.ndarray) -> pa.Table:
+    """The rows of a table that a right pass makes of the ids."""
+    if name == "signals":
+        return pa.table({"row_id": ids_N, "value": (ids_N % 97).astype(np.float32)}, schema=SIGNALS)
+    states = [[row_id % 31 + place for place in range(4)] for row_id in ids_N.tolist()]
+    labels = [f"label of {row_id}" for row_id in ids_N.tolist()]
+    return pa.table({"row_id": ids_N, "label": labels, "state_output_last": states}, schema=LABELS)
+
+
+class Killed(BaseException):
+    """The driver's process ends here."""
+
+
+class Flaky:
+    """Stands before Lance's commits and has them fail as planned, one fault a call."""
+
+    FAULTS = ("none", "refused", "lost", "late", "blind", "killed before", "killed after", "rival")
+    """Refused: nothing landed. Lost: it landed, the answer did not come. Late: refused, and lands some time later.
+    Blind: refused, and the table cannot be read the next time either. Rival: another driver commits just before."""
+
+    def __init__(self) -> None:
+        self.plan: list[str] = []
+        self.late: list[Callable[[], Any]] = []
+        self.rival: Callable[[], None] = lambda: None
+        self._blind = False
+        self._commit, self._dataset = lance.LanceDataset.commit, lance.dataset
+        lance.LanceDataset.commit, lance.dataset = self.commit, self.dataset
+
+    def remove(self) -> None:
+        lance.LanceDataset.commit, lance.dataset = staticmethod(self._commit), self._dataset
+
+    def commit(self, *arguments: Any, **named: Any) -> Any:
+        fault = self.plan.pop(0) if self.plan else "none"
+        if fault == "killed before":
+            raise Killed
+        if fault == "late":
+            self.late.append(lambda: self._commit(*arguments, **named))
+        if fault in ("refused", "late", "blind"):
+            self._blind = fault == "blind"
+            raise OSError("the store is busy")
+        if fault == "rival":
+            self.rival()
+        landed = self._commit(*arguments, **named)
+        if fault == "killed after":
+            raise Killed
+        if fault == "lost":
+            raise OSError("timed out")
+        return landed
+
+    def dataset(self, *arguments: Any, **named: Any) -> Any:
+        if self._blind:
+            self._blind = False
+            raise ValueError("LanceError(IO): the store is down")
+        return self._dataset(*arguments, **named)
+
+    def land(self) -> None:
+        """What was late lands now, where the store still takes it."""
+        for commit in self.late:
+            try:
+                commit()
+            except OSError:
+                continue
+        self.late.clear()
+
+
+class Stream:
+    """Outputs of tasks, a block each, as Ray Data hands them out."""
+
+    def __init__(self, blocks: list[pa.Table]) -> None:
+        self._blocks = blocks
+
+    def iter_batches(self, **_: Any) -> Iterator[pa.Table]:
+        yield from self._blocks
+
+
+@dataclass
+class Task:
+    """The rows that one task writes, by table."""
+
+    rows: dict[str, np.ndarray]
+
+    def write(self, uris: dict[str, str]) -> pa.Table:
+        written = [
+            store.write_fragment(rows(name, ids_N), uris[name], SCHEMAS[name])
+            for name, ids_N in self.rows.items()
+            if len(ids_N)
+        ]
+        return pa.concat_tables(written)
+
+
+class Driver:
+    """What a driver holds in memory, as ``run_pass`` does."""
+
+    def __init__(self, examples: store.TableRef, uris: dict[str, str], chunk_rows: int) -> None:
+        for name, uri in uris.items():
+            store.create(uri, SCHEMAS[name])
+        self.committers = {name: store.Committer(uri) for name, uri in uris.items()}
+        done = {name: committer.done.copy() for name, committer in self.committers.items()}
+        whole = done["labels"] & done["signals"]
+        chunks = [chunk for chunk, _ in _chunks(examples, chunk_rows, lambda ids_N: ids_N >= 0, whole) if chunk]
+        self.tasks = [self._task(chunk, done) for chunk in chunks]
+        self.outputs: list[pa.Table] = []
+        self.alone = True
+        """No other driver committed since this one started, and nothing of another one came into its stream."""
+
+    @staticmethod
+    def _task(chunk: Chunk, done: dict[str, BitMap64]) -> Task:
+        ids_N = IDS_N[chunk.offsets]
+        missing = {name: np.array([row_id not in done[name] for row_id in ids_N.tolist()]) for name in done}
+        return Task(rows={name: ids_N[missing_N] for name, missing_N in missing.items()})
+
+    def commit(self, seconds: float) -> None:
+        outputs, self.outputs = self.outputs, []
+        store.commit_stream(Stream(outputs), list(self.committers.values()), seconds=seconds)
+
+
+class CommitProtocol(RuleBasedStateMachine):
+    """Two drivers at most, each at any point of its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp(prefix="commit-protocol-"))
+        table = pa.table({"row_id": IDS_N})
+        uri = str(self.directory / "examples.lance")
+        self.examples = store.TableRef(uri=uri, version=lance.write_dataset(table, uri, max_rows_per_file=11).version)
+        self.uris = {name: str(self.directory / "run" / f"{name}.lance") for name in SCHEMAS}
+        self.drivers: list[Driver | None] = [None, None]
+        self.stale: list[pa.Table] = []
+        self.committed: dict[str, set[int]] = {name: set() for name in SCHEMAS}
+        self.flaky = Flaky()
+        self.retry_seconds, store.RETRY_SECONDS = store.RETRY_SECONDS, 0.0
+
+    def teardown(self) -> None:
+        try:
+            self.finish()
+        finally:
+            self.flaky.remove()
+            store.RETRY_SECONDS = self.retry_seconds
+            shutil.rmtree(self.directory)
+
+    @rule(number=st.integers(0, 1), chunk_rows=st.sampled_from((3, 8, 40)))
+    def start(self, number: int, chunk_rows: int) -> None:
+        """A driver starts, or is killed and started again; what its tasks wrote and did not deliver is left behind."""
+        if (before := self.drivers[number]) is not None:
+            self.stale += before.outputs
+        self.drivers[number] = Driver(self.examples, self.uris, chunk_rows)
+
+    @precondition(lambda self: any(self.drivers))
+    @rule(number=st.integers(0, 1), places=st.lists(st.integers(0, 99), min_size=1, max_size=6))
+    def work(self, number: int, places: list[int]) -> None:
+        """Tasks write their fragments, some of them again and again."""
+        driver = self.drivers[number]
+        if driver is not None and driver.tasks:
+            driver.outputs += [driver.tasks[place % len(driver.tasks)].write(self.uris) for place in places]
+
+    @precondition(lambda self: any(self.drivers))
+    @rule(
+        number=st.integers(0, 1),
+        faults=st.lists(st.sampled_from(Flaky.FAULTS), max_size=9),
+        seconds=st.sampled_from((-1.0, 1e9)),
+    )
+    def commit(self, number: int, faults: list[str], seconds: float) -> None:
+        """The driver consumes what was written and commits, after each row or at the end."""
+        self.flaky.plan = list(faults)
+        self.flaky.rival = lambda: self.commit_quietly(1 - number)
+        self.try_commit(number, seconds, max_faults=len(faults))
+        self.flaky.plan = []
+
+    @precondition(lambda self: self.stale and any(self.drivers))
+    @rule(number=st.integers(0, 1))
+    def zombie(self, number: int) -> None:
+        """What tasks of a killed driver wrote comes into a stream after all: other sets of rows than this one's."""
+        driver = self.drivers[number]
+        if driver is not None:
+            driver.outputs += self.stale
+            driver.alone, self.stale = False, []
+
+    @precondition(lambda self: self.flaky.late)
+    @rule()
+    def land(self) -> None:
+        """A commit that was given up lands now."""
+        self.flaky.land()
+        self.not_alone()
+
+    @invariant()
+    def each_row_at_most_once_and_whole(self) -> None:
+        for name, uri in self.uris.items():
+            if not Path(uri).exists():
+                continue
+            table = self.flaky._dataset(uri).to_table()
+            ids_N = table["row_id"].to_numpy()
+            found = set(ids_N.tolist())
+            assert len(found) == len(ids_N), f"{name}: rows stand twice"
+            assert found <= set(IDS_N.tolist())
+            assert table.equals(rows(name, ids_N)), f"{name}: rows are torn"
+            assert self.committed[name] <= found, f"{name}: committed rows went"
+            self.committed[name] = found
+        assert self.committed["signals"] <= self.committed["labels"], "signals before their labels"
+
+    def commit_quietly(self, number: int) -> None:
+        """The other driver commits between a driver's decision and its commit."""
+        plan, self.flaky.plan = self.flaky.plan, []
+        self.try_commit(number, 1e9, max_faults=0)
+        self.flaky.plan = plan
+
+    def try_commit(self, number: int, seconds: float, max_faults: int) -> None:
+        driver = self.drivers[number]
+        if driver is None:
+            return
+        self.not_alone(but=driver)
+        try:
+            driver.commit(seconds)
+        except Killed:
+            self.drivers[number] = None
+        except CommitError:
+            assert max_faults >= store.COMMIT_ATTEMPTS or not driver.alone, "refused without need"
+            self.drivers[number] = None
+
+    def not_alone(self, but: Driver | None = None) -> None:
+        for driver in self.drivers:
+            if driver is not None and driver is not but:
+                driver.alone = False
+
+    def finish(self) -> None:
+        """The last resume, alone and with a quiet store."""
+        driver = Driver(self.examples, self.uris, chunk_rows=7)
+        driver.outputs = [task.write(self.uris) for task in driver.tasks]
+        driver.commit(1e9)
+        self.flaky.land()
+        self.each_row_at_most_once_and_whole()
+        assert Driver(self.examples, self.uris, chunk_rows=5).tasks == []
+        for name, uri in self.uris.items():
+            assert self.committed[name] == set(store.committed_ids(uri)) == set(IDS_N.tolist())
+            ref = store.latest(uri)
+            assert store.Lookup(ref).take(IDS_N).equals(store.take(ref, IDS_N))
+            assert store.take(ref, IDS_N).combine_chunks().equals(rows(name, IDS_N).combine_chunks())
+
+
+def run_machine(max_examples: int, steps: int) -> None:
+    quick = settings(
+        max_examples=max_examples,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(CommitProtocol, settings=quick)
+
+
+def test_any_interleaving_keeps_each_row_once():
+    run_machine(max_examples=45, steps=14)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_any_long_interleaving_keeps_each_row_once():
+    run_machine(max_examples=600, steps=40)
+
+
+def test_a_table_whose_creation_was_cut_off_is_created(tmp_path):
+    for part in ("_versions", "_transactions", "data"):
+        (tmp_path / "t.lance" / part).mkdir(parents=True)
+    ref = store.create(str(tmp_path / "t.lance"), SIGNALS)
+    assert store.count(ref) == 0 and store.create(ref.uri, SIGNALS) == ref
+    with pytest.raises(CommitError, match="has the columns"):
+        store.create(ref.uri, LABELS)
+
+
+def test_drivers_that_create_a_table_at_once_share_it(tmp_path):
+    refs: list[store.TableRef] = []
+    uri = str(tmp_path / "t.lance")
+    threads = [threading.Thread(target=lambda: refs.append(store.create(uri, SIGNALS))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refs == [store.latest(uri)] * 4
+
+
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_a_version_that_came_in_between_refuses_the_commit(tmp_path, num_rows):
+    """Two committers that know the same version, of an empty table or not: the second looks again."""
+    uri = str(tmp_path / "t.lance")
+    store.create(uri, SIGNALS)
+    write = lambda ids: store.write_fragment(rows("signals", np.array(ids)), uri, SIGNALS).to_pylist()[0]  # noqa: E731
+    if num_rows:
+        start = store.Committer(uri)
+        start.add(*(write([100, 101])[name] for name in ("fragments", "row_ids")))
+        start.flush()
+    first, second = store.Committer(uri), store.Committer(uri)
+    for committer in (first, second):
+        same, own = write([1, 2]), write([3 if committer is first else 4])
+        for row in (same, own):
+            committer.add(row["fragments"], row["row_ids"])
+    third = store.Committer(uri)
+    half = write([2, 5])
+    third.add(half["fragments"], half["row_ids"])
+    first.flush()
+    second.flush()
+    assert sorted(store.read(store.latest(uri))["row_id"].to_pylist())[:4] == [1, 2, 3, 4]
+    with pytest.raises(CommitError, match="repeats 1 ids"):
+        third.flush()
+    assert store.committed_ids(uri) == second.done and len(second.done) == 4 + num_rows
