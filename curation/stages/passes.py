@@ -19,6 +19,7 @@ from curation import store
 from curation.config import ActorsConfig
 from curation.errors import CommitError
 from curation.refs import TableRef
+from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.ray_errors import cause
 
 Int64s = npt.NDArray[np.int64]
@@ -102,8 +103,9 @@ def run_pass(
         except ray.exceptions.RayError as error:
             raise cause(error, name) from error
     ref = store.latest(uri)
-    if (num_rows := len(store.committed_ids(uri))) != total:
-        raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out")
+    if not len(committer.done) == (num_rows := store.count(ref)) == total:
+        known = len(committer.done)
+        raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
     return PassResult(ref, total - num_done, time.monotonic() - begun, notes)
 
 
@@ -133,17 +135,13 @@ def _chunks(
 ) -> Iterator[tuple[Chunk | None, int]]:
     """Per chunk of the table: what is left to do (None: nothing) and how many of its rows are taken."""
     start = 0
-    scanner = store.open_table(examples).scanner(
-        columns=["row_id"], batch_size=chunk_rows, scan_in_order=True, strict_batch_size=True
-    )
-    for batch in scanner.to_batches():
-        ids_N = batch.column("row_id").to_numpy()
+    for ids_N in in_order(store.open_table(examples), chunk_rows * max(1, SCAN_ROWS // chunk_rows)):
         wanted_N = takes(ids_N)
-        open_ids = BitMap64(ids_N[wanted_N].astype(np.uint64)) - done
-        stop = start + len(ids_N)
-        if open_ids:
-            take_N = wanted_N & np.isin(ids_N, np.fromiter(open_ids, dtype=np.int64, count=len(open_ids)))
-            yield Chunk(start=start, stop=stop, take=np.packbits(take_N).tobytes()), int(wanted_N.sum())
-        else:
-            yield None, int(wanted_N.sum())
-        start = stop
+        open_N = wanted_N & missing(ids_N, done)
+        firsts = np.arange(0, len(ids_N), chunk_rows)
+        num_wanted, num_open = (np.add.reduceat(mask_N, firsts, dtype=np.int64) for mask_N in (wanted_N, open_N))
+        for first, wanted, left in zip(firsts.tolist(), num_wanted.tolist(), num_open.tolist(), strict=True):
+            take_N = open_N[first : first + chunk_rows]
+            chunk = Chunk(start=start + first, stop=start + first + len(take_N), take=np.packbits(take_N).tobytes())
+            yield chunk if left else None, wanted
+        start += len(ids_N)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap64
 
-from curation import store, tables
+from curation import row_ids, store, tables
 from curation.errors import CommitError
 from curation.stages.passes import Chunk, _chunks
 
@@ -161,14 +161,15 @@ class CommitProtocol(RuleBasedStateMachine):
         self.stale: list[pa.Table] = []
         self.committed: dict[str, set[int]] = {name: set() for name in SCHEMAS}
         self.flaky = Flaky()
-        self.retry_seconds, store.RETRY_SECONDS = store.RETRY_SECONDS, 0.0
+        self.before = store.RETRY_SECONDS, row_ids.SAVE_SECONDS
+        store.RETRY_SECONDS, row_ids.SAVE_SECONDS = 0.0, 0.0  # the cache of the ids is written at every commit
 
     def teardown(self) -> None:
         try:
             self.finish()
         finally:
             self.flaky.remove()
-            store.RETRY_SECONDS = self.retry_seconds
+            store.RETRY_SECONDS, row_ids.SAVE_SECONDS = self.before
             shutil.rmtree(self.directory)
 
     @rule(number=st.integers(0, 1), chunk_rows=st.sampled_from((3, 8, 40)))

@@ -1,0 +1,131 @@
+"""What it costs to go on after a kill: ``python -m benchmarks.resume --rows 10_000_000``.
+
+A table of examples and a table of what is done of them, 0, 50 or 99 % of the chunks drawn at random, both of ids alone.
+Two ways to find what is left, each in a process of its own:
+
+- ours: what a driver does at its start, ``store.Committer`` and the chunks of ``stages.passes``, without the cache of
+  ids (``row_ids``) and with the one that commits leave;
+- the peer: the same two columns of ids as pyarrow tables, ``np.sort`` of those done and one ``np.isin``.
+
+Checked: both leave the same rows. Seconds, and the peak of the memory above that of the imports.
+"""
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import write_fragments
+
+from curation import store, tables
+from curation.refs import TableRef
+from curation.row_ids import RowIds
+from curation.stages.passes import Chunk, Int64s, _chunks
+
+SCHEMA = pa.schema([tables.ROW_ID])
+CHUNK_ROWS = 1024
+SHARES = (0.0, 0.5, 0.99)
+
+Left = list[Chunk] | list[Int64s]
+"""What is left, in chunks or as offsets in the table of examples."""
+
+
+def ours(examples: TableRef, uri: str) -> Left:
+    """The chunks that a driver would hand out."""
+    done = store.Committer(uri).done
+    chunks = _chunks(examples, CHUNK_ROWS, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_), done)
+    return [chunk for chunk, _ in chunks if chunk is not None]
+
+
+def peer(examples: TableRef, uri: str) -> Left:
+    """The offsets by numpy: the ids of both tables as arrays, sorted and held against each other."""
+    done_M = np.sort(lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_numpy())
+    ids_N = store.open_table(examples).to_table(columns=["row_id"])["row_id"].to_numpy()
+    return [np.flatnonzero(np.isin(ids_N, done_M, assume_unique=True, invert=True))]
+
+
+def measured(way: Callable[[TableRef, str], Left], examples: TableRef, uri: str) -> dict[str, float]:
+    """Seconds, MB and what was found, from a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        text: str = pool.apply(_measure, (way, examples, uri))
+    found: dict[str, float] = json.loads(text)
+    return found
+
+
+def _measure(way: Callable[[TableRef, str], Left], examples: TableRef, uri: str) -> str:
+    before = _peak_mb()
+    begun = time.monotonic()
+    left = way(examples, uri)
+    seconds = time.monotonic() - begun
+    peak = _peak_mb() - before
+    offsets = [part.offsets if isinstance(part, Chunk) else part for part in left]
+    num_left, total = sum(map(len, offsets)), sum(int(part.sum()) for part in offsets)
+    return json.dumps({"seconds": seconds, "mb": peak, "num_left": num_left, "total": total})
+
+
+def _peak_mb() -> float:
+    """Of this program alone: ``getrusage`` counts what its parent held, too."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+def written(uri: str, ids: list[np.ndarray]) -> TableRef:
+    """A table of ids, a fragment an array."""
+    store.create(uri, SCHEMA)
+    fragments = [
+        fragment
+        for part in ids
+        for fragment in write_fragments(pa.table({"row_id": part}, schema=SCHEMA), uri, schema=SCHEMA, mode="append")
+    ]
+    version = lance.dataset(uri).version
+    if fragments:
+        version = lance.LanceDataset.commit(uri, lance.LanceOperation.Append(fragments), read_version=version).version
+    return TableRef(uri=uri, version=version)
+
+
+def run(directory: Path, num_rows: int, fragment_rows: int) -> str:
+    """Both ways at each share; what they measured, in lines."""
+    ids_N = (3 << 40) + np.arange(num_rows, dtype=np.int64)
+    examples = written(str(directory / "examples.lance"), np.array_split(ids_N, max(1, num_rows // 50_000)))
+    rng = np.random.default_rng(0)
+    chunks = np.array_split(ids_N, max(1, num_rows // CHUNK_ROWS))
+    order = rng.permutation(len(chunks))
+    lines = []
+    for share in SHARES:
+        done = [rng.permutation(chunks[place]) for place in order[: round(share * len(chunks))]]
+        every = max(1, fragment_rows // CHUNK_ROWS)
+        parts = [np.concatenate(done[place : place + every]) for place in range(0, len(done), every)]
+        table = written(str(directory / f"done-{share}.lance"), parts)
+        found = {
+            name: measured(way, examples, table.uri) for name, way in (("peer", peer), ("ours without cache", ours))
+        }
+        ids = RowIds(table.uri)
+        ids.follow(lance.dataset(table.uri))
+        ids.save()
+        found["ours"] = measured(ours, examples, table.uri)
+        assert {item["num_left"] for item in found.values()} == {num_rows - sum(map(len, done))}
+        assert len({item["total"] for item in found.values()}) == 1
+        told = ", ".join(f"{name} {item['seconds']:.2f} s and {item['mb']:,.0f} MB" for name, item in found.items())
+        lines.append(f"{share:.0%} of {num_rows:,} rows done, {len(parts):,} fragments: {told}")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run and print the lines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--fragment-rows", type=int, default=1024, help="rows of a fragment of what is done")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        run(Path(directory), options.rows, options.fragment_rows)
+
+
+if __name__ == "__main__":
+    main()
