@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from curation import progress, report
+from curation import lease, progress, report
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -18,25 +18,24 @@ from curation.selection.budget import check_pool
 from curation.sources import SourceFile, check_unchanged, discover, split_sizes
 
 
-def run_chain(config: RunConfig, *, config_path: str | None = None, command: str | None = None) -> dict[str, Any]:
+def run_chain(
+    config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
+) -> dict[str, Any]:
     """Do what is missing of every generation and write the report; the report's content.
 
-    ``config_path`` and ``command`` say in the report how to do it again.
+    ``config_path`` and ``command`` say in the report how to do it again. Where another driver has the run directory,
+    this one is refused or, with ``wait``, begins when that one has ended.
     """
-    manifest = Manifest.load(config.directory)
-    manifest.lock()
-    try:
-        with local_or_cluster(config.ray):
-            run = _open(config, manifest)
-            prepared = _prepare(run)
-            generations = _generations(run, prepared)
-            record = _record(run, prepared, generations, config_path, command)
-            content = report.collect(record)
-            html, _ = report.write(content, run.directory)
-            say(f"report: {html}")
-            return content
-    finally:
-        manifest.unlock()
+    Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
+    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray):
+        run = _open(config, Manifest.load(config.directory))
+        prepared = _prepare(run)
+        generations = _generations(run, prepared)
+        record = _record(run, prepared, generations, config_path, command)
+        content = report.collect(record)
+        html, _ = report.write(content, run.directory)
+        say(f"report: {html}")
+        return content
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Path:

@@ -88,14 +88,15 @@ def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
 @CONFIG
 @SET
 @click.option("--address", help="Ray cluster to use, as `--set ray.address=...`.")
-def run(config: str, overrides: tuple[str, ...], address: str | None) -> None:
+@click.option("--wait", is_flag=True, help="Where another run is using the directory, begin when it has ended.")
+def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool) -> None:
     """Run what is missing; the same command goes on after a kill."""
     from curation.chain import run_chain
 
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
     settings = _load(config, overrides)
-    content = run_chain(settings, config_path=config, command=_command(config, overrides))
+    content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait)
     click.echo(_arms_table(content))
     click.echo(f"report: {settings.directory / 'report.html'}")
 

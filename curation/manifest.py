@@ -2,11 +2,9 @@
 
 ``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint
 under the same name means that something it depends on changed, and :meth:`Manifest.why` says what. ``events.jsonl``
-beside it holds a line for each thing that happened. One driver at a time holds the directory's lock; it dies with the
-process.
+beside it holds a line for each thing that happened. One driver at a time holds the directory (:mod:`curation.lease`).
 """
 
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -15,8 +13,9 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
+from curation import lease
 from curation.errors import RunDirError
 from curation.refs import fingerprint
 
@@ -75,7 +74,6 @@ class Manifest:
         self.files = files
         """The input files by source, as numbered when first seen."""
         self.stages = stages
-        self._lock: IO[str] | None = None
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -93,34 +91,6 @@ class Manifest:
             return cls(directory, raw["identity"], raw["files"], stages)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
-
-    def lock(self) -> None:
-        """Take the directory for this process.
-
-        Raises:
-            RunDirError: another driver has it.
-        """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        file = (self.directory / ".lock").open("a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            file.close()
-            raise RunDirError(
-                f"{self.directory}: another run is using it (process {holder}); wait or stop it"
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        self._lock = file
-
-    def unlock(self) -> None:
-        """Give the directory back."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
         """State what the run's rows are; the same run must state the same again, but for new files.
@@ -174,6 +144,7 @@ class Manifest:
             file.write(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str) + "\n")
 
     def _save(self) -> None:
+        lease.check(self.directory)
         value = {
             "format": 1,
             "versions": versions(),

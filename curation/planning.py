@@ -1,6 +1,5 @@
 """What a run would do, what it has done, and whether it can start: ``curate validate``, ``plan`` and ``status``."""
 
-import fcntl
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from curation import chain, models
+from curation import chain, lease, models
 from curation.config import ModelConfig, RunConfig
 from curation.domains import get_domain
 from curation.errors import ModelError, RowError
@@ -98,7 +97,8 @@ def status_lines(config: RunConfig) -> Iterator[str]:
     if not manifest.identity:
         yield f"{config.directory}: no run here yet; `curate run` starts it"
         return
-    yield f"{config.directory}: {'running' if _is_locked(config.directory) else 'not running'}"
+    holder = lease.holder(config.directory)
+    yield f"{config.directory}: {'not running' if holder is None else f'running ({holder})'}"
     for name in chain.stage_names(config):
         if (record := manifest.stages.get(name)) is not None:
             rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
@@ -171,17 +171,6 @@ def _probe(config: RunConfig) -> float | None:
     start = time.monotonic()
     num_rows = sum(batch.num_rows for batch in teacher.label(requests, config.teacher.decoding, seed=0))
     return float(num_rows / (time.monotonic() - start))
-
-
-def _is_locked(directory: Path) -> bool:
-    try:
-        with (directory / ".lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
 
 
 def _last_event(path: Path) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
 
+from curation import lease
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, RowIds, bitmap, in_order
@@ -200,8 +201,8 @@ class Committer:
         """Commit what is queued, as one new version.
 
         Raises:
-            CommitError: the store refused the commit again and again, or another driver committed some of the rows of a
-                queued fragment.
+            CommitError: the store refused the commit again and again, another driver committed some of the rows of a
+                queued fragment, or the lease on the run directory was lost.
         """
         if not self._queue:
             return
@@ -250,6 +251,7 @@ class Committer:
                 removed_fragment_ids=[], updated_fragments=[first.metadata], new_fragments=new, fields_modified=[]
             )
         )
+        lease.check(self.uri)
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
         self._row_ids.add(new, self._pending)
         self._queue, self._pending = [], BitMap64()
@@ -330,6 +332,7 @@ def add_columns(
         fragments.sort(key=lambda fragment: int(fragment.id))
         schema = pa.schema([*dataset.schema, *added])
         operation = lance.LanceOperation.Merge(fragments, schema)
+        lease.check(ref.uri)
         version = lance.LanceDataset.commit(ref.uri, operation, read_version=version).version
     return TableRef(uri=ref.uri, version=version)
 

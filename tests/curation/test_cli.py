@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from curation import lease
 from curation.cli import main
 from curation.manifest import Manifest
 
@@ -226,16 +228,16 @@ def test_status_and_report_without_a_run(config: Path):
 
 
 def test_status_tells_what_is_done_and_what_went_wrong(config: Path):
-    manifest = Manifest.load(config.parent / "runs" / "tiny")
-    manifest.lock()
-    manifest.identify({"seed": 0}, {}, save=True)
-    manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
-    manifest.event("failed", stage="gen-0/label-pool", error="out of memory")
-    lines = curate("status", config).stdout.splitlines()
-    assert lines[0].endswith("runs/tiny: running")
+    directory = config.parent / "runs" / "tiny"
+    with lease.hold(directory):
+        manifest = Manifest.load(directory)
+        manifest.identify({"seed": 0}, {}, save=True)
+        manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
+        manifest.event("failed", stage="gen-0/label-pool", error="out of memory")
+        lines = curate("status", config).stdout.splitlines()
+    assert f"runs/tiny: running (process {os.getpid()} on {platform.node()}, since " in lines[0]
     assert lines[1].split() == ["prepare", "40", "rows", "2.0", "s", "20", "rows/s"]
     assert "failed" in lines[2] and json.dumps("out of memory") in lines[2]
-    manifest.unlock()
     assert curate("status", config).stdout.splitlines()[0].endswith("runs/tiny: not running")
 
 
@@ -244,10 +246,9 @@ def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config:
     manifest = Manifest.load(directory)
     manifest.identify({"seed": 7}, {}, save=True)
     assert "seed was 7, is 0" in mistake("plan", config, "--no-probe")
-    manifest.lock()
-    line = mistake("run", config)
+    with lease.hold(directory):
+        line = mistake("run", config)
     assert "another run is using it" in line and str(os.getpid()) in line
-    manifest.unlock()
     (directory / "manifest.json").write_text("{")
     for verb in ("plan", "status", "report", "run"):
         assert "is no manifest" in mistake(verb, config)

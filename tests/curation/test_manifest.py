@@ -1,5 +1,4 @@
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,15 +16,6 @@ IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles
 FILES = {"puzzles": [{"path": "a.parquet", "num_rows": 40}]}
 INPUTS = {"pool": TableRef(uri="pool.lance", version=3).to_json(), "trust": {"width": 512, "states": ["output_last"]}}
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from curation.manifest import Manifest
-manifest = Manifest.load(Path(sys.argv[1]))
-manifest.lock()
-print("locked", flush=True)
-time.sleep(600)
-"""
 TOO_LARGE = """
 import resource, sys
 from pathlib import Path
@@ -161,28 +151,6 @@ def test_new_files_are_welcome_and_a_dry_run_writes_nothing(tmp_path: Path):
     more = {"puzzles": [*FILES["puzzles"], {"path": "b.parquet", "num_rows": 3}]}
     Manifest.load(tmp_path).identify(IDENTITY, more, save=True)
     assert Manifest.load(tmp_path).files == more
-
-
-def test_the_lock_is_for_one_process_and_free_once_that_was_killed(tmp_path: Path):
-    directory = tmp_path / "run"
-    process = child(HOLD, directory)
-    try:
-        assert process.stdout.readline() == "locked\n"
-        for _ in range(2):  # a refusal does not change who is named
-            with pytest.raises(RunDirError, match=f"process {process.pid}") as caught:
-                Manifest.load(directory).lock()
-            assert str(directory) in str(caught.value)
-    finally:
-        kill(process)
-    mine = Manifest.load(directory)
-    mine.lock()
-    with pytest.raises(RunDirError, match=f"process {os.getpid()}"):
-        Manifest.load(directory).lock()
-    mine.unlock()
-    mine.unlock()
-    other = Manifest.load(directory)
-    other.lock()
-    other.unlock()
 
 
 def test_events_are_appended_a_line_each(tmp_path: Path):
