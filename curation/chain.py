@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from curation import progress, report
+from curation import cluster, progress, report
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -28,6 +28,8 @@ def run_chain(config: RunConfig, *, config_path: str | None = None, command: str
     manifest.lock()
     try:
         with local_or_cluster(config.ray):
+            if (waits := cluster.check_room(config)) is not None:
+                say(waits)
             run = _open(config, manifest)
             prepared = _prepare(run)
             generations = _generations(run, prepared)

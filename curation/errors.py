@@ -29,6 +29,10 @@ class RunDirError(UserError):
     """A run directory that belongs to another configuration or is in use by another driver."""
 
 
+class ClusterError(UserError):
+    """No Ray answers at the address that was given, or the cluster has no room for what the run asks for."""
+
+
 class DegenerateSourceError(UserError):
     """The labelled rows cannot teach a trust function: the weak labels are all right or all wrong."""
 
