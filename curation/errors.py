@@ -30,7 +30,7 @@ class RunDirError(UserError):
 
 
 class ClusterError(UserError):
-    """No Ray answers at the address that was given, or the cluster has no room for what the run asks for."""
+    """No Ray answers at the address that was given, or the cluster has no room for a run, or other package versions."""
 
 
 class DegenerateSourceError(UserError):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from curation import cluster
+from curation import cluster, nodes
 from curation.config import RayConfig, RunConfig
 from curation.errors import ClusterError, CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
@@ -95,8 +95,12 @@ class Run:
 
 
 @contextmanager
-def local_or_cluster(settings: RayConfig) -> Iterator[None]:
-    """Ray as the configuration says; one that runs already is used and left running."""
+def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
+    """Ray as the configuration says; one that runs already is used and left running.
+
+    Raises:
+        ClusterError: a node has other versions than this process, and ``same_versions`` asks for the same.
+    """
     import ray
     import ray.data
 
@@ -111,6 +115,8 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
     context.enable_progress_bars = False
     context.execution_options.verbose_progress = False
     try:
+        if same_versions and (cluster.address_of(settings) != cluster.LOCAL or len(nodes.living()) > 1):
+            nodes.require_same_versions()
         yield
     finally:
         if started:
@@ -141,6 +147,7 @@ def _start_ray(settings: RayConfig) -> None:
             return
         except Exception as error:  # Ray raises no class of its own where its processes do not come up in time
             if address != cluster.LOCAL:
+                ray.shutdown()  # where the versions differ it has joined by half
                 raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
             if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
