@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,14 +102,36 @@ def run(config: str, overrides: tuple[str, ...], address: str | None) -> None:
 
 
 @main.command()
-@CONFIG
+@click.argument("config", type=click.Path())
 @SET
-def status(config: str, overrides: tuple[str, ...]) -> None:
-    """Show what a run has done and what it is doing."""
-    from curation.planning import status_lines
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Show it again every so many seconds (2), until the run ends.",
+)
+def status(config: str, overrides: tuple[str, ...], watch: float | None) -> None:
+    """Show what a run has done and what it is doing; CONFIG may be the run directory too."""
+    from curation.planning import is_running, status_lines
 
-    for line in status_lines(_load(config, overrides)):
-        click.echo(line)
+    if Path(config).is_dir():  # it holds the configuration of its last run
+        config, overrides = str(Path(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+    settings = _load(config, overrides)
+    try:
+        while True:
+            goes_on = watch is not None and is_running(settings.directory)
+            lines = "\n".join(status_lines(settings))
+            if watch is not None and sys.stdout.isatty():
+                click.clear()
+            click.echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
+            if not goes_on:
+                return
+            time.sleep(watch or 0)
+    except KeyboardInterrupt:
+        if watch is None:
+            raise
 
 
 @main.command()
