@@ -148,6 +148,56 @@ def report(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     click.echo(f"report: {page}", err=as_json)
 
 
+@main.command()
+@click.argument("table")
+@click.argument("stage", required=False)
+@click.option("--where", metavar="SQL", help='Rows that pass an expression, e.g. "label IS NULL".')
+@click.option("--columns", metavar="A,B", help="Columns of the sample.")
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows of the sample.")
+@click.option("--version", type=int, help="Version of the table; the one on record, or the newest, where not given.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
+    """Show what is in a table: TABLE is a Lance table, or a run directory with the name of a STAGE.
+
+    A run directory alone lists its tables.
+    """
+    from dataclasses import asdict
+
+    from curation import inspection
+
+    if stage is None and inspection.is_run(table):
+        found = inspection.list_tables(Path(table))
+        click.echo(json.dumps([asdict(item) for item in found]) if as_json else inspection.tables_page(found))
+        return
+    uri, version = inspection.find(table, stage)
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    asked["version"] = version if asked["version"] is None else asked["version"]
+    facts = inspection.examine(uri, inspection.Question(columns=names, **asked))
+    click.echo(json.dumps(asdict(facts), indent=1) if as_json else inspection.page(facts))
+
+
+@main.command()
+@click.argument("config", required=False)
+@SET
+@click.option("--address", help="Ray cluster to look at, as `--set ray.address=...`.")
+@click.option("--vllm", is_flag=True, help="Start vLLM, as where the configuration asks for it.")
+def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, vllm: bool) -> None:
+    """Check machine, packages, storage and Ray, and with a CONFIG all that it asks for; exit code 1 if any fails."""
+    from collections import Counter
+
+    from curation.doctor import examine
+    from curation.errors import ConfigError
+
+    if overrides and config is None:
+        raise ConfigError("--set: needs a CONFIG to override")
+    states: Counter[str] = Counter()
+    for finding in examine(config, overrides, address=address, vllm=vllm):
+        click.echo(finding.line)
+        states[finding.state] += 1
+    click.echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
+    sys.exit(1 if states["fail"] else 0)
+
+
 def _load(config: str, overrides: tuple[str, ...]) -> Any:
     from curation.config_file import load_config
 

@@ -41,6 +41,10 @@ class BudgetError(UserError):
     """A budget that the pool or the audit set cannot meet."""
 
 
+class TableError(UserError):
+    """A table that is asked for is not there, or is asked for what it does not have."""
+
+
 class RowError(CurationError):
     """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
 

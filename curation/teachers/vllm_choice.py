@@ -8,8 +8,9 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from curation.config import TeacherConfig
 from curation.errors import ConfigError
@@ -34,11 +35,10 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
     """
     if config.backend != "auto":
         return Choice(config.backend, "teacher.backend names it")
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or spec.origin is None:  # without an origin: a folder of that name beside the program
+    if not is_installed():
         return Choice("transformers", "vLLM is not installed")
     assert model is not None, "TeacherConfig asks for a model"
-    found: dict[str, str] = _probe(json.dumps(config.vllm.engine, sort_keys=True), model, bool(config.actors.num_gpus))
+    found = probe(config.vllm.engine, model, gpus=bool(config.actors.num_gpus))
     if "refused" in found:
         raise ConfigError(found["refused"])
     if "lacks" in found:
@@ -51,10 +51,24 @@ def auto_teacher(config: TeacherConfig, model: ModelRef | None) -> Teacher:
     return load_teacher(config.model_copy(update={"backend": choose_backend(config, model).backend}), model)
 
 
+def is_installed() -> bool:
+    """Whether vLLM can be imported, which proves nothing about the machine."""
+    spec = importlib.util.find_spec("vllm")
+    return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
+
+
+def probe(engine: Mapping[str, Any], model: ModelRef | None, *, gpus: bool) -> dict[str, str]:
+    """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
+
+    Without a model it says whether vLLM runs at all.
+    """
+    return _probe(json.dumps(engine, sort_keys=True), model, gpus)
+
+
 @cache
-def _probe(engine: str, model: ModelRef, gpus: bool) -> dict[str, str]:
-    """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why."""
-    question = json.dumps({"engine": json.loads(engine), "model": model.to_json(), "gpus": gpus})
+def _probe(engine: str, model: ModelRef | None, gpus: bool) -> dict[str, str]:
+    described = None if model is None else model.to_json()
+    question = json.dumps({"engine": json.loads(engine), "model": described, "gpus": gpus})
     command = [sys.executable, "-c", f"from {__name__} import answer; answer()", question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -71,10 +85,11 @@ def _probe(engine: str, model: ModelRef, gpus: bool) -> dict[str, str]:
 def answer() -> None:
     """What the probe's process does: print its finding as the last line."""
     question = json.loads(sys.argv[1])
-    print(json.dumps(_examine(question["engine"], ModelRef.from_json(question["model"]), gpus=question["gpus"])))
+    model = None if question["model"] is None else ModelRef.from_json(question["model"])
+    print(json.dumps(_examine(question["engine"], model, gpus=question["gpus"])))
 
 
-def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool) -> dict[str, str]:
+def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool) -> dict[str, str]:
     import torch
     import vllm
     from transformers import AutoConfig
@@ -104,6 +119,8 @@ def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool) -> dict[
     methods = [name for name in ("_sample", "sample_tokens") if not hasattr(GPUModelRunner, name)]
     if lacks := methods + missing_fields():
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
+    if model is None:
+        return {"runs": f"vLLM {vllm.__version__} runs on {device}"}
     names = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).architectures or ["(unnamed)"]
     if not set(names) & set(ModelRegistry.get_supported_archs()):
         return {"lacks": f"it has no model of its own called {' or '.join(names)}"}

@@ -21,6 +21,7 @@ from curation.manifest import Manifest
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "status", "report")
+LOOKING = ("inspect", "doctor")
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
 
@@ -64,15 +65,15 @@ def test_help_lists_the_verbs():
     result = curate("--help")
     assert result.exit_code == 0
     commands = result.stdout.partition("Commands:")[2].splitlines()
-    assert {line.split()[0] for line in commands if line.strip()} == set(VERBS)
+    assert {line.split()[0] for line in commands if line.strip()} == {*VERBS, *LOOKING}
     assert curate("--version").exit_code == 0
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, *LOOKING])
 def test_every_verb_explains_itself(verb: str):
     for option in ("-h", "--help"):
         result = curate(verb, option)
-        assert result.exit_code == 0 and "CONFIG" in result.stdout
+        assert result.exit_code == 0 and ("TABLE" if verb == "inspect" else "CONFIG") in result.stdout
 
 
 def test_help_answers_at_once():

@@ -15,6 +15,7 @@ USER_ERRORS = {
     "DegenerateSourceError",
     "BudgetError",
     "ClusterError",
+    "TableError",
 }
 
 

@@ -1,0 +1,79 @@
+"""Checks of the file system of a run directory: what the manifest, the lock and the tables need of it."""
+
+import fcntl
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from curation.doctor.finding import Verdict, fail, ok
+from curation.doctor.machine import existing
+from curation.manifest import write_atomically
+
+MEND = "give the run directory a disk that is writable (run_dir)"
+
+
+def files(directory: Path) -> Verdict:
+    """Write, read after write, atomic replacement and locks, in a folder of its own that is removed."""
+    start = time.monotonic()
+    try:
+        with scratch(directory) as folder:
+            path = folder / "manifest.json"
+            for text in ("first" * 1000, "second" * 1000):
+                write_atomically(path, text)
+                if path.read_text() != text:
+                    return fail(f"{directory}: what is read is not what was written", MEND)
+            if [item.name for item in folder.iterdir()] != ["manifest.json"]:
+                return fail(f"{directory}: a replaced file leaves another one behind", MEND)
+            if not _locks(folder / ".lock"):
+                return fail(f"{directory}: a file is locked twice", "mount it with locks: two runs would not be told")
+    except OSError as error:
+        return fail(f"{directory}: {error.strerror or error}", MEND)
+    seconds = time.monotonic() - start
+    return ok(f"{directory}: written, read after write, replaced at once and locked, in {seconds:.2f} s")
+
+
+def tables(directory: Path) -> Verdict:
+    """A Lance table: two commits on one version, both of which must be there afterwards."""
+    import lance
+    import pyarrow as pa
+    from lance.fragment import write_fragments
+
+    start = time.monotonic()
+    try:
+        with scratch(directory) as folder:
+            uri = str(folder / "table.lance")
+            rows = pa.table({"row_id": pa.array([1, 2], pa.int64())})
+            version = lance.write_dataset(rows.slice(0, 0), uri, schema=rows.schema).version
+            for place in range(2):
+                written = write_fragments(rows.slice(place, 1), uri, schema=rows.schema, mode="append")
+                lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
+            read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
+    except (OSError, RuntimeError, ValueError) as error:
+        return fail(f"{directory}: Lance cannot write there: {error}", MEND)
+    if read != [1, 2]:
+        return fail(f"{directory}: of two commits on one version {len(read)} rows are left", MEND)
+    return ok(f"{directory}: Lance keeps both of two commits on one version, {time.monotonic() - start:.2f} s")
+
+
+@contextmanager
+def scratch(directory: Path) -> Iterator[Path]:
+    """A folder in a directory, or in the nearest one above that is there, as long as the context lasts."""
+    folder = Path(tempfile.mkdtemp(prefix=".doctor-", dir=existing(directory)))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _locks(path: Path) -> bool:
+    """Whether a lock on a file keeps a second one off."""
+    with path.open("a+") as first, path.open("a+") as second:
+        fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
