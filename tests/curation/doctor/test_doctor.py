@@ -9,6 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from curation.cli import main
+from curation.doctor import joined
 from curation.doctor.joined import clock_verdict
 
 CLUSTER = """
@@ -131,3 +132,7 @@ def test_clocks_that_differ_are_named_with_the_direction():
     ahead = clock_verdict({"a": (61.0, 0.01), "b": (2.0, 0.01)})
     assert ahead.state == "fail" and ahead.told == "a is 61.0 s ahead, b is 2.0 s ahead"
     assert clock_verdict({}).state == "ok"
+
+
+def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path):
+    assert joined._exchange()(str(tmp_path)).startswith("cannot use it: ")  # it lacks what this process writes
