@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from curation import lease, progress, report
+from curation import cluster, lease, progress, report
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -28,6 +28,8 @@ def run_chain(
     """
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
     with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray):
+        if (waits := cluster.check_room(config)) is not None:
+            say(waits)
         run = _open(config, Manifest.load(config.directory))
         prepared = _prepare(run)
         generations = _generations(run, prepared)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,37 @@ def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool
 
 
 @main.command()
-@CONFIG
+@click.argument("config", type=click.Path())
 @SET
-def status(config: str, overrides: tuple[str, ...]) -> None:
-    """Show what a run has done and what it is doing."""
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=2.0,
+    metavar="[SECONDS]",
+    help="Show it again every so many seconds (2), until the run ends.",
+)
+def status(config: str, overrides: tuple[str, ...], watch: float | None) -> None:
+    """Show what a run has done and what it is doing; CONFIG may be the run directory too."""
+    from curation.lease import holder
     from curation.planning import status_lines
 
-    for line in status_lines(_load(config, overrides)):
-        click.echo(line)
+    if Path(config).is_dir():  # it holds the configuration of its last run
+        config, overrides = str(Path(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+    settings = _load(config, overrides)
+    try:
+        while True:
+            goes_on = watch is not None and holder(settings.directory) is not None
+            lines = "\n".join(status_lines(settings))
+            if watch is not None and sys.stdout.isatty():
+                click.clear()
+            click.echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
+            if not goes_on:
+                return
+            time.sleep(watch or 0)
+    except KeyboardInterrupt:
+        if watch is None:
+            raise
 
 
 @main.command()
@@ -124,6 +148,56 @@ def report(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     content = json.loads(page.with_name("report.json").read_text())
     click.echo(json.dumps(content, indent=1) if as_json else _arms_table(content))
     click.echo(f"report: {page}", err=as_json)
+
+
+@main.command()
+@click.argument("table")
+@click.argument("stage", required=False)
+@click.option("--where", metavar="SQL", help='Rows that pass an expression, e.g. "label IS NULL".')
+@click.option("--columns", metavar="A,B", help="Columns of the sample.")
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows of the sample.")
+@click.option("--version", type=int, help="Version of the table; the one on record, or the newest, where not given.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
+    """Show what is in a table: TABLE is a Lance table, or a run directory with the name of a STAGE.
+
+    A run directory alone lists its tables.
+    """
+    from dataclasses import asdict
+
+    from curation import inspection
+
+    if stage is None and inspection.is_run(table):
+        found = inspection.list_tables(Path(table))
+        click.echo(json.dumps([asdict(item) for item in found]) if as_json else inspection.tables_page(found))
+        return
+    uri, version = inspection.find(table, stage)
+    names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+    asked["version"] = version if asked["version"] is None else asked["version"]
+    facts = inspection.examine(uri, inspection.Question(columns=names, **asked))
+    click.echo(json.dumps(asdict(facts), indent=1) if as_json else inspection.page(facts))
+
+
+@main.command()
+@click.argument("config", required=False)
+@SET
+@click.option("--address", help="Ray cluster to look at, as `--set ray.address=...`.")
+@click.option("--vllm", is_flag=True, help="Start vLLM, as where the configuration asks for it.")
+def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, vllm: bool) -> None:
+    """Check machine, packages, storage and Ray, and with a CONFIG all that it asks for; exit code 1 if any fails."""
+    from collections import Counter
+
+    from curation.doctor import examine
+    from curation.errors import ConfigError
+
+    if overrides and config is None:
+        raise ConfigError("--set: needs a CONFIG to override")
+    states: Counter[str] = Counter()
+    for finding in examine(config, overrides, address=address, vllm=vllm):
+        click.echo(finding.line)
+        states[finding.state] += 1
+    click.echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
+    sys.exit(1 if states["fail"] else 0)
 
 
 def _load(config: str, overrides: tuple[str, ...]) -> Any:

@@ -572,9 +572,11 @@ class EvaluationConfig(Section):
 
 
 class RayConfig(Section):
-    """Where Ray runs: ``address`` of a cluster, or a local one with ``num_cpus`` (all cores where unset)."""
+    """Where Ray runs: in a cluster, or on this machine with ``num_cpus`` (all cores where unset)."""
 
     address: str | None = None
+    """``HOST:PORT`` of a cluster's head, or ``auto``: the Ray that runs on this machine. Unset: ``RAY_ADDRESS`` of the
+    environment where it is set, as in a job of Ray; else Ray starts here."""
     num_cpus: PositiveInt | None = None
 
 

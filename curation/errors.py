@@ -29,12 +29,20 @@ class RunDirError(UserError):
     """A run directory that belongs to another configuration or is in use by another driver."""
 
 
+class ClusterError(UserError):
+    """No Ray answers at the address that was given, or the cluster has no room for a run, or other package versions."""
+
+
 class DegenerateSourceError(UserError):
     """The labelled rows cannot teach a trust function: the weak labels are all right or all wrong."""
 
 
 class BudgetError(UserError):
     """A budget that the pool or the audit set cannot meet."""
+
+
+class TableError(UserError):
+    """A table that is asked for is not there, or is asked for what it does not have."""
 
 
 class RowError(CurationError):

@@ -20,7 +20,7 @@ from curation.errors import RunDirError
 from curation.refs import fingerprint
 
 PROJECT = "trust-curation"
-_PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
+PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def write_atomically(path: Path, text: str) -> None:
 def versions() -> dict[str, str]:
     """The Python version and those of the packages that a result depends on."""
     found = {"python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

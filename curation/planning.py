@@ -1,6 +1,7 @@
 """What a run would do, what it has done, and whether it can start: ``curate validate``, ``plan`` and ``status``."""
 
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from curation.sources import discover, read_rows, require_columns, split_sizes
 from curation.states import beyond, others_of
 
 PROBE_ROWS = 256
+TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +105,13 @@ def status_lines(config: RunConfig) -> Iterator[str]:
         if (record := manifest.stages.get(name)) is not None:
             rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
             yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
-    last = _last_event(config.directory / "events.jsonl")
-    if last is not None and last["event"] != "finished":
+    events = _last_events(config.directory / "events.jsonl")
+    if events and events[-1]["event"] != "finished":
+        last = events[-1]
+        if last["event"] == "progress":
+            yield _progress(events)
         told = {key: value for key, value in last.items() if key not in ("time", "event")}
-        yield f"last event, {time.time() - last['time']:.0f} s ago: {last['event']} {json.dumps(told)}"
+        yield f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']} {json.dumps(told)}"
 
 
 def _described(model: ModelConfig, states: Sequence[str]) -> str:
@@ -173,10 +178,29 @@ def _probe(config: RunConfig) -> float | None:
     return float(num_rows / (time.monotonic() - start))
 
 
-def _last_event(path: Path) -> dict[str, Any] | None:
+def _last_events(path: Path) -> list[dict[str, Any]]:
+    """The events in the last ``TAIL_BYTES`` of a file that may be written to meanwhile."""
     try:
-        lines = path.read_text().splitlines()
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES)
+            file.seek(start)
+            lines = file.read().split(b"\n")[:-1]  # after the last line's end stands what is half written
     except FileNotFoundError:
-        return None
-    event: dict[str, Any] | None = json.loads(lines[-1]) if lines else None
-    return event
+        return []
+    return [json.loads(line) for line in lines[1 if start else 0 :]]
+
+
+def _progress(events: list[dict[str, Any]]) -> str:
+    """Rows done, speed and time left of the stage under way, from its events of progress since it was started."""
+    first = last = events[-1]
+    for event in reversed(events):
+        if event.get("stage") == last["stage"]:
+            if event["event"] != "progress":
+                break
+            first = event
+    share = f" ({100 * last['rows'] / last['total']:.0f} %)" if last["total"] else ""
+    told = f"{last['stage']:<44}{last['rows']:>12,} of {last['total']:,} rows{share}"
+    rows, seconds = last["rows"] - first["rows"], last["time"] - first["time"]
+    if rows > 0 and seconds > 0:
+        told += f", {rows / seconds:,.0f} rows/s, about {(last['total'] - last['rows']) * seconds / rows:,.0f} s left"
+    return told

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from curation import cluster, nodes
 from curation.config import RayConfig, RunConfig
-from curation.errors import CurationError, RunFailedError, UserError
+from curation.errors import ClusterError, CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
 from curation.refs import ModelRef, TableRef, fingerprint
 
@@ -108,8 +109,12 @@ class Run:
 
 
 @contextmanager
-def local_or_cluster(settings: RayConfig) -> Iterator[None]:
-    """Ray as the configuration says; one that runs already is used and left running."""
+def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
+    """Ray as the configuration says; one that runs already is used and left running.
+
+    Raises:
+        ClusterError: a node has other versions than this process, and ``same_versions`` asks for the same.
+    """
     import ray
     import ray.data
 
@@ -124,6 +129,8 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
     context.enable_progress_bars = False
     context.execution_options.verbose_progress = False
     try:
+        if same_versions and (cluster.address_of(settings) != cluster.LOCAL or len(nodes.living()) > 1):
+            nodes.require_same_versions()
         yield
     finally:
         if started:
@@ -131,23 +138,31 @@ def local_or_cluster(settings: RayConfig) -> Iterator[None]:
 
 
 def _start_ray(settings: RayConfig) -> None:
-    """Start or join Ray; a busy machine may be too slow for its start, so that is tried again."""
+    """Start or join Ray; a busy machine may be too slow for its start, so that is tried again.
+
+    Raises:
+        ClusterError: a Ray is to be joined, and none that can be answers there.
+        RunFailedError: Ray did not start.
+    """
     import ray
 
+    address = cluster.address_of(settings)
+    cluster.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
             ray.init(
-                address=settings.address,
-                num_cpus=None if settings.address else settings.num_cpus,
+                address=address,
+                num_cpus=settings.num_cpus if address == cluster.LOCAL else None,
                 logging_level=logging.WARNING,
                 log_to_driver=False,
                 include_dashboard=False,
                 configure_logging=False,
             )
             return
-        except ConnectionError as error:
-            raise RunFailedError(f"ray.address: {settings.address!r} does not answer ({error})") from error
         except Exception as error:  # Ray raises no class of its own where its processes do not come up in time
+            if address != cluster.LOCAL:
+                ray.shutdown()  # where the versions differ it has joined by half
+                raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
             if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")

@@ -8,8 +8,9 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from curation.config import TeacherConfig
 from curation.errors import ConfigError
@@ -34,12 +35,11 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
     """
     if config.backend != "auto":
         return Choice(config.backend, "teacher.backend names it")
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or spec.origin is None:  # without an origin: a folder of that name beside the program
+    if not is_installed():
         return Choice("transformers", "vLLM is not installed")
     assert model is not None, "TeacherConfig asks for a model"
-    engine = json.dumps(config.vllm.engine, sort_keys=True)
-    found: dict[str, str] = _probe(engine, model, bool(config.actors.num_gpus), bool(others_of(config.states)))
+    gpus, layers = bool(config.actors.num_gpus), bool(others_of(config.states))
+    found = probe(config.vllm.engine, model, gpus=gpus, layers=layers)
     if "refused" in found:
         raise ConfigError(found["refused"])
     if "lacks" in found:
@@ -47,10 +47,24 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
     return Choice("vllm", found["runs"])
 
 
+def is_installed() -> bool:
+    """Whether vLLM can be imported, which proves nothing about the machine."""
+    spec = importlib.util.find_spec("vllm")
+    return spec is not None and spec.origin is not None  # without an origin: a folder of that name beside the program
+
+
+def probe(engine: Mapping[str, Any], model: ModelRef | None, *, gpus: bool, layers: bool = False) -> dict[str, str]:
+    """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why.
+
+    Without a model it says whether vLLM runs at all; ``layers``: states of other layers than the last are wanted.
+    """
+    return _probe(json.dumps(engine, sort_keys=True), model, gpus, layers)
+
+
 @cache
-def _probe(engine: str, model: ModelRef, gpus: bool, layers: bool) -> dict[str, str]:
-    """What a fresh process finds: ``runs`` and how, ``lacks`` and what, or ``refused`` and why."""
-    question = json.dumps({"engine": json.loads(engine), "model": model.to_json(), "gpus": gpus, "layers": layers})
+def _probe(engine: str, model: ModelRef | None, gpus: bool, layers: bool) -> dict[str, str]:
+    described = None if model is None else model.to_json()
+    question = json.dumps({"engine": json.loads(engine), "model": described, "gpus": gpus, "layers": layers})
     command = [sys.executable, "-c", f"from {__name__} import answer; answer()", question]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
@@ -67,12 +81,11 @@ def _probe(engine: str, model: ModelRef, gpus: bool, layers: bool) -> dict[str, 
 def answer() -> None:
     """What the probe's process does: print its finding as the last line."""
     question = json.loads(sys.argv[1])
-    model = ModelRef.from_json(question["model"])
+    model = None if question["model"] is None else ModelRef.from_json(question["model"])
     print(json.dumps(_examine(question["engine"], model, gpus=question["gpus"], layers=question["layers"])))
 
 
-def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool, layers: bool) -> dict[str, str]:
-    """The finding; ``layers``: states of other layers than the last are wanted."""
+def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, layers: bool) -> dict[str, str]:
     import torch
     import vllm
     from transformers import AutoConfig
@@ -102,6 +115,8 @@ def _examine(engine: dict[str, object], model: ModelRef, *, gpus: bool, layers: 
     methods = [name for name in ("_sample", "sample_tokens") if not hasattr(GPUModelRunner, name)]
     if lacks := methods + missing_fields():
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
+    if model is None:
+        return {"runs": f"vLLM {vllm.__version__} runs on {device}"}
     names = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).architectures or ["(unnamed)"]
     known = [name for name in names if name in ModelRegistry.get_supported_archs()]
     if not known:

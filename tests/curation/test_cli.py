@@ -1,7 +1,9 @@
 import json
 import os
 import platform
+import pty
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +15,14 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from curation import lease
+from curation import chain, lease
 from curation.cli import main
+from curation.config_file import load_config
 from curation.manifest import Manifest
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "status", "report")
+LOOKING = ("inspect", "doctor")
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
 
@@ -62,15 +66,15 @@ def test_help_lists_the_verbs():
     result = curate("--help")
     assert result.exit_code == 0
     commands = result.stdout.partition("Commands:")[2].splitlines()
-    assert {line.split()[0] for line in commands if line.strip()} == set(VERBS)
+    assert {line.split()[0] for line in commands if line.strip()} == {*VERBS, *LOOKING}
     assert curate("--version").exit_code == 0
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, *LOOKING])
 def test_every_verb_explains_itself(verb: str):
     for option in ("-h", "--help"):
         result = curate(verb, option)
-        assert result.exit_code == 0 and "CONFIG" in result.stdout
+        assert result.exit_code == 0 and ("TABLE" if verb == "inspect" else "CONFIG") in result.stdout
 
 
 def test_help_answers_at_once():
@@ -239,6 +243,77 @@ def test_status_tells_what_is_done_and_what_went_wrong(config: Path):
     assert lines[1].split() == ["prepare", "40", "rows", "2.0", "s", "20", "rows/s"]
     assert "failed" in lines[2] and json.dumps("out of memory") in lines[2]
     assert curate("status", config).stdout.splitlines()[0].endswith("runs/tiny: not running")
+
+
+def test_status_tells_speed_and_time_left_from_the_newest_events(config: Path):
+    manifest = Manifest.load(config.parent / "runs" / "tiny")
+    manifest.identify({"seed": 0}, {}, save=True)
+    with (manifest.directory / "events.jsonl").open("w") as file:
+
+        def event(second: float, kind: str, **fields: object) -> None:
+            file.write(json.dumps({"time": second, "event": kind, **fields}) + "\n")
+
+        for second in range(2000):  # more than is read of a file
+            event(second, "progress", stage="prepare", rows=second, total=2000)
+        event(2000, "progress", stage="gen-0/label-pool", rows=5, total=1000)  # of a run that was killed
+        event(5000, "started", stage="gen-0/label-pool", why="not done yet")
+        event(5010, "progress", stage="gen-0/label-pool", rows=100, total=1000)
+        event(5015, "retried", stage="gen-0/label-source")
+        event(5020, "progress", stage="gen-0/label-pool", rows=400, total=1000)
+        file.write('{"time": 5021, "event": "prog')  # under way
+    lines = curate("status", config).stdout.splitlines()
+    told = "gen-0/label-pool 400 of 1,000 rows (40 %), 30 rows/s, about 20 s left"
+    assert " ".join(lines[1].split()) == told
+    assert "progress" in lines[2] and '"rows": 400' in lines[2]
+
+
+def test_status_of_a_run_directory_needs_no_other_file(config: Path):
+    settings = load_config(config)
+    manifest = Manifest.load(settings.directory)
+    chain._open(settings, manifest)
+    manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
+    elsewhere = settings.directory.rename(config.parent / "mounted: elsewhere")
+    config.unlink()
+    lines = curate("status", elsewhere).stdout.splitlines()
+    assert lines[0] == f"{elsewhere}: not running" and lines[1].startswith("prepare")
+    assert "config.yaml: cannot be read" in mistake("status", config.parent / "data")
+
+
+def watching(config: Path, seconds: str, **options: Any) -> subprocess.Popen:
+    command = [str(Path(sys.executable).with_name("curate")), "status", str(config), "--watch", seconds]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_watching_goes_on_until_the_run_ends(config: Path):
+    manifest = Manifest.load(config.parent / "runs" / "tiny")
+    with lease.hold(manifest.directory):
+        manifest.identify({"seed": 0}, {}, save=True)
+        watcher = watching(config, "0.1", stdout=subprocess.PIPE)
+        assert watcher.stdout is not None
+        for _ in range(2):  # no terminal: one block after the other
+            assert f"runs/tiny: running (process {os.getpid()} on " in watcher.stdout.readline()
+            assert watcher.stdout.readline() == "\n"
+        manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
+    output, told = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0 and told == ""
+    blocks = output.strip().split("\n\n")
+    assert "runs/tiny: not running" in blocks[-1] and "prepare" in blocks[-1]
+    assert all("tiny: running" in block for block in blocks[:-1])
+    assert curate("status", config, "--watch").exit_code == 0  # ends at once: nothing runs
+
+
+def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
+    manifest = Manifest.load(config.parent / "runs" / "tiny")
+    with lease.hold(manifest.directory):
+        manifest.identify({"seed": 0}, {}, save=True)
+        ours, theirs = pty.openpty()
+        watcher = watching(config, "0.1", stdout=theirs, env={**os.environ, "TERM": "xterm"})
+        drawn = b""
+        while drawn.count(b"tiny: running") < 3:
+            drawn += os.read(ours, 1024)
+        watcher.send_signal(signal.SIGINT)
+        assert watcher.communicate(timeout=60)[1] == "" and watcher.returncode == 0
+    assert drawn.count(b"\x1b[2J") >= 3
 
 
 def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config: Path):

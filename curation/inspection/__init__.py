@@ -1,0 +1,7 @@
+"""What is in a Lance table, and which tables a run has: ``curate inspect``."""
+
+from curation.inspection.facts import Facts, Question, examine
+from curation.inspection.find import Found, find, is_run, list_tables
+from curation.inspection.text import page, tables_page
+
+__all__ = ["Facts", "Found", "Question", "examine", "find", "is_run", "list_tables", "page", "tables_page"]

@@ -1,0 +1,159 @@
+"""cluster.yaml and deploy/: valid for Ray and KubeRay, and of one mind with each other and with the pinned versions."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+CRDS = os.environ.get("KUBERAY_CRDS")
+needs_crds = pytest.mark.skipif(
+    not CRDS, reason="set KUBERAY_CRDS to the folder of KubeRay's CRDs, see docs/operations.md"
+)
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+def pinned(package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert found
+    return found[1]
+
+
+@pytest.fixture
+def prepared() -> dict[str, Any]:
+    """cluster.yaml with Ray's defaults, as `ray up` validates it."""
+    from ray.autoscaler._private.util import prepare_config
+
+    return prepare_config(loaded(ROOT / "cluster.yaml"))
+
+
+def test_ray_up_takes_the_cluster_file(prepared: dict[str, Any]):
+    from ray.autoscaler._private.util import validate_config
+    from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
+
+    validate_config(prepared)
+    types = AutoscalingConfig(prepared, skip_content_hash=True).get_node_type_configs()
+    assert {name: (kind.min_worker_nodes, kind.resources) for name, kind in types.items()} == {
+        "head": (0, {"CPU": 0}),
+        "gpu_teacher": (0, {"CPU": 8, "GPU": 1}),
+        "cpu_data": (0, {"CPU": 16}),
+    }
+    assert prepared["max_workers"] == sum(types[name].max_worker_nodes for name in ("gpu_teacher", "cpu_data"))
+
+
+def test_the_schema_refuses_what_ray_does_not_know(prepared: dict[str, Any]):
+    from ray.autoscaler._private.util import validate_config
+
+    prepared["available_node_types"]["gpu_teacher"]["spot"] = True
+    with pytest.raises(jsonschema.ValidationError, match="spot"):
+        validate_config(prepared)
+
+
+def test_nodes_of_ray_up_are_alike_and_closed_to_strangers(prepared: dict[str, Any]):
+    for name, kind in prepared["available_node_types"].items():
+        market = kind["node_config"].get("InstanceMarketOptions", {}).get("MarketType")
+        assert market == (None if name == "head" else "spot")
+    assert prepared["file_mounts"]["~/trust-curation"] == "."
+    for role in ("head", "worker"):
+        (start,) = (command for command in prepared[f"{role}_start_ray_commands"] if "ray start" in command)
+        assert "RAY_AUTH_MODE=token" in start
+        (install,) = (command for command in prepared[f"{role}_setup_commands"] if "trust-curation" in command)
+        assert f"ray[default]=={pinned('ray')}" in install and f"transformers=={pinned('transformers')}" in install
+    assert any("mount -t nfs4" in command for command in prepared["initialization_commands"])
+
+
+def test_the_image_has_the_same_packages_as_the_nodes_of_ray_up(prepared: dict[str, Any]):
+    image = (DEPLOY / "Dockerfile").read_text()
+    for package in ("[vllm]", f"ray[default]=={pinned('ray')}", f"transformers=={pinned('transformers')}"):
+        assert package in image and any(package in command for command in prepared["setup_commands"])
+
+
+def cluster_specs() -> dict[str, dict[str, Any]]:
+    return {
+        "raycluster": loaded(DEPLOY / "raycluster.yaml")["spec"],
+        "rayjob": loaded(DEPLOY / "rayjob.yaml")["spec"]["rayClusterSpec"],
+    }
+
+
+def test_both_kuberay_files_describe_one_cluster():
+    specs = cluster_specs()
+    assert specs["raycluster"] == specs["rayjob"]
+
+
+def test_rays_autoscaler_reads_the_kuberay_cluster():
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    resource = {"metadata": {"name": "curation", "namespace": "default"}, "spec": cluster_specs()["raycluster"]}
+    types = _derive_autoscaling_config_from_ray_cr(resource)["available_node_types"]
+    found = {name: (kind["min_workers"], kind["max_workers"], kind["resources"]) for name, kind in types.items()}
+    (head,) = set(found) - {"gpu-teacher", "cpu-data"}
+    assert found[head][2]["CPU"] == 0
+    assert found["gpu-teacher"][:2] == (0, 8) and found["gpu-teacher"][2].items() >= {"CPU": 7, "GPU": 1}.items()
+    assert found["cpu-data"][:2] == (0, 4) and "GPU" not in found["cpu-data"][2]
+
+
+def test_what_the_operator_asks_beyond_its_schema():
+    spec = cluster_specs()["raycluster"]
+    assert spec["rayVersion"] == pinned("ray") and spec["authOptions"] == {"mode": "token"}
+    assert spec["enableInTreeAutoscaling"] and spec["autoscalerOptions"]["version"] == "v2"
+    claim = loaded(DEPLOY / "pvc.yaml")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        assert pod["restartPolicy"] == "Never"  # asked for by version 2 of the autoscaler
+        (volume,) = pod["volumes"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        (container,) = pod["containers"]
+        assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/mnt/curation"}]
+    job = loaded(DEPLOY / "rayjob.yaml")["spec"]
+    assert job["backoffLimit"] > 0 and job["shutdownAfterJobFinishes"]
+    assert job["entrypoint"] == "curate run /mnt/curation/my.yaml"
+
+
+@needs_crds
+@pytest.mark.parametrize("name", ["raycluster", "rayjob"])
+def test_the_files_follow_kuberays_crds(name: str):
+    validator = jsonschema.Draft202012Validator(strict_schema(Path(str(CRDS)) / f"ray.io_{name}s.yaml"))
+    resource = loaded(DEPLOY / f"{name}.yaml")
+    assert [error.message for error in validator.iter_errors(resource)] == []
+    resource["spec"]["misspelt"] = 1
+    assert any("misspelt" in error.message for error in validator.iter_errors(resource))
+
+
+def strict_schema(path: Path) -> dict[str, Any]:
+    """The schema of a CRD's version v1, unknown fields refused, which the API server would drop without a word."""
+    versions = yaml.load(path.read_text(), Loader=yaml.CSafeLoader)["spec"]["versions"]
+    (schema,) = (version["schema"]["openAPIV3Schema"] for version in versions if version["name"] == "v1")
+    schema["properties"]["metadata"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return closed(schema)
+
+
+def closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: closed(value) for key, value in schema.items()}
+    if isinstance(result.get("properties"), dict) and not result.get("x-kubernetes-preserve-unknown-fields"):
+        result.setdefault("additionalProperties", False)
+    if result.get("x-kubernetes-int-or-string"):
+        result["type"] = ["integer", "string"]
+    return result
+
+
+def test_the_slurm_script_is_sound():
+    script = DEPLOY / "slurm.sh"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    if shellcheck := shutil.which("shellcheck"):
+        subprocess.run([shellcheck, str(script)], check=True)
