@@ -225,7 +225,7 @@ class Committer:
         """Read the newest version; what is queued and stands there is done."""
         dataset = lance.dataset(self.uri)
         self._row_ids.follow(dataset)
-        self._dataset = dataset
+        self._dataset, self._first = dataset, _first(dataset)
         queue, self._queue, self._pending = self._queue, [], BitMap64()
         for queued in queue:
             if self._is_new(queued.ids):
@@ -243,18 +243,23 @@ class Committer:
     def _commit(self) -> None:
         """Add the queued fragments to the version that is known; raises what Lance raises where another one came."""
         new = [fragment for queued in self._queue for fragment in queued.fragments]
-        first = next(iter(self._dataset.get_fragments()), None)
         operation = (
             lance.LanceOperation.Merge(new, self._dataset.schema)
-            if first is None
+            if self._first is None
             else lance.LanceOperation.Update(
-                removed_fragment_ids=[], updated_fragments=[first.metadata], new_fragments=new, fields_modified=[]
+                removed_fragment_ids=[], updated_fragments=[self._first], new_fragments=new, fields_modified=[]
             )
         )
         lease.check(self.uri)
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
+        if self._first is None:
+            self._first = _first(self._dataset)
         self._row_ids.add(new, self._pending)
         self._queue, self._pending = [], BitMap64()
+
+
+def _first(dataset: lance.LanceDataset) -> FragmentMetadata | None:
+    return next((fragment.metadata for fragment in dataset.get_fragments()), None)
 
 
 @dataclass(frozen=True, kw_only=True)
