@@ -88,7 +88,7 @@ def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
 @main.command()
 @CONFIG
 @SET
-@click.option("--address", help="Ray cluster to use, as `--set ray.address=...`.")
+@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
 @click.option("--wait", is_flag=True, help="Where another run is using the directory, begin when it has ended.")
 def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool) -> None:
     """Run what is missing; the same command goes on after a kill."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from curation.config import RayConfig, RunConfig, TrainSection
 from curation.errors import ClusterError
@@ -80,9 +81,11 @@ def check_answers(address: str) -> None:
 
 def _check_ray(address: str) -> None:
     """Ask in a process of its own: Ray's client cannot be interrupted, and waits longer than anybody wants to."""
-    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    code = "import sys; from curation import cluster; cluster.ask(sys.argv[1])"
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        asked = subprocess.run(
+            [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
     except subprocess.TimeoutExpired:
         raise ClusterError(
             f"ray.address: what listens at {address} did not answer as Ray in {ANSWER_SECONDS:.0f} s; "
@@ -96,7 +99,29 @@ def _check_ray(address: str) -> None:
             f"ray.address: the Ray at {address} does not take this token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
             "or RAY_AUTH_TOKEN_PATH to the cluster's own"
         )
-    raise ClusterError(f"ray.address: the Ray at {address} cannot be joined: {told}")
+    raise ClusterError(f"ray.address: the Ray at {address} cannot be joined: {told.partition('Error: ')[2] or told}")
+
+
+def ask(address: str) -> None:
+    """Can a driver of this machine join the Ray at ``HOST:PORT``?
+
+    Raises:
+        ClusterError: it is of another version, or has no node on this machine.
+        ray.exceptions.RayError: it does not answer, or does not take the token.
+    """
+    import ray
+    from ray._common.usage.usage_lib import get_cluster_metadata
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    client = GcsClient(address=address)
+    version = (get_cluster_metadata(client) or {}).get("ray_version", ray.__version__)
+    if version != ray.__version__:
+        raise ClusterError(f"it is Ray {version}, and this is {ray.__version__}; install the same on both")
+    nodes = client.get_all_node_info(timeout=ANSWER_SECONDS).values()
+    if not any(Path(node.raylet_socket_name).exists() for node in nodes):
+        raise ClusterError(
+            "none of its nodes is this machine; run curate on one, or by `ray job submit -- curate run ...`"
+        )
 
 
 def needs(config: RunConfig) -> list[Need]:
@@ -167,5 +192,5 @@ def _autoscales() -> bool:
     status = get_cluster_status(ray.get_runtime_context().gcs_address)
     types = {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
     if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
-        types |= set(json.loads(report).get("autoscaler_report", {}).get("active_nodes") or {})
+        types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
     return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in types)

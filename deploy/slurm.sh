@@ -28,9 +28,11 @@ RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
 unset RAY_ADDRESS
 
-# Below 10000, where Ray's workers have their ports, and another one for each of a node's jobs.
+# The first node is this one. Its name may stand for its loopback address, so that its first network address is taken;
+# CURATION_HEAD_IP names another. Ports from 10000 on are for Ray's workers; each job of a node has a port of its own.
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-address=$(hostname --ip-address | awk '{print $1}'):$((6380 + SLURM_JOB_ID % 3000))
+: "${CURATION_HEAD_IP:=$(hostname -I | awk '{print $1}')}"
+address=$CURATION_HEAD_IP:$((6380 + SLURM_JOB_ID % 3000))
 
 start_ray() { # how many nodes, srun's choice of nodes, options of `ray start`
     local count=$1 where=$2
