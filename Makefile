@@ -13,7 +13,7 @@ run: $(INSTALLED)
 
 ## All tests, with reduced counts where the full ones are slow; two processes, since a test mostly waits for Ray.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 ## The full counts (20 kills of the driver, ...).
 test-slow: $(INSTALLED)
@@ -21,7 +21,7 @@ test-slow: $(INSTALLED)
 
 ## The vLLM teacher, in an environment of its own with the CPU build of the same version.
 test-vllm: $(VLLM_INSTALLED)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -151,6 +151,7 @@ def test_a_listener_that_is_no_ray_is_not_waited_for(monkeypatch: pytest.MonkeyP
         assert time.monotonic() - start < 4.0 + cluster.CONNECT_SECONDS
 
 
+@pytest.mark.slow
 def test_a_run_joins_the_cluster_that_is_named_or_in_the_environment(config: Path):
     with held() as there:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
@@ -168,6 +169,7 @@ def test_a_run_joins_the_cluster_that_is_named_or_in_the_environment(config: Pat
         assert there.num_jobs() == 3
 
 
+@pytest.mark.slow
 def test_a_cluster_that_can_grow_is_waited_for(config: Path):
     # `ray up` and KubeRay say so of each node that they start.
     with held(RAY_NODE_TYPE_NAME="gpu-teacher", RAY_CLOUD_INSTANCE_ID="i-1") as there:
