@@ -52,8 +52,8 @@ REDUCED = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "domain",
-    # make test-vllm runs chess's, to the selection, with two backends; the quickstart trains students on chess
-    [pytest.param(domain, marks=pytest.mark.slow) if domain == "chess" else domain for domain in REDUCED],
+    # Those of chess and mcqa are run to the selection, with fewer arms and two backends each, by make test-vllm.
+    ["math", *(pytest.param(domain, marks=pytest.mark.slow) for domain in ("chess", "mcqa"))],
 )
 def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
     overrides = (*REDUCED[domain], f"run_dir={tmp_path}", "generations=[]", "teacher.actors={min: 1, max: 1}")
