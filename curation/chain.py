@@ -135,7 +135,8 @@ def _record(
     config_path: str | None,
     command: str | None,
 ) -> report.RunRecord:
-    config, done = run.config, run.manifest.stages
+    config = run.config
+    done = {name: run.manifest.stages[name] for name in stage_names(config) if name in run.manifest.stages}
     return report.RunRecord(
         name=config.name,
         config=config.model_dump(mode="json", by_alias=True),
@@ -149,24 +150,23 @@ def _record(
         stages=[
             report.StageRecord(
                 name=name,
-                seconds=done[name].seconds,
-                rows=done[name].rows,
-                rows_per_second=done[name].rows / done[name].seconds if done[name].seconds else None,
-                started=done[name].started,
+                seconds=stage.seconds,
+                rows=stage.rows,
+                rows_per_second=stage.rows / stage.seconds if stage.seconds else None,
+                started=stage.started,
             )
-            for name in stage_names(config)
-            if name in done
+            for name, stage in done.items()
         ],
         passes=[
             report.PassRecord(
                 name=name,
-                **done[name].outputs["pass"],
-                total_rows=done[name].rows,
-                prompt_tokens=done[name].outputs["counts"]["prompt_tokens"],
-                output_tokens=done[name].outputs["counts"]["output_tokens"],
+                **stage.outputs["pass"],
+                total_rows=stage.rows,
+                prompt_tokens=stage.outputs["counts"]["prompt_tokens"],
+                output_tokens=stage.outputs["counts"]["output_tokens"],
             )
-            for name in stage_names(config)
-            if name in done and "pass" in done[name].outputs
+            for name, stage in done.items()
+            if "pass" in stage.outputs
         ],
         generations=generations,
     )

@@ -5,11 +5,10 @@ under the same name means that something it depends on changed, and :meth:`Manif
 beside it holds a line for each thing that happened. One driver at a time holds the directory (:mod:`curation.lease`).
 """
 
-import importlib.metadata
 import json
 import os
-import platform
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,12 +48,25 @@ def write_atomically(path: Path, text: str) -> None:
 
 def versions() -> dict[str, str]:
     """The Python version and those of the packages that a result depends on."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
+    return ask_versions()()
+
+
+def ask_versions() -> Callable[[], dict[str, str]]:
+    """The question behind :func:`versions`, for other processes too: it is pickled whole and needs nothing of ours."""
+    packages = PACKAGES
+
+    def found() -> dict[str, str]:
+        import importlib.metadata
+        import platform
+
+        versions = {"python": platform.python_version()}
+        for package in packages:
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                versions[package] = "not installed"
+        return versions
+
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation.errors import ClusterError
-from curation.manifest import PACKAGES, PROJECT
+from curation.manifest import PROJECT, ask_versions
 
 logger = logging.getLogger(__name__)
 
@@ -79,22 +79,15 @@ def name(node: Mapping[str, Any]) -> str:
 
 
 def installed() -> Callable[[], dict[str, str]]:
-    """The question what versions a process has: Python, ``manifest.PACKAGES`` and a digest of this project's code."""
-    packages, code = PACKAGES, CODE
+    """The question what versions a process has: ``manifest.versions`` and a digest of this project's code."""
+    packages, code = ask_versions(), CODE
 
     def versions() -> dict[str, str]:
         import hashlib
-        import importlib.metadata
         import importlib.util
-        import platform
         from pathlib import Path
 
-        found = {"python": platform.python_version()}
-        for package in packages:
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = "not installed"
+        found = packages()
         spec = importlib.util.find_spec("curation")
         if spec is None or spec.origin is None:
             return found | {code: "not installed"}

@@ -26,5 +26,5 @@ def test_a_directory_that_cannot_be_written_fails(check):
     assert verdict.state == "fail" and str(READ_ONLY / "run") in verdict.told and "run_dir" in verdict.mend
 
 
-def test_a_lock_keeps_a_second_one_off(tmp_path: Path):
+def test_a_lease_keeps_a_second_driver_off(tmp_path: Path):
     assert storage._leases(tmp_path / "lease")
