@@ -53,11 +53,16 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
     """
     Path(uri).parent.mkdir(parents=True, exist_ok=True)
     try:
-        lance.write_dataset(schema.empty_table(), uri, mode="create")
-    except OSError as error:
-        if "already exists" not in str(error):
-            raise
-    present = lance.dataset(uri).schema
+        # not write_dataset(mode="create"): where two do that at once, the slower one empties what the other made
+        operation = lance.LanceOperation.Overwrite(schema, [])
+        lance.LanceDataset.commit(uri, operation, read_version=0, max_retries=0)
+    except OSError as refused:
+        try:
+            present = lance.dataset(uri).schema
+        except ValueError:
+            raise refused from None
+    else:
+        present = schema
     if present.names[: len(schema)] != schema.names:
         raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")
     return latest(uri)
