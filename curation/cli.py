@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from curation.errors import CurationError, UserError
+from curation.stopping import Stopped
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
@@ -23,9 +24,9 @@ class _Verbs(click.Group):
         except CurationError as error:
             click.echo(f"curate: {' '.join(str(error).split())}", err=True)
             sys.exit(2 if isinstance(error, UserError) else 1)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped) as stop:
             click.echo("curate: stopped; the same command goes on from here", err=True)
-            sys.exit(130)
+            sys.exit(143 if isinstance(stop, Stopped) else 130)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

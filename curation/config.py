@@ -257,8 +257,12 @@ class ActorsConfig(Section):
     max: PositiveInt = 1
     num_cpus: Annotated[float, Field(gt=0)] = 1
     num_gpus: Annotated[float, Field(ge=0)] = 0
-    max_restarts: Annotated[int, Field(ge=0)] = 2
-    max_task_retries: Annotated[int, Field(ge=0)] = 2
+    max_restarts: Annotated[int, Field(ge=0)] = 8
+    """How often in a row an actor's process may die before it has done anything, until the run gives up."""
+    max_row_retries: Annotated[int, Field(ge=0)] = 1
+    """How often a row is tried again whose process died on it alone, before it is an error row (``poison``)."""
+    hang_seconds: Annotated[float, Field(gt=0)] = 1800
+    """An actor whose model gives nothing for so long while it works is ended, for Ray to restart it."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -278,6 +282,10 @@ class ScriptedConfig(Section):
     """A file that receives a line ``row_id`` for each row labelled, before the row is handed on."""
     crash_rows: tuple[int, ...] = ()
     """Rows that kill the actor's process, each once per file ``<log>.crashed-<row>``."""
+    poison_rows: tuple[int, ...] = ()
+    """Rows that kill the actor's process whenever they are labelled."""
+    hang_rows: tuple[int, ...] = ()
+    """Rows on which the teacher hangs for ever."""
     error_rows: tuple[int, ...] = ()
     """Rows that come back as error rows."""
 

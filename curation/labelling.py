@@ -131,7 +131,8 @@ def _complete(
                 "backend": teacher.backend,
                 "rows": result.rows,
                 "seconds": result.seconds,
-                "teachers": result.notes,
+                "deaths": result.deaths,
+                "teachers": result.teachers,
             },
         }
         return Done(outputs=outputs, rows=counts.rows)

@@ -19,6 +19,7 @@ from curation.config import RayConfig, RunConfig
 from curation.errors import ClusterError, CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
 from curation.refs import ModelRef, TableRef, fingerprint
+from curation.stopping import Stopped, stopped_by_sigterm
 
 RAY_ATTEMPTS = 3
 
@@ -82,6 +83,9 @@ class Run:
         start = time.monotonic()
         try:
             done = work(self.directory / f"{name}-{fingerprint(inputs)[:8]}")
+        except (KeyboardInterrupt, Stopped):
+            self.manifest.event("stopped", stage=name)
+            raise
         except UserError as error:
             self.manifest.event("failed", stage=name, error=str(error))
             raise
@@ -131,7 +135,8 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
     try:
         if same_versions and (cluster.address_of(settings) != cluster.LOCAL or len(nodes.living()) > 1):
             nodes.require_same_versions()
-        yield
+        with stopped_by_sigterm():
+            yield
     finally:
         if started:
             ray.shutdown()

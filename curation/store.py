@@ -14,6 +14,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -283,7 +284,7 @@ def commit_stream(
     on_commit: Callable[[Mapping[str, int]], None] | None = None,
     on_note: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Consume ``WRITTEN`` rows as they come and commit every ``seconds``.
+    """Consume ``WRITTEN`` rows as they come and commit every ``seconds``, and when the stream ends or breaks off.
 
     A round commits table by table: those of ``committers`` in their order, then the others in that of their first
     rows. So where each task names its tables in that order, a row of a later one is never committed before the same
@@ -300,15 +301,22 @@ def commit_stream(
         if on_commit is not None:
             on_commit({uri: committer.num_rows for uri, committer in of.items()})
 
-    for row in _rows(written):
-        if row["uri"] not in of:
-            of[row["uri"]] = Committer(row["uri"])
-        of[row["uri"]].add(row["fragments"], row["row_ids"])
-        if row["note"] is not None and on_note is not None:
-            on_note(json.loads(row["note"]))
-        if time.monotonic() - last > seconds:
+    try:
+        for row in _rows(written):
+            if row["uri"] not in of:
+                of[row["uri"]] = Committer(row["uri"])
+            of[row["uri"]].add(row["fragments"], row["row_ids"])
+            if row["note"] is not None and on_note is not None:
+                on_note(json.loads(row["note"]))
+            if time.monotonic() - last > seconds:
+                commit()
+                last = time.monotonic()
+    except CommitError:
+        raise
+    except BaseException:  # a failed task, Ctrl-C, SIGTERM: what has come is work done
+        with suppress(CommitError):
             commit()
-            last = time.monotonic()
+        raise
     commit()
 
 

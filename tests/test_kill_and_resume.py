@@ -7,10 +7,13 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
 import yaml
+
+from curation.lease import holder
 
 NUM_SOURCE, NUM_POOL = 200, 3000
 CONFIG = {
@@ -34,11 +37,11 @@ CONFIG = {
 class Killed:
     """One run directory and the command that is run in it again and again."""
 
-    def __init__(self, directory: Path, puzzles: Path) -> None:
+    def __init__(self, directory: Path, puzzles: Path, **settings: Any) -> None:
         self.directory = directory / "run"
         self.log = directory / "labelled.log"
         self._stderr = directory / "stderr.log"
-        config = CONFIG | {"run_dir": str(self.directory), "sources": {"puzzles": {"path": str(puzzles)}}}
+        config = CONFIG | {"run_dir": str(self.directory), "sources": {"puzzles": {"path": str(puzzles)}}, **settings}
         config["teacher"]["scripted"]["log"] = str(self.log)
         self.config = directory / "config.yaml"
         self.config.write_text(yaml.safe_dump(config))
@@ -104,3 +107,19 @@ def test_driver_killed_three_times(tmp_path, puzzle_file):
 @pytest.mark.timeout(1800)
 def test_driver_killed_twenty_times(tmp_path, puzzle_file):
     kill_and_resume(tmp_path, puzzle_file, 20)
+
+
+def test_sigterm_commits_what_is_done_and_gives_the_directory_back(tmp_path, puzzle_file):
+    run = Killed(tmp_path, puzzle_file, commit_seconds=3600)
+    process = run.start()
+    while process.poll() is None and len(run.labelled()) < NUM_SOURCE + NUM_POOL / 2:
+        time.sleep(0.02)
+    begun = time.monotonic()
+    process.terminate()
+    assert process.wait(timeout=60) == 143, run.errors()
+    assert time.monotonic() - begun < 25  # Kubernetes grants 30 s
+    assert "stopped; the same command goes on from here" in run.errors()
+    unfinished = 2 * 2 * CONFIG["teacher"]["chunk_rows"]  # two actors, two chunks each
+    assert len(run.committed()) >= len(run.labelled()) - NUM_SOURCE - unfinished
+    assert holder(run.directory) is None
+    assert '"stopped"' in (run.directory / "events.jsonl").read_text().splitlines()[-1]

@@ -82,6 +82,7 @@ def _pass(item: PassRecord) -> Json:
         "backend": item.backend,
         "rows": item.rows,
         "seconds": item.seconds,
+        "deaths": item.deaths,
         "prompt_tokens_per_second": None if per_second is None else item.prompt_tokens * per_second,
         "output_tokens_per_second": None if per_second is None else item.output_tokens * per_second,
         "starts": len(item.teachers),

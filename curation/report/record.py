@@ -33,6 +33,8 @@ class PassRecord:
     prompt_tokens: int
     """Of all rows."""
     output_tokens: int
+    deaths: int
+    """Of the actors' processes, in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
     """``Teacher.facts``, one for each start of a teacher."""
 

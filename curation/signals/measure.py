@@ -1,7 +1,7 @@
 """Signals of many rows: every request to a teacher, every answer to its signal."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
@@ -15,11 +15,19 @@ _READ = ["row_id", "completion", "mean_logprob", "option_logprobs", "error"]
 
 
 def measure(
-    signal: Signal, domain: Domain, teacher: Teacher, rows: Iterable[Row], decoding: DecodingConfig, *, seed: int
+    signal: Signal,
+    domain: Domain,
+    teacher: Teacher,
+    rows: Iterable[Row],
+    decoding: DecodingConfig,
+    *,
+    seed: int,
+    on_batch: Callable[[], None] = lambda: None,
 ) -> dict[int, float | None]:
     """The signal of each row by row id; None where it cannot be asked, answered or read.
 
-    ``decoding`` is that of the labelling pass. Unparsed rows are not asked: arms that rank leave them out.
+    ``decoding`` is that of the labelling pass; ``on_batch`` is called as answers come. Unparsed rows are not asked:
+    arms that rank leave them out.
     """
     by_id = {row_id: (example, weak) for row_id, example, weak in rows}
     asked = {
@@ -33,6 +41,7 @@ def measure(
         seed_of_turn = derive(seed, f"{signal.name}/{turn}")
         drawn = teacher.label(requests, signal.decoding(decoding), seed=seed_of_turn, states=False)
         for batch in drawn:
+            on_batch()
             for row in batch.select(_READ).to_pylist():
                 if row.pop("error") is None:
                     options = row.pop("option_logprobs")

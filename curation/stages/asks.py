@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from curation import store, tables
+
+Values = Mapping[int, float | None]
+"""By row id; None where a value cannot be asked, answered or read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,10 +25,15 @@ class Ask:
     uri: str
     """A table of ``tables.SIGNAL``."""
 
-    def write(self, values: Mapping[int, float | None]) -> pa.Table:
-        """Write the values, by row id, as a fragment; a row of ``store.WRITTEN``, none where there are no values."""
-        if not values:
+    def write(
+        self, values: Values, errors: Mapping[int, str] = MappingProxyType({}), *, note: Mapping[str, Any] | None = None
+    ) -> pa.Table:
+        """Write values, and rows that failed, as a fragment; a row of ``store.WRITTEN``, none where there are none."""
+        if not values and not errors:
             return store.WRITTEN.empty_table()
-        columns = [pa.array(list(values)), pa.array(list(values.values()), pa.float32()), pa.nulls(len(values))]
-        table = pa.table(dict(zip(tables.SIGNAL.names, columns, strict=True))).cast(tables.SIGNAL)
-        return store.write_fragment(table, self.uri, tables.SIGNAL)
+        columns = {
+            "row_id": [*values, *errors],
+            "value": [*values.values(), *[None] * len(errors)],
+            "error": [*[None] * len(values), *errors.values()],
+        }
+        return store.write_fragment(pa.table(columns, schema=tables.SIGNAL), self.uri, tables.SIGNAL, note=note)

@@ -53,10 +53,9 @@ def label(
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes; ``progress`` is told rows done and rows in all.
 
-    The notes of the result are ``Teacher.facts``, one for each start of a teacher.
-
     Raises:
-        RunFailedError: actors kept dying, or more than ``max_error_rate`` of the rows failed.
+        RunFailedError: an actor kept dying without getting anything done, or more than ``max_error_rate`` of the rows
+            failed.
         CommitError: the store refused, or rows in and rows out differ.
     """
     for ask in job.asks:

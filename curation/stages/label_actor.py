@@ -1,14 +1,14 @@
 """The labelling actor of Ray Data: a chunk of examples in, one written fragment of the labels table out.
 
-One call handles one chunk and emits the fragment's name (DESIGN: the *only* output of its task). Signals that ask the
-same model are measured in the same call, while the chunk's prompts are in the engine's prefix cache: a fragment more
-each. A row that cannot be rendered, labelled or parsed becomes an error row here and never raises.
+Signals that ask the same model are measured in the same call, while the chunk's prompts are in the engine's prefix
+cache: a fragment more each. A row that cannot be rendered, labelled or parsed becomes an error row here and never
+raises.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +19,8 @@ from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
-from curation.stages.asks import Ask
-from curation.stages.passes import Chunk
+from curation.stages.asks import Ask, Values
+from curation.stages.chunk_actor import ChunkActor, Row
 from curation.stages.reduce import Reduction
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
@@ -49,41 +49,62 @@ class LabelJob:
         return whole if self.reduction is None else self.reduction.schema(whole)
 
 
-class LabelActor:
-    """Holds one teacher; called with one chunk at a time."""
+class Labelled(NamedTuple):
+    """What became of some rows: their labels, and the values of each signal by row id."""
 
-    def __init__(self, job: LabelJob) -> None:
+    labels: pa.Table
+    signals: list[Values]
+
+
+class LabelActor(ChunkActor[Labelled]):
+    """Holds one teacher."""
+
+    def __init__(self, job: LabelJob, pass_id: str) -> None:
+        super().__init__(job.examples, job.teacher.actors, pass_id)
         self._job = job
         self._domain = get_domain(job.domain)
         self._teacher = load_teacher(job.teacher, job.model)
         self._schema = job.schema(self._teacher.state_size)
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
-        self._notes = chain([self._teacher.facts], repeat(None))  # told once, by whichever call is first
+        facts = {"teacher": dict(self._teacher.facts)} if self._teacher.facts else {}
+        self._facts = chain([facts], repeat({}))  # told once, by whichever call is first
 
-    def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
-        """Label a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``store.WRITTEN``."""
+    def work(self, rows: list[Row]) -> Labelled:
+        """Label rows, and ask the signals of those that have a label."""
+        batches = []
+        for batch in label_rows(self._job, self._domain, self._teacher, rows):
+            batches.append(batch)
+            self.alive()
+        labels = pa.Table.from_batches(batches)
+        return Labelled(labels, [self._measured(labels, rows, ask, signal) for ask, signal in self._signals])
+
+    def give_up(self, rows: list[Row], error: str) -> Labelled:
+        """Error rows."""
+        errors = {row["row_id"]: error for row in rows}
+        return Labelled(pa.Table.from_batches([_failed(self._job, self._teacher, errors)]), [{} for _ in self._signals])
+
+    def write(self, parts: list[Labelled], note: dict[str, Any]) -> pa.Table:
+        """A fragment of labels, and one for each signal."""
         job = self._job
-        examples = store.open_table(job.examples).take(Chunk.of(batch).offsets).to_pylist()
-        labelled = pa.Table.from_batches(list(label_rows(job, self._domain, self._teacher, examples)))
-        values = [self._measured(labelled, examples, ask, signal) for ask, signal in self._signals]
+        labels = pa.concat_tables([part.labels for part in parts])
         if job.reduction is not None:
-            (whole,) = labelled.combine_chunks().to_batches()
-            labelled = pa.Table.from_batches([job.reduction.reduce(whole)])
-        written = [
-            store.write_fragment(labelled.cast(self._schema), job.labels_uri, self._schema, note=next(self._notes))
-        ]
-        written += [ask.write(of_ask) for ask, of_ask in zip(job.asks, values, strict=True)]
+            (whole,) = labels.combine_chunks().to_batches()
+            labels = pa.Table.from_batches([job.reduction.reduce(whole)])
+        note = note | next(self._facts)
+        written = [store.write_fragment(labels.cast(self._schema), job.labels_uri, self._schema, note=note)]
+        for ask, *of_parts in zip(job.asks, *(part.signals for part in parts), strict=True):
+            written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)
 
-    def _measured(
-        self, labelled: pa.Table, examples: list[dict[str, Any]], ask: Ask, signal: Signal
-    ) -> dict[int, float | None]:
+    def _measured(self, labelled: pa.Table, examples: list[dict[str, Any]], ask: Ask, signal: Signal) -> Values:
         """The signal's value of each row that has a label."""
         by_id = {example["row_id"]: example for example in examples}
         known = labelled.filter(pc.field("label").is_valid() & pc.field("error").is_null())
         weak = known.select(["row_id", "label", "completion"]).to_pylist()
         rows = [(row_id := row.pop("row_id"), by_id[row_id], Weak(**row)) for row in weak]
-        return measure(signal, self._domain, self._teacher, rows, self._job.decoding, seed=ask.seed)
+        return measure(
+            signal, self._domain, self._teacher, rows, self._job.decoding, seed=ask.seed, on_batch=self.alive
+        )
 
 
 def label_rows(
@@ -102,11 +123,15 @@ def label_rows(
         else:
             requests.append(request)
     if errors:
-        config = job.teacher
-        failed = error_batch(list(errors), list(errors.values()), config.states, config.state_dtype, teacher.state_size)
-        yield _with_labels(failed, [None] * len(errors))
+        yield _failed(job, teacher, errors)
     for batch in teacher.label(requests, job.decoding, seed=job.seed):
         yield _parsed(batch, domain, by_id)
+
+
+def _failed(job: LabelJob, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
+    config = job.teacher
+    failed = error_batch(list(errors), list(errors.values()), config.states, config.state_dtype, teacher.state_size)
+    return _with_labels(failed, [None] * len(errors))
 
 
 def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example]) -> pa.RecordBatch:

@@ -1,12 +1,12 @@
 """One pass of a model over a table of examples: chunks in, written fragments out, each row exactly once.
 
-Shared by the label stage and the signals. The actor of a pass is called with one chunk and emits one row, the
-fragment's name (DESIGN: the *only* output of its task).
+Shared by the label stage and the signals.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from curation.config import ActorsConfig
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
+from curation.stages.chunk_actor import Chunk, ChunkActor, forget_pass
 from curation.stages.ray_errors import cause
 
 Int64s = npt.NDArray[np.int64]
@@ -27,38 +28,20 @@ Bools = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
-
-    start: int
-    stop: int
-    take: bytes
-
-    @classmethod
-    def of(cls, batch: Mapping[str, Any]) -> "Chunk":
-        """The chunk that Ray Data hands to an actor, a batch of one."""
-        return cls(start=int(batch["start"][0]), stop=int(batch["stop"][0]), take=batch["take"][0])
-
-    @property
-    def offsets(self) -> Int64s:
-        """The offsets in the table of the rows to work on."""
-        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
-        offsets: Int64s = self.start + np.flatnonzero(bits)
-        return offsets
-
-
 class PassResult(NamedTuple):
-    """The table of a pass, and what this run of it did: rows, seconds, and the notes of its actors."""
+    """The table of a pass, and what this run of it did."""
 
     table: TableRef
     rows: int
     seconds: float
-    notes: list[dict[str, Any]]
+    deaths: int
+    """Of processes, in the middle of a chunk."""
+    teachers: list[dict[str, Any]]
+    """``Teacher.facts``, one for each start of a teacher."""
 
 
 def run_pass(
-    actor: type,
+    actor: type[ChunkActor[Any]],
     job: Any,
     *,
     name: str,
@@ -72,12 +55,12 @@ def run_pass(
     commit_seconds: float,
     progress: Progress | None = None,
 ) -> PassResult:
-    """Have ``actor(job)`` work on the examples for which ``takes(row ids)`` holds, less those committed at ``uri``.
+    """Have ``actor(job, id of the pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
 
     An actor is called ``calls`` times at once. ``progress`` is told rows done and rows in all.
 
     Raises:
-        RunFailedError: actors kept dying.
+        RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
     store.create(uri, schema)
@@ -97,23 +80,37 @@ def run_pass(
     begun = time.monotonic()
     notes: list[dict[str, Any]] = []
     if items:
-        written = _written(actor, job, items, actors, calls)
+        pass_id = f"pass-{uuid.uuid4().hex}"
+        written = _written(actor, job, pass_id, items, actors, calls)
         try:
             store.commit_stream(written, [committer], seconds=commit_seconds, on_commit=committed, on_note=notes.append)
         except ray.exceptions.RayError as error:
             raise cause(error, name) from error
+        finally:
+            forget_pass(pass_id)
     ref = store.latest(uri)
     if not len(committer.done) == (num_rows := store.count(ref)) == total:
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
-    return PassResult(ref, total - num_done, time.monotonic() - begun, notes)
+    return PassResult(
+        table=ref,
+        rows=total - num_done,
+        seconds=time.monotonic() - begun,
+        deaths=sum(note.get("deaths", 0) for note in notes),
+        teachers=[note["teacher"] for note in notes if "teacher" in note],
+    )
 
 
-def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig, calls: int) -> ray.data.Dataset:
-    """The lazily written chunks: one block an item, so that a task has one chunk and one output."""
+def _written(
+    actor: type[ChunkActor[Any]], job: Any, pass_id: str, items: list[Any], actors: ActorsConfig, calls: int
+) -> ray.data.Dataset:
+    """The lazily written chunks: one block an item, so that a task has one chunk and one output.
+
+    Ray restarts and retries without end; the actors themselves bound that.
+    """
     return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         actor,
-        fn_constructor_args=(job,),
+        fn_constructor_args=(job, pass_id),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(
             min_size=actors.min,
@@ -125,8 +122,8 @@ def _written(actor: type, job: Any, items: list[Any], actors: ActorsConfig, call
         ),
         num_cpus=actors.num_cpus,
         num_gpus=actors.num_gpus or None,
-        max_restarts=actors.max_restarts,
-        max_task_retries=actors.max_task_retries,
+        max_restarts=-1,
+        max_task_retries=-1,
     )
 
 

@@ -13,7 +13,6 @@ from curation import tables
 from curation.refs import ProjectionRef, TrustRef
 from curation.shift import sampled
 from curation.stages.score import score_fields, scores
-from curation.trust.pca import load_projection
 
 
 class Reduction(Protocol):
@@ -44,10 +43,14 @@ class Projected:
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """``tables.projected_states``."""
+        from curation.trust.pca import load_projection  # it takes torch, which not every teacher needs
+
         return tables.projected_states(labels, load_projection(self.projection).size)
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """The labels with the projection in place of their states."""
+        from curation.trust.pca import load_projection
+
         column = tables.state_column("pca")
         found = {column: load_projection(self.projection).project(labels)}
         schema = self.schema(labels.schema)

@@ -5,7 +5,7 @@ What the labelling actors measured as they labelled (``LabelJob.asks``) stands i
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,9 @@ from curation.refs import ModelRef, TableRef
 from curation.signals import Weak, get_signal
 from curation.signals.measure import measure
 from curation.signals.reward import RewardModel
-from curation.stages.asks import Ask
-from curation.stages.passes import Chunk, Progress, run_pass
+from curation.stages.asks import Ask, Values
+from curation.stages.chunk_actor import ChunkActor, Row
+from curation.stages.passes import Progress, run_pass
 from curation.teachers import concurrent_calls, load_teacher
 
 
@@ -42,10 +43,18 @@ class SignalJob:
     """Gold labels of the examples, for a judge."""
 
 
-class SignalActor:
-    """Holds one model; called with one chunk at a time."""
+class Measured(NamedTuple):
+    """What became of some rows."""
 
-    def __init__(self, job: SignalJob) -> None:
+    values: Values
+    errors: Mapping[int, str]
+
+
+class SignalActor(ChunkActor[Measured]):
+    """Holds one model."""
+
+    def __init__(self, job: SignalJob, pass_id: str) -> None:
+        super().__init__(job.examples, job.teacher.actors, pass_id)
         self._job = job
         self._domain = get_domain(job.domain)
         self._labels = store.Lookup(job.labels)
@@ -64,28 +73,38 @@ class SignalActor:
             self._signal = get_signal(job.ask.signal, **job.ask.options)
             self._teacher = load_teacher(job.teacher, job.model)
 
-    def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
-        """Measure a chunk (columns of ``Chunk``, one row) and write its fragment; a row of ``store.WRITTEN``."""
-        examples = store.open_table(self._job.examples).take(Chunk.of(batch).offsets).to_pylist()
-        ids_N = np.array([example["row_id"] for example in examples], dtype=np.int64)
+    def work(self, rows: list[Row]) -> Measured:
+        """The signal's values of rows."""
+        job = self._job
+        ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
         weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
         if self._gold is not None:
             golds = self._gold.take(ids_N, ["gold"])["gold"].to_pylist()
-            examples = [example | {"gold": gold} for example, gold in zip(examples, golds, strict=True)]
-        rows = [(example["row_id"], example, Weak(**given)) for example, given in zip(examples, weak, strict=True)]
-        job = self._job
+            rows = [row | {"gold": gold} for row, gold in zip(rows, golds, strict=True)]
+        asked = [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
         if self._reward is not None:
-            values = self._reward.measure(self._domain, rows)
-        else:
-            values = measure(self._signal, self._domain, self._teacher, rows, job.decoding, seed=job.ask.seed)
-        return job.ask.write(values)
+            return Measured(self._reward.measure(self._domain, asked), {})
+        values = measure(
+            self._signal, self._domain, self._teacher, asked, job.decoding, seed=job.ask.seed, on_batch=self.alive
+        )
+        return Measured(values, {})
+
+    def give_up(self, rows: list[Row], error: str) -> Measured:
+        """Rows without a value."""
+        return Measured({}, {row["row_id"]: error for row in rows})
+
+    def write(self, parts: list[Measured], note: dict[str, Any]) -> pa.Table:
+        """One fragment."""
+        values = {row_id: value for part in parts for row_id, value in part.values.items()}
+        errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
+        return self._job.ask.write(values, errors, note=note)
 
 
 def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Progress | None = None) -> TableRef:
     """Measure the rows that are not measured yet and commit them as they come; the table (schema ``tables.SIGNAL``).
 
     Raises:
-        RunFailedError: actors kept dying.
+        RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
     wanted_M = np.sort(row_ids_N)

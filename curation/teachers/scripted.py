@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -31,6 +32,7 @@ class ScriptedTeacher:
     def __init__(self, config: TeacherConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
         self._states, self._state_dtype = config.states, config.state_dtype
+        self._poison = frozenset(self._script.poison_rows)
         self.state_size = self._script.state_size
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
@@ -82,6 +84,10 @@ class ScriptedTeacher:
         )
 
     def _crash(self, row_id: int) -> None:
+        if row_id in self._poison:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if row_id in self._script.hang_rows:
+            threading.Event().wait()
         if row_id not in self._script.crash_rows or self._script.log is None:
             return
         try:

@@ -96,7 +96,14 @@ def test_shares_are_disjoint_and_complete(examples):
 def test_a_crash_of_the_actor_replays_the_chunk(local_ray, examples, tmp_path):
     """Each named row kills its actor's process once; the chunk is labelled again by another actor."""
     crash_rows = tuple(ids_of(examples)[place] for place in (30, 333))
-    job = make_job(examples, tmp_path, script={"crash_rows": crash_rows}, actors=ActorsConfig(max=2, max_restarts=4))
+    job = make_job(
+        examples,
+        tmp_path,
+        script={"crash_rows": crash_rows},
+        actors=ActorsConfig(
+            max=2,
+        ),
+    )
     ref = run(job)
     assert sorted(ids_of(ref)) == ids_of(examples)
     assert all((tmp_path / f"log.crashed-{row}").exists() for row in crash_rows)
@@ -104,7 +111,7 @@ def test_a_crash_of_the_actor_replays_the_chunk(local_ray, examples, tmp_path):
 
 def test_actors_killed_at_random_lose_and_double_nothing(local_ray, examples, tmp_path):
     """SIGKILL to labelling processes while they work."""
-    actors = ActorsConfig(min=2, max=2, max_restarts=20, max_task_retries=20)
+    actors = ActorsConfig(min=2, max=2)
     job = make_job(examples, tmp_path, script={"seconds_per_row": 0.01}, actors=actors)
     killed, stop = [], threading.Event()
 
@@ -152,16 +159,39 @@ def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
         run(strict)
 
 
-def test_actors_that_keep_dying_fail_the_run_and_keep_what_is_committed(local_ray, examples, tmp_path):
-    job = make_job(examples, tmp_path, actors=ActorsConfig(max_restarts=0, max_task_retries=0))
-    crash = job.teacher.scripted.model_copy(update={"crash_rows": (ids_of(examples)[420],)})
+def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path):
+    """Rows that kill their process every time, two of them neighbours, and one on which it hangs."""
+    ids = ids_of(examples)
+    poison, hanging = (ids[30], ids[31], ids[333]), (ids[500],)
+    actors = ActorsConfig(min=2, max=2, hang_seconds=1.5)
+    job = make_job(examples, tmp_path, script={"poison_rows": poison, "hang_rows": hanging}, actors=actors)
+    result = label(job, state_size=8, share=Share(), commit_seconds=0.2)
+    assert sorted(ids_of(result.table)) == ids
+    rows = store.read(result.table, filter="error IS NOT NULL").to_pylist()
+    assert {row["row_id"]: row["error"].split(":")[0] for row in rows} == dict.fromkeys((*poison, *hanging), "poison")
+    assert result.deaths == 3 * 2 + 4 * 2  # on three chunks, whole and in parts; on each row alone, once and again
+    assert not ray_remembers()
+    assert run(job) == result.table
+
+
+def ray_remembers() -> list[bytes]:
+    """What is known of chunks that are not done."""
+    from ray.experimental.internal_kv import _internal_kv_list
+
+    return [key for key in _internal_kv_list("pass-") if b"/chunk-" in key]
+
+
+def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_committed(local_ray, examples, tmp_path):
+    ids = ids_of(examples)
+    job = make_job(examples, tmp_path, actors=ActorsConfig(max_restarts=3), max_error_rate=1.0)
+    crash = job.teacher.scripted.model_copy(update={"poison_rows": tuple(ids[200:])})
     broken = LabelJob(**{**vars(job), "teacher": job.teacher.model_copy(update={"scripted": crash})})
     start = time.monotonic()
-    with pytest.raises(RunFailedError, match="failed"):
+    with pytest.raises(RunFailedError, match=r"labelling failed: .*died 4 times in a row .*max_restarts: 3"):
         run(broken)
     assert time.monotonic() - start < 60
-    ref = run(job)
-    assert sorted(ids_of(ref)) == ids_of(examples)
+    assert ids_of(store.latest(job.labels_uri)) == ids[:200]
+    assert sorted(ids_of(run(job))) == ids
 
 
 def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examples, tmp_path):

@@ -142,7 +142,7 @@ def labelled(examples, directory, reduction=None, **script) -> tuple[LabelJob, T
             states=STATES,
             scripted=scripted,
             chunk_rows=64,
-            actors=ActorsConfig(max=2, max_restarts=4),
+            actors=ActorsConfig(max=2),
         ),
         model=None,
         decoding=DecodingConfig(),

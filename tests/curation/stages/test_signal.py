@@ -47,7 +47,7 @@ def make_job(split: tuple[TableRef, TableRef], folder: Path, **script) -> Signal
         backend="scripted",
         scripted=ScriptedConfig(completions=REPLIES, log=str(folder / "log"), **script),
         chunk_rows=60,
-        actors=ActorsConfig(max=2, max_restarts=4),
+        actors=ActorsConfig(max=2),
     )
     return SignalJob(
         ask=Ask(signal="verbalized_confidence", seed=3, uri=str(folder / "signal.lance")),

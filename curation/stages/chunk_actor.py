@@ -1,0 +1,220 @@
+"""What the actors of a pass have in common: a chunk of rows in, written fragments out, whatever its rows do to it.
+
+One call handles one chunk and emits the fragments' names (DESIGN: the *only* output of its task). Ray restarts a
+process that died and replays its calls, for ever; what bounds that stands in Ray's key-value store, where it outlives
+the process: which piece of a chunk was under way (:mod:`curation.stages.narrowing` finds the row that kills), and how
+often an actor was started without getting anything done. A model that hangs ends its process too.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation import store
+from curation.config import ActorsConfig
+from curation.errors import RunFailedError
+from curation.refs import TableRef
+from curation.stages.narrowing import Narrowing
+
+Part = TypeVar("Part")
+Row = dict[str, Any]
+
+POISON = "poison: the process that worked on this row alone died"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
+
+    start: int
+    stop: int
+    take: bytes
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any]) -> "Chunk":
+        """The chunk that Ray Data hands to an actor, a batch of one."""
+        return cls(start=int(batch["start"][0]), stop=int(batch["stop"][0]), take=batch["take"][0])
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The offsets in the table of the rows to work on."""
+        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
+        offsets: npt.NDArray[np.int64] = self.start + np.flatnonzero(bits)
+        return offsets
+
+
+class ChunkActor(ABC, Generic[Part]):
+    """Works on chunks of a table, one call a chunk; a subclass says how, and loads its model once this is set up."""
+
+    def __init__(self, examples: TableRef, actors: ActorsConfig, pass_id: str) -> None:
+        self._examples = examples
+        self._max_row_retries = actors.max_row_retries
+        self._memory = _Memory(pass_id)
+        self._memory.count_start(actors.max_restarts)
+        self._turns = _Turns()
+        self._last_sign = time.monotonic()
+        self._num_busy = 0
+        threading.Thread(target=self._watch, args=(actors.hang_seconds,), daemon=True).start()
+
+    @abstractmethod
+    def work(self, rows: list[Row]) -> Part:
+        """What becomes of some rows of a chunk; calls :meth:`alive` now and then."""
+
+    @abstractmethod
+    def give_up(self, rows: list[Row], error: str) -> Part:
+        """What stands for rows that cannot be worked on."""
+
+    @abstractmethod
+    def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
+        """Write what became of a chunk's rows; rows of ``store.WRITTEN``, the first with the note."""
+
+    def alive(self) -> None:
+        """A sign of life: the model has given something."""
+        self._last_sign = time.monotonic()
+
+    def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
+        """Work on a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``store.WRITTEN``."""
+        chunk = Chunk.of(batch)
+        rows = store.open_table(self._examples).take(chunk.offsets).to_pylist()
+        known = self._memory.recall(chunk.start) or Narrowing.of(len(rows))
+        known.begin(max_row_retries=self._max_row_retries)
+        parts: list[Part] = []
+        with self._turns.together() if known.is_whole else self._turns.alone(), self._busy():
+            for piece in known.pieces():
+                self._memory.keep(chunk.start, known)
+                parts.append(self.work([rows[place] for place in piece]))
+                self._memory.got_on()
+        if known.poison:
+            parts.append(self.give_up([rows[place] for place in known.poison], POISON))
+        written = self.write(parts, {"deaths": known.num_deaths} if known.num_deaths else {})
+        self._memory.forget(chunk.start)
+        return written
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        self.alive()
+        self._num_busy += 1
+        try:
+            yield
+        finally:
+            self._num_busy -= 1
+
+    def _watch(self, seconds: float) -> None:
+        """End the process when the model hangs: what hangs is compiled code, which no exception reaches."""
+        while True:
+            time.sleep(min(5.0, seconds / 4))
+            if self._num_busy and time.monotonic() - self._last_sign > seconds:
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+                os.write(2, f"nothing came for longer than teacher.actors.hang_seconds: {seconds:g}\n".encode())
+                os._exit(1)
+
+
+class _Memory:
+    """What an actor leaves to its successors, in the key-value store of Ray's head."""
+
+    def __init__(self, pass_id: str) -> None:
+        import ray
+
+        self._pass = pass_id
+        self._starts = f"actor-{ray.get_runtime_context().get_actor_id()}"
+        self._is_new = True
+
+    def count_start(self, max_restarts: int) -> None:
+        """Count a start of this actor.
+
+        Raises:
+            RunFailedError: it was started too often without getting anything done.
+        """
+        num_starts = int(self._get(self._starts) or 0)
+        if num_starts > max_restarts:
+            raise RunFailedError(
+                f"an actor's process died {num_starts} times in a row before it had done anything "
+                f"(teacher.actors.max_restarts: {max_restarts}); its last words are in Ray's logs, worker-*.err"
+            )
+        self._put(self._starts, str(num_starts + 1))
+
+    def got_on(self) -> None:
+        """Something is done."""
+        if self._is_new:
+            self._put(self._starts, "0")
+            self._is_new = False
+
+    def recall(self, chunk: int) -> Narrowing | None:
+        text = self._get(f"chunk-{chunk}")
+        return None if text is None else Narrowing.from_json(text)
+
+    def keep(self, chunk: int, known: Narrowing) -> None:
+        self._put(f"chunk-{chunk}", known.to_json())
+
+    def forget(self, chunk: int) -> None:
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        _internal_kv_del(self._key(f"chunk-{chunk}"))
+
+    def _get(self, name: str) -> str | None:
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        found = _internal_kv_get(self._key(name))
+        return None if found is None else found.decode()
+
+    def _put(self, name: str, text: str) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        _internal_kv_put(self._key(name), text)
+
+    def _key(self, name: str) -> str:
+        return f"{self._pass}/{name}"
+
+
+def forget_pass(pass_id: str) -> None:
+    """Remove what the actors of a pass left behind."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(f"{pass_id}/", del_by_prefix=True)
+
+
+class _Turns:
+    """Calls of one process work side by side, but where one of them may kill it: that one works alone."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._num_together = 0
+        self._num_waiting = 0
+        self._is_taken = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self._free:
+            self._free.wait_for(lambda: not self._is_taken and not self._num_waiting)
+            self._num_together += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._num_together -= 1
+                self._free.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._free:
+            self._num_waiting += 1
+            self._free.wait_for(lambda: not self._is_taken and not self._num_together)
+            self._num_waiting -= 1
+            self._is_taken = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._is_taken = False
+                self._free.notify_all()

@@ -1,0 +1,94 @@
+"""Which row of a chunk kills the process that works on it: found by cutting up what a process died in.
+
+A process that dies takes its chunk along, and Ray has another one begin it anew. What was under way stands in Ray's
+key-value store, which outlives the process: :class:`Narrowing`, a few numbers that the actor writes before it begins a
+piece of the chunk. Who finds a piece under way that nobody ended cuts it into parts, to be worked on one by one; a row
+that its process died on alone is tried again, and is poison when that happens again.
+
+What a death finds beside its cause is cut up as well, and comes together again: pieces that were worked on without
+harm are one piece in the next attempt.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+PARTS = 16
+"""Into how many a piece is cut: one poison row of 256 costs two deaths to find, and two more to be sure."""
+_NAMESPACE = "curation"
+
+
+@dataclass(kw_only=True)
+class Narrowing:
+    """What is known of a chunk; its rows by their place in it."""
+
+    suspect: list[list[int]]
+    """Pieces not worked on yet without harm, those that a process died in first."""
+    harmless: list[int] = field(default_factory=list)
+    poison: list[int] = field(default_factory=list)
+    under_way: list[int] = field(default_factory=list)
+    """The piece that a process has begun and not ended."""
+    lonely_deaths: dict[int, int] = field(default_factory=dict)
+    """How often a process died on a row alone."""
+    num_deaths: int = 0
+
+    @classmethod
+    def of(cls, num_rows: int) -> Self:
+        """Nothing is known of a chunk of so many rows."""
+        return cls(suspect=[list(range(num_rows))])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no process has died in the chunk."""
+        return self.num_deaths == 0
+
+    def begin(self, *, max_row_retries: int) -> None:
+        """A new attempt; what is under way killed the last one."""
+        lost, self.under_way = self.under_way, []
+        if not lost:
+            return
+        self.num_deaths += 1
+        self.suspect = [piece for piece in self.suspect if piece != lost]
+        self.harmless = sorted(set(self.harmless) - set(lost))
+        if len(lost) > 1:
+            self.suspect[:0] = _cut(lost)
+            return
+        (row,) = lost
+        self.lonely_deaths[row] = self.lonely_deaths.get(row, 0) + 1
+        if self.lonely_deaths[row] > max_row_retries:
+            self.poison.append(row)
+        else:
+            self.suspect.insert(0, lost)
+
+    def pieces(self) -> Iterator[list[int]]:
+        """What is to be worked on, piece by piece, the harmless rows last; each is under way until the next is asked.
+
+        The caller keeps what it is told in between (:func:`keep`), so that a successor finds it.
+        """
+        harmless = self.harmless
+        for piece in list(self.suspect):
+            self.under_way = piece
+            yield piece
+            self.suspect.remove(piece)
+            self.harmless = sorted([*self.harmless, *piece])
+        if harmless:
+            self.under_way = harmless
+            yield harmless
+        self.under_way = []
+
+    def to_json(self) -> str:
+        """All of it as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of :meth:`to_json`."""
+        value: dict[str, Any] = json.loads(text)
+        value["lonely_deaths"] = {int(row): number for row, number in value["lonely_deaths"].items()}
+        return cls(**value)
+
+
+def _cut(piece: list[int]) -> Iterable[list[int]]:
+    size = -(-len(piece) // PARTS)
+    return [piece[start : start + size] for start in range(0, len(piece), size)]
