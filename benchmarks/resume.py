@@ -26,7 +26,8 @@ from lance.fragment import write_fragments
 from curation import store, tables
 from curation.refs import TableRef
 from curation.row_ids import RowIds
-from curation.stages.passes import Chunk, Int64s, _chunks
+from curation.stages.chunk_actor import Chunk
+from curation.stages.passes import Int64s, _chunks
 
 SCHEMA = pa.schema([tables.ROW_ID])
 CHUNK_ROWS = 1024
