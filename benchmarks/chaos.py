@@ -1,0 +1,314 @@
+"""A cluster that breaks: ``python -m benchmarks.chaos --minutes 5``.
+
+Four Ray nodes on this machine, and a run that labels 100,000 rows with the scripted teacher, 0.1 % of which kill
+whatever process works on them. Every few seconds, as long as the run lasts, one of these, drawn at random, is killed
+without warning: a labelling actor, a whole node (another one joins a little later), or the driver (the same command is
+started again, as a job controller would). The peer is the same run left alone, without poison, on the same cluster.
+
+Checked, with exit code 1 where it does not hold: every row once in the labels; exactly the poison rows as error rows;
+no row labelled again that was committed before; the run's selection is there. The teacher is told to be so slow that
+the quiet run's labelling takes half of ``--minutes``.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from curation.domains import Example
+
+ROOT = Path(__file__).parents[1]
+NUM_NODES = 4
+NUM_SOURCE = 2_000
+LABELS = ("a", "b")
+PAUSE_SECONDS = (2.0, 6.0)
+"""Between two blows."""
+LOOK_SECONDS = 3.0
+SHARES = {"actor": 0.6, "node": 0.2, "driver": 0.2}
+DRIVER_SECONDS = 30.0
+"""A driver is left alone for so long: one that is killed before its actors are up shows nothing."""
+MAX_GIVEN_UP = 3
+"""How often the driver may end by itself before the run is done, as a controller's limit of retries."""
+
+
+class Numbers:
+    """A domain that costs nothing: a number, of which the label says one of two things."""
+
+    name = "numbers"
+    forms = (("number",),)
+    columns = pa.schema([("number", pa.int64())])
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The number."""
+        return {"number": raw["number"]}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """By its parity."""
+        return LABELS[raw["number"] % 2]
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The number in words of one."""
+        return f"{example['number']} is"
+
+    def options(self, example: Example) -> tuple[str, ...] | None:
+        """None: answers are generated."""
+        return None
+
+    def answer(self, label: str, example: Example) -> str:
+        """The label after a blank."""
+        return f" {label}"
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The label."""
+        return completion.strip()
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Whether they are the same."""
+        return label == gold
+
+    def difficulty(self, example: Example) -> float | None:
+        """There is none."""
+        return None
+
+
+@dataclass
+class Trial:
+    """One run directory, the command that is run in it, and what was seen of it."""
+
+    directory: Path
+    address: str
+    config: Path
+    labelled_before: list[tuple[np.ndarray, int]] = field(default_factory=list)
+    """Row ids that were committed, and how long the teacher's log was after that."""
+    given_up: list[str] = field(default_factory=list)
+    starts: int = 0
+
+    @property
+    def log(self) -> Path:
+        """Where the teacher writes each row that it labels."""
+        return self.directory / "labelled.log"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """The driver, which takes the run directory over as soon as it can."""
+        self.starts += 1
+        command = [Path(sys.executable).with_name("curate"), "run", self.config, "--address", self.address, "--wait"]
+        with (self.directory / "driver.log").open("ab") as log:
+            return subprocess.Popen(list(map(str, command)), stdout=log, stderr=log, start_new_session=True)
+
+    def pool_table(self) -> str | None:
+        """The labels of the pool."""
+        found = sorted((self.directory / "run").glob("gen-0/label-pool-*/labels.lance"))
+        return str(found[-1]) if found else None
+
+    def look(self) -> None:
+        """Note what is committed, and then how much the teacher has labelled: none of the first comes later."""
+        uri = self.pool_table()
+        if uri is not None:
+            try:
+                ids_N = lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_numpy()
+            except (OSError, ValueError):  # not created yet
+                return
+            self.labelled_before.append((ids_N, self.log.stat().st_size if self.log.exists() else 0))
+
+
+class Nodes:
+    """A head without CPUs, which is not killed, and worker nodes, which are."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        self._workers = [self._add() for _ in range(NUM_NODES)]
+        self._cluster.wait_for_nodes()
+        self.address: str = self._cluster.address
+
+    def _add(self) -> Any:
+        return self._cluster.add_node(num_cpus=1, wait=False)
+
+    def actors(self) -> list[int]:
+        """The process ids of the labelling actors."""
+        found = []
+        for node in self._workers:
+            for raylet in node.all_processes["raylet"]:
+                try:
+                    children = psutil.Process(raylet.process.pid).children(recursive=True)
+                    found += [child.pid for child in children if "LabelActor" in " ".join(child.cmdline())]
+                except psutil.NoSuchProcess:
+                    continue
+        return found
+
+    def lose_one(self, chance: random.Random) -> None:
+        """A node is gone at once; another one joins."""
+        node = self._workers.pop(chance.randrange(len(self._workers)))
+        self._cluster.remove_node(node, allow_graceful=False)
+        time.sleep(chance.uniform(0.5, 3.0))
+        self._workers.append(self._add())
+
+    def end(self) -> None:
+        """End all of it."""
+        self._cluster.shutdown()
+
+
+def main() -> int:
+    """Measure and check; 0 where nothing was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--chunk-rows", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    poison = sorted(random.Random(options.seed).sample(range(options.rows), options.rows // 1000))
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+        nodes = Nodes()
+        try:
+            quiet = make_trial(Path(name) / "quiet", nodes.address, options, ())
+            quiet_seconds = drive(quiet, None)
+            broken = make_trial(Path(name) / "broken", nodes.address, options, poison)
+            blows = Blows(nodes, options.seed)
+            chaos_seconds = drive(broken, blows)
+        finally:
+            nodes.end()
+        wrong = [*check(quiet, options.rows, []), *check(broken, options.rows, poison)]
+        log_rows = len(broken.log.read_bytes().split())
+    print(f"{options.rows:,} rows, {len(poison)} of them poison, {NUM_NODES} nodes")
+    print(f"killed: {', '.join(f'{number} x {kind}' for kind, number in sorted(blows.counts.items()))}")
+    print(f"drivers started: {broken.starts}, of which ended by themselves before the end: {len(broken.given_up)}")
+    for line in broken.given_up:
+        print(f"  {line}")
+    again = log_rows - NUM_SOURCE - (options.rows - len(poison))
+    print(f"rows labelled again, none of them committed before: {again:,}")
+    print(f"quiet {quiet_seconds:.0f} s, broken {chaos_seconds:.0f} s, ratio {chaos_seconds / quiet_seconds:.2f}")
+    print("\n".join(wrong) if wrong else "every row once, every poison row named, nothing committed labelled again")
+    return 1 if wrong else 0
+
+
+def make_trial(directory: Path, address: str, options: argparse.Namespace, poison: Sequence[int]) -> Trial:
+    """The sources and the configuration of a run, in a directory."""
+    directory.mkdir()
+    numbers = np.arange(NUM_SOURCE + options.rows)
+    for name, part_N in (("source", numbers[options.rows :]), ("pool", numbers[: options.rows])):
+        pq.write_table(pa.table({"id": part_N, "number": part_N}), directory / f"{name}.parquet")
+    settings = {
+        "name": "chaos",
+        "run_dir": str(directory / "run"),
+        "domain": "benchmarks.chaos:Numbers",
+        "sources": {
+            name: {"path": str(directory / f"{name}.parquet"), "id_column": "id"} for name in ("source", "pool")
+        },
+        "splits": {"source": {"from": "source"}, "pool": {"from": "pool"}},
+        "teacher": {
+            "backend": "scripted",
+            "chunk_rows": options.chunk_rows,
+            "actors": {"min": 1, "max": NUM_NODES, "num_cpus": 1},
+            "scripted": {
+                "completions": [f" {label}" for label in LABELS],
+                "seconds_per_row": options.minutes * 60 / 2 * NUM_NODES / options.rows,
+                "log": str(directory / "labelled.log"),
+                "poison_rows": list(poison),
+            },
+        },
+        "trust": {"width": 8, "depth": 1, "max_epochs": 1},
+        "selection": {"budget": {"n": options.rows // 10}, "arms": ["naive", "internal_confidence"]},
+        "commit_seconds": 2.0,
+    }
+    config = directory / "chaos.yaml"
+    config.write_text(yaml.safe_dump(settings))
+    return Trial(directory=directory, address=address, config=config)
+
+
+class Blows:
+    """What is done to a run every few seconds."""
+
+    def __init__(self, nodes: Nodes, seed: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self._nodes = nodes
+        self._chance = random.Random(seed)
+        self._due = time.monotonic() + self._chance.uniform(*PAUSE_SECONDS)
+
+    def strike(self, driver: subprocess.Popen[bytes]) -> None:
+        """Kill something, where it is time for that."""
+        if time.monotonic() < self._due:
+            return
+        (kind,) = self._chance.choices(list(SHARES), list(SHARES.values()))
+        if kind == "driver" and time.time() - psutil.Process(driver.pid).create_time() < DRIVER_SECONDS:
+            return
+        if kind == "node":
+            self._nodes.lose_one(self._chance)
+        elif kind == "driver":
+            driver.kill()
+        elif actors := self._nodes.actors():
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(self._chance.choice(actors)).kill()
+        else:
+            return
+        self.counts[kind] += 1
+        self._due = time.monotonic() + self._chance.uniform(*PAUSE_SECONDS)
+
+
+def drive(trial: Trial, blows: Blows | None) -> float:
+    """Start the driver until one ends well; seconds."""
+    begun = time.monotonic()
+    while True:
+        driver = trial.start()
+        looked = time.monotonic()
+        while (code := driver.poll()) is None:
+            time.sleep(0.1)
+            if time.monotonic() - looked > LOOK_SECONDS:
+                trial.look()
+                looked = time.monotonic()
+            if blows is not None:
+                blows.strike(driver)
+        trial.look()
+        if code == 0:
+            return time.monotonic() - begun
+        if code > 0:
+            last = (trial.directory / "driver.log").read_text(errors="replace").strip().splitlines()[-1:]
+            trial.given_up.append(f"exit code {code}: {''.join(last)}")
+            if len(trial.given_up) > MAX_GIVEN_UP:
+                raise SystemExit("\n".join(["the run failed again and again:", *trial.given_up]))
+
+
+def check(trial: Trial, num_rows: int, poison: Sequence[int]) -> list[str]:
+    """What is wrong with a run that has ended."""
+    wrong = []
+    uri = trial.pool_table()
+    assert uri is not None
+    table = lance.dataset(uri).to_table(columns=["row_id", "error"])
+    ids_N = table["row_id"].to_numpy()
+    if len(ids_N) != num_rows or not np.array_equal(np.sort(ids_N), np.arange(num_rows)):
+        wrong.append(f"{trial.directory.name}: {num_rows} rows in, {len(ids_N)} out, {len(np.unique(ids_N))} different")
+    failed = {row["row_id"]: row["error"] for row in table.to_pylist() if row["error"] is not None}
+    if sorted(failed) != list(poison) or any(not text.startswith("poison:") for text in failed.values()):
+        odd = sorted(set(failed) ^ set(poison))
+        wrong.append(f"{trial.directory.name}: {len(odd)} rows are error rows or poison and not both, e.g. {odd[:3]}")
+    text = trial.log.read_bytes()
+    for before_M, length in trial.labelled_before:
+        later = np.array(text[length:].split(), dtype=np.int64)
+        again = np.intersect1d(later, before_M)
+        if len(again):
+            wrong.append(f"{trial.directory.name}: {len(again)} rows were labelled again that were committed before")
+    if not list((trial.directory / "run").glob("gen-0/select-*/*.lance")):
+        wrong.append(f"{trial.directory.name}: nothing was selected")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
