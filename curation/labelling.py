@@ -101,6 +101,7 @@ def _complete(
         decoding=decoding,
         seed=derive(run.config.seed, name),
         reduction=reduction,
+        told=run.telemetry(name),
     )
     inputs = {
         "examples": job.examples.to_json(),

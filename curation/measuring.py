@@ -155,7 +155,7 @@ def _inputs(job: "SignalJob") -> dict[str, Any]:
 def _measured(run: Run, stage: str, job: "SignalJob", uri: str, row_ids_N: Int64s) -> TableRef:
     from curation.stages.signal import signal as signal_stage
 
-    job = replace(job, ask=replace(job.ask, uri=uri))
+    job = replace(job, ask=replace(job.ask, uri=uri), told=run.telemetry(stage))
     with progress.bar(stage) as shown:
         update = run.progress(stage, shown)
         return signal_stage(job, row_ids_N, commit_seconds=run.config.commit_seconds, progress=update)

@@ -16,6 +16,7 @@ from curation.errors import ModelError, RowError
 from curation.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, read_rows, require_columns, split_sizes
+from curation.standing import Work
 from curation.states import beyond, others_of
 
 PROBE_ROWS = 256
@@ -108,10 +109,12 @@ def status_lines(config: RunConfig) -> Iterator[str]:
     events = _last_events(config.directory / "events.jsonl")
     if events and events[-1]["event"] != "finished":
         last = events[-1]
+        age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         if last["event"] == "progress":
-            yield _progress(events)
-        told = {key: value for key, value in last.items() if key not in ("time", "event")}
-        yield f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']} {json.dumps(told)}"
+            yield from _progress(last)
+            yield age
+        else:
+            yield f"{age} {json.dumps({key: value for key, value in last.items() if key not in ('time', 'event')})}"
 
 
 def _described(model: ModelConfig, states: Sequence[str]) -> str:
@@ -190,17 +193,12 @@ def _last_events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[1 if start else 0 :]]
 
 
-def _progress(events: list[dict[str, Any]]) -> str:
-    """Rows done, speed and time left of the stage under way, from its events of progress since it was started."""
-    first = last = events[-1]
-    for event in reversed(events):
-        if event.get("stage") == last["stage"]:
-            if event["event"] != "progress":
-                break
-            first = event
-    share = f" ({100 * last['rows'] / last['total']:.0f} %)" if last["total"] else ""
-    told = f"{last['stage']:<44}{last['rows']:>12,} of {last['total']:,} rows{share}"
-    rows, seconds = last["rows"] - first["rows"], last["time"] - first["time"]
-    if rows > 0 and seconds > 0:
-        told += f", {rows / seconds:,.0f} rows/s, about {(last['total'] - last['rows']) * seconds / rows:,.0f} s left"
-    return told
+def _progress(event: dict[str, Any]) -> Iterator[str]:
+    """Rows done, speed and time left of the stage under way, and what its actors are at."""
+    share = f" ({100 * event['rows'] / event['total']:.0f} %)" if event["total"] else ""
+    told = f"{event['stage']:<44}{event['rows']:>12,} of {event['total']:,} rows{share}"
+    if "rows_per_second" in event:
+        told += f", {event['rows_per_second']:,.0f} rows/s, about {event['seconds_left']:,.0f} s left"
+    yield told
+    if "work" in event:
+        yield f"  {Work.from_json(event['work']).words()}"

@@ -1,4 +1,4 @@
-"""Progress of a stage on the terminal: rows done, rows/s and the time left.
+"""Progress of a stage on the terminal: rows done, rows/s, the time left, and what its actors are at.
 
 What works in the driver calls the bar itself; a worker notes its progress in a file, which the driver follows.
 """
@@ -6,7 +6,7 @@ What works in the driver calls the bar itself; a worker notes its progress in a 
 import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from curation.manifest import write_atomically
-
-Update = Callable[[int, int], None]
-"""Is told rows done and rows in all."""
+from curation.standing import Standing, Update
 
 
 @contextmanager
@@ -24,15 +22,25 @@ def bar(name: str) -> Iterator[Update]:
     """A progress bar; the first call of what it yields sets the start."""
     shown: Any = None
 
-    def update(done: int, total: int) -> None:
+    def update(standing: Standing) -> None:
         nonlocal shown
         if shown is None:
             # A file or a pipe gets a line now and then rather than a line that moves.
             interval = 0.2 if sys.stderr.isatty() else 10.0
             shown = tqdm(
-                total=total, initial=done, desc=name, unit="row", mininterval=interval, unit_scale=True, leave=False
+                total=standing.total,
+                initial=standing.rows,
+                desc=name,
+                unit="row",
+                mininterval=interval,
+                unit_scale=True,
+                leave=False,
             )
-        shown.update(done - shown.n)
+        if standing.work is not None:
+            shown.set_postfix_str(standing.work.words(), refresh=False)
+        shown.update(standing.rows - shown.n)
+        if sys.stderr.isatty():
+            shown.refresh()
 
     try:
         yield update
@@ -54,7 +62,8 @@ def follow(path: Path, update: Update, *, seconds: float = 0.5) -> Iterator[None
     def poll() -> None:
         while not ended.wait(seconds):
             if path.exists():
-                update(*json.loads(path.read_text()))
+                done, total = json.loads(path.read_text())
+                update(Standing(rows=done, total=total))
 
     thread = threading.Thread(target=poll, daemon=True)
     thread.start()

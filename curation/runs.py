@@ -19,7 +19,9 @@ from curation.config import RayConfig, RunConfig
 from curation.errors import ClusterError, CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
 from curation.refs import ModelRef, TableRef, fingerprint
+from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stopped_by_sigterm
+from curation.telemetry import Telemetry
 
 RAY_ATTEMPTS = 3
 
@@ -102,14 +104,20 @@ class Run:
         say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
         return done.outputs
 
-    def progress(self, name: str, shown: Callable[[int, int], None]) -> Callable[[int, int], None]:
-        """Tells rows done and rows in all of a stage to a bar and, for ``curate status``, to the events."""
+    def progress(self, name: str, shown: Update) -> Update:
+        """Tells where a stage stands to a bar and, now and then, to the events, for ``curate status``."""
+        journal = Journal()
 
-        def update(done: int, total: int) -> None:
-            shown(done, total)
-            self.manifest.event("progress", stage=name, rows=done, total=total)
+        def update(standing: Standing) -> None:
+            shown(standing)
+            if (fields := journal.fields(standing, time.time())) is not None:
+                self.manifest.event("progress", stage=name, **fields)
 
         return update
+
+    def telemetry(self, name: str) -> Telemetry:
+        """Emits the metrics of a stage."""
+        return Telemetry(run=self.config.name, stage=name)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lance
 import numpy as np
@@ -41,9 +41,33 @@ RETRY_SECONDS = 0.4
 """Before the second attempt of a commit; doubled for each further one, 51 s in all: a store may be down for a while."""
 REFUSALS = (OSError, RuntimeError, ValueError)
 """What Lance raises where the store does not do as it was told; it has no class of its own for that."""
-WRITTEN = pa.schema([("uri", pa.string()), ("fragments", pa.string()), ("row_ids", pa.binary()), ("note", pa.string())])
-"""What a writing task emits, a row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes, and,
-where there is something to tell of the worker, a JSON object."""
+WRITTEN = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("fragments", pa.string()),
+        ("row_ids", pa.binary()),
+        ("time", pa.float64()),
+        ("note", pa.string()),
+    ]
+)
+"""What a writing task emits, a row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes, when
+they were written (seconds since 1970) and, where there is something to tell of the worker, a JSON object."""
+
+
+class Written(NamedTuple):
+    """What is told of a ``WRITTEN`` row as it arrives."""
+
+    uri: str
+    num_rows: int
+    time: float
+    note: dict[str, Any]
+
+
+class Round(NamedTuple):
+    """What is told after a round of commits: the rows committed so far, by table, and the seconds of this round."""
+
+    rows: Mapping[str, int]
+    seconds: float
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
@@ -165,6 +189,7 @@ def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mappin
             "uri": [uri],
             "fragments": [json.dumps([fragment.to_json() for fragment in fragments])],
             "row_ids": [table["row_id"].to_numpy().tobytes()],
+            "time": [time.time()],
             "note": [json.dumps(note) if note else None],
         },
         schema=WRITTEN,
@@ -281,8 +306,8 @@ def commit_stream(
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
-    on_commit: Callable[[Mapping[str, int]], None] | None = None,
-    on_note: Callable[[dict[str, Any]], None] | None = None,
+    on_commit: Callable[[Round], None] | None = None,
+    on_written: Callable[[Written], None] | None = None,
 ) -> None:
     """Consume ``WRITTEN`` rows as they come and commit every ``seconds``, and when the stream ends or breaks off.
 
@@ -290,24 +315,27 @@ def commit_stream(
     rows. So where each task names its tables in that order, a row of a later one is never committed before the same
     task's rows of an earlier one.
 
-    ``on_commit`` is told the rows committed so far, by table, after each round; ``on_note`` the notes as they come.
+    ``on_commit`` is told of each round, ``on_written`` of each row as it comes.
     """
     of = {committer.uri: committer for committer in committers}
     last = time.monotonic()
 
     def commit() -> None:
+        begun = time.monotonic()
         for committer in of.values():
             committer.flush()
         if on_commit is not None:
-            on_commit({uri: committer.num_rows for uri, committer in of.items()})
+            rows = {uri: committer.num_rows for uri, committer in of.items()}
+            on_commit(Round(rows, time.monotonic() - begun))
 
     try:
         for row in _rows(written):
             if row["uri"] not in of:
                 of[row["uri"]] = Committer(row["uri"])
             of[row["uri"]].add(row["fragments"], row["row_ids"])
-            if row["note"] is not None and on_note is not None:
-                on_note(json.loads(row["note"]))
+            if on_written is not None:
+                note = {} if row["note"] is None else json.loads(row["note"])
+                on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
             if time.monotonic() - last > seconds:
                 commit()
                 last = time.monotonic()

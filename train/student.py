@@ -16,6 +16,7 @@ from curation import progress
 from curation.config import SftConfig
 from curation.errors import SourceError
 from curation.refs import ModelRef, TableRef
+from curation.standing import Update
 from train.launch import launch
 from train.sft import TRAINING, Pair, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
 
@@ -28,7 +29,7 @@ def train_student(
     seed: int,
     output: Path,
     name: str,
-    update: progress.Update = lambda done, total: None,
+    update: Update = lambda standing: None,
 ) -> SftResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 

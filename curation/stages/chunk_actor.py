@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -21,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import store
+from curation import store, telemetry
 from curation.config import ActorsConfig
-from curation.errors import RunFailedError
+from curation.errors import RowError, RunFailedError
 from curation.refs import TableRef
 from curation.stages.narrowing import Narrowing
+from curation.telemetry import Telemetry
 
 Part = TypeVar("Part")
 Row = dict[str, Any]
@@ -57,8 +59,9 @@ class Chunk:
 class ChunkActor(ABC, Generic[Part]):
     """Works on chunks of a table, one call a chunk; a subclass says how, and loads its model once this is set up."""
 
-    def __init__(self, examples: TableRef, actors: ActorsConfig, pass_id: str) -> None:
-        self._examples = examples
+    def __init__(self, examples: TableRef, actors: ActorsConfig, pass_id: str, told: Telemetry) -> None:
+        self._begun = time.monotonic()
+        self._examples, self.told = examples, told
         self._max_row_retries = actors.max_row_retries
         self._memory = _Memory(pass_id)
         self._memory.count_start(actors.max_restarts)
@@ -79,13 +82,25 @@ class ChunkActor(ABC, Generic[Part]):
     def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
         """Write what became of a chunk's rows; rows of ``store.WRITTEN``, the first with the note."""
 
+    def loaded(self) -> None:
+        """The model is there."""
+        self.told.observe(telemetry.TEACHER_START_SECONDS, time.monotonic() - self._begun)
+        self.told.add(telemetry.ACTOR_STARTS, 1)
+
+    def failed(self, problems: Iterable[str]) -> dict[str, Any]:
+        """What a chunk's note says of its error rows: how many of each kind."""
+        kinds = Counter(RowError(problem).kind for problem in problems)
+        for kind, number in kinds.items():
+            self.told.add(telemetry.ERROR_ROWS, number, kind=kind)
+        return {"errors": dict(kinds)} if kinds else {}
+
     def alive(self) -> None:
         """A sign of life: the model has given something."""
         self._last_sign = time.monotonic()
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
         """Work on a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``store.WRITTEN``."""
-        chunk = Chunk.of(batch)
+        begun, chunk = time.monotonic(), Chunk.of(batch)
         rows = store.open_table(self._examples).take(chunk.offsets).to_pylist()
         known = self._memory.recall(chunk.start) or Narrowing.of(len(rows))
         known.begin(max_row_retries=self._max_row_retries)
@@ -99,6 +114,8 @@ class ChunkActor(ABC, Generic[Part]):
             parts.append(self.give_up([rows[place] for place in known.poison], POISON))
         written = self.write(parts, {"deaths": known.num_deaths} if known.num_deaths else {})
         self._memory.forget(chunk.start)
+        self.told.observe(telemetry.CHUNK_SECONDS, time.monotonic() - begun)
+        self.told.add(telemetry.ROWS_LABELLED, len(rows))
         return written
 
     @contextmanager

@@ -14,7 +14,7 @@ from curation.domains import Domain, get_domain
 from curation.domains.grading import Bools, grade_pairs
 from curation.hashing import Int64s
 from curation.refs import TableRef
-from curation.stages.passes import Progress
+from curation.standing import Standing, Update
 
 PAIRS = 2_000
 """Pairs of a weak and a gold label in one task."""
@@ -26,7 +26,7 @@ def grade(
     domain: DomainConfig,
     uri: str,
     *,
-    progress: Progress | None = None,
+    progress: Update | None = None,
 ) -> TableRef:
     """The table of grades (schema ``tables.GRADES``) of the rows that are labelled without error and have a gold label.
 
@@ -47,7 +47,7 @@ def grade(
         parts.append(pa.table([*columns, pa.array(problems, pa.string())], schema=tables.GRADES))
         num_done += len(ids_N)
         if progress is not None:
-            progress(num_done, total)
+            progress(Standing(rows=num_done, total=total))
 
     for ids_N, weak, right in _pairs(labels, gold):
         waiting.append((ids_N, task.remote(weak, right, domain)))

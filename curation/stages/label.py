@@ -11,7 +11,8 @@ from curation.errors import RunFailedError
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stages.label_actor import LabelActor, LabelJob
-from curation.stages.passes import Bools, Int64s, PassResult, Progress, run_pass
+from curation.stages.passes import Bools, Int64s, PassResult, run_pass
+from curation.standing import Update
 from curation.teachers import concurrent_calls
 
 
@@ -49,9 +50,9 @@ def label(
     state_size: int,
     share: Share,
     commit_seconds: float,
-    progress: Progress | None = None,
+    progress: Update | None = None,
 ) -> PassResult:
-    """Label what is not labelled yet and commit it as it comes; ``progress`` is told rows done and rows in all.
+    """Label what is not labelled yet and commit it as it comes; ``progress`` is told where it stands.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done, or more than ``max_error_rate`` of the rows
@@ -72,6 +73,7 @@ def label(
         actors=job.teacher.actors,
         calls=concurrent_calls(job.teacher.backend),
         commit_seconds=commit_seconds,
+        told=job.told,
         progress=progress,
     )
     _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)

@@ -6,14 +6,14 @@ raises.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation import store, tables
+from curation import store, tables, telemetry
 from curation.config import DecodingConfig, DomainConfig, TeacherConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
@@ -24,6 +24,7 @@ from curation.stages.chunk_actor import ChunkActor, Row
 from curation.stages.reduce import Reduction
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
+from curation.telemetry import Telemetry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,16 @@ class LabelJob:
     """What is made of the hidden states where not all of them are stored."""
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
+    told: Telemetry = field(default_factory=Telemetry)
+    """Emits the metrics of the pass."""
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
         whole = tables.labels(self.teacher.states, self.teacher.state_dtype, state_size)
         return whole if self.reduction is None else self.reduction.schema(whole)
+
+
+TOKENS = {telemetry.PROMPT_TOKENS: "num_prompt_tokens", telemetry.OUTPUT_TOKENS: "num_output_tokens"}
 
 
 class Labelled(NamedTuple):
@@ -60,7 +66,7 @@ class LabelActor(ChunkActor[Labelled]):
     """Holds one teacher."""
 
     def __init__(self, job: LabelJob, pass_id: str) -> None:
-        super().__init__(job.examples, job.teacher.actors, pass_id)
+        super().__init__(job.examples, job.teacher.actors, pass_id, job.told)
         self._job = job
         self._domain = get_domain(job.domain)
         self._teacher = load_teacher(job.teacher, job.model)
@@ -68,6 +74,7 @@ class LabelActor(ChunkActor[Labelled]):
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
         facts = {"teacher": dict(self._teacher.facts)} if self._teacher.facts else {}
         self._facts = chain([facts], repeat({}))  # told once, by whichever call is first
+        self.loaded()
 
     def work(self, rows: list[Row]) -> Labelled:
         """Label rows, and ask the signals of those that have a label."""
@@ -87,10 +94,12 @@ class LabelActor(ChunkActor[Labelled]):
         """A fragment of labels, and one for each signal."""
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
+        for meter, column in TOKENS.items():
+            self.told.add(meter, pc.sum(labels[column]).as_py() or 0)
+        note = note | next(self._facts) | self.failed(labels["error"].drop_null().to_pylist())
         if job.reduction is not None:
             (whole,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([job.reduction.reduce(whole)])
-        note = note | next(self._facts)
         written = [store.write_fragment(labels.cast(self._schema), job.labels_uri, self._schema, note=note)]
         for ask, *of_parts in zip(job.asks, *(part.signals for part in parts), strict=True):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))

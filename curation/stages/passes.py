@@ -5,7 +5,7 @@ Shared by the label stage and the signals.
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -20,12 +20,15 @@ from curation.config import ActorsConfig
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
+from curation.stages.actors import ActorBook
 from curation.stages.chunk_actor import Chunk, ChunkActor, forget_pass
 from curation.stages.ray_errors import cause
+from curation.stages.tally import Tally
+from curation.standing import Update
+from curation.telemetry import Telemetry
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-Progress = Callable[[int, int], None]
 
 
 class PassResult(NamedTuple):
@@ -53,11 +56,12 @@ def run_pass(
     actors: ActorsConfig,
     calls: int,
     commit_seconds: float,
-    progress: Progress | None = None,
+    told: Telemetry,
+    progress: Update | None = None,
 ) -> PassResult:
     """Have ``actor(job, id of the pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
 
-    An actor is called ``calls`` times at once. ``progress`` is told rows done and rows in all.
+    An actor is called ``calls`` times at once. ``progress`` is told where the pass stands.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -72,22 +76,20 @@ def run_pass(
         if chunk is not None:
             items.append(asdict(chunk))
 
-    def committed(rows: Mapping[str, int]) -> None:
-        if progress is not None:
-            progress(num_done + rows.get(uri, 0), total)
-
-    committed({})
     begun = time.monotonic()
-    notes: list[dict[str, Any]] = []
-    if items:
-        pass_id = f"pass-{uuid.uuid4().hex}"
-        written = _written(actor, job, pass_id, items, actors, calls)
-        try:
-            store.commit_stream(written, [committer], seconds=commit_seconds, on_commit=committed, on_note=notes.append)
-        except ray.exceptions.RayError as error:
-            raise cause(error, name) from error
-        finally:
-            forget_pass(pass_id)
+    with Tally(uri, ActorBook(actor), done=num_done, total=total, calls=calls, told=told, update=progress) as tally:
+        if items:
+            tally.todo(len(items))
+            pass_id = f"pass-{uuid.uuid4().hex}"
+            written = _written(actor, job, pass_id, items, actors, calls)
+            try:
+                store.commit_stream(
+                    written, [committer], seconds=commit_seconds, on_commit=tally.committed, on_written=tally.wrote
+                )
+            except ray.exceptions.RayError as error:
+                raise cause(error, name) from error
+            finally:
+                forget_pass(pass_id)
     ref = store.latest(uri)
     if not len(committer.done) == (num_rows := store.count(ref)) == total:
         known = len(committer.done)
@@ -96,8 +98,8 @@ def run_pass(
         table=ref,
         rows=total - num_done,
         seconds=time.monotonic() - begun,
-        deaths=sum(note.get("deaths", 0) for note in notes),
-        teachers=[note["teacher"] for note in notes if "teacher" in note],
+        deaths=tally.deaths,
+        teachers=tally.teachers,
     )
 
 

@@ -7,7 +7,7 @@ whole chunks of its split, because files came or a setting changed since, is beg
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from curation.sources import SourceFile, assign, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.overlap import refuse_overlap
 from curation.stages.ray_errors import cause
+from curation.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
@@ -71,11 +72,11 @@ def prepare(
     files: Mapping[str, Sequence[SourceFile]],
     *,
     chunk_rows: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Update | None = None,
 ) -> PreparedRefs:
     """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
 
-    ``progress`` is told rows done and rows in all. ``chunk_rows`` is the unit of work and of commit; unset, a 32nd of
+    ``progress`` is told where it stands. ``chunk_rows`` is the unit of work and of commit; unset, a 32nd of
     all rows, at most 50,000.
 
     Raises:
@@ -100,11 +101,11 @@ def prepare(
         store.create(uri, schemas[name])
     chunks, num_done = _left(job, schemas, list(_chunks(job, chunk_rows)))
 
-    def committed(rows: Mapping[str, int]) -> None:
+    def committed(done: store.Round) -> None:
         if progress is not None:
-            progress(num_done + sum(rows.values()), sum(expected.values()))
+            progress(Standing(rows=num_done + sum(done.rows.values()), total=sum(expected.values())))
 
-    committed({})
+    committed(store.Round({}, 0.0))
     try:
         if chunks:
             store.commit_stream(_written(job, chunks), seconds=config.commit_seconds, on_commit=committed)

@@ -4,7 +4,7 @@ What the labelling actors measured as they labelled (``LabelJob.asks``) stands i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +20,10 @@ from curation.signals.measure import measure
 from curation.signals.reward import RewardModel
 from curation.stages.asks import Ask, Values
 from curation.stages.chunk_actor import ChunkActor, Row
-from curation.stages.passes import Progress, run_pass
+from curation.stages.passes import run_pass
+from curation.standing import Update
 from curation.teachers import concurrent_calls, load_teacher
+from curation.telemetry import Telemetry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class SignalJob:
     """A reward model with a head of its own, which is no teacher."""
     gold: TableRef | None = None
     """Gold labels of the examples, for a judge."""
+    told: Telemetry = field(default_factory=Telemetry)
+    """Emits the metrics of the pass."""
 
 
 class Measured(NamedTuple):
@@ -54,7 +58,7 @@ class SignalActor(ChunkActor[Measured]):
     """Holds one model."""
 
     def __init__(self, job: SignalJob, pass_id: str) -> None:
-        super().__init__(job.examples, job.teacher.actors, pass_id)
+        super().__init__(job.examples, job.teacher.actors, pass_id, job.told)
         self._job = job
         self._domain = get_domain(job.domain)
         self._labels = store.Lookup(job.labels)
@@ -72,6 +76,7 @@ class SignalActor(ChunkActor[Measured]):
         else:
             self._signal = get_signal(job.ask.signal, **job.ask.options)
             self._teacher = load_teacher(job.teacher, job.model)
+        self.loaded()
 
     def work(self, rows: list[Row]) -> Measured:
         """The signal's values of rows."""
@@ -97,10 +102,10 @@ class SignalActor(ChunkActor[Measured]):
         """One fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
-        return self._job.ask.write(values, errors, note=note)
+        return self._job.ask.write(values, errors, note=note | self.failed(errors.values()))
 
 
-def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Progress | None = None) -> TableRef:
+def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Update | None = None) -> TableRef:
     """Measure the rows that are not measured yet and commit them as they come; the table (schema ``tables.SIGNAL``).
 
     Raises:
@@ -120,5 +125,6 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
         actors=job.teacher.actors,
         calls=concurrent_calls(job.teacher.backend),
         commit_seconds=commit_seconds,
+        told=job.told,
         progress=progress,
     ).table

@@ -19,6 +19,7 @@ from curation import chain, lease
 from curation.cli import main
 from curation.config_file import load_config
 from curation.manifest import Manifest
+from curation.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "status", "report")
@@ -245,7 +246,7 @@ def test_status_tells_what_is_done_and_what_went_wrong(config: Path):
     assert curate("status", config).stdout.splitlines()[0].endswith("runs/tiny: not running")
 
 
-def test_status_tells_speed_and_time_left_from_the_newest_events(config: Path):
+def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest_event(config: Path):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     manifest.identify({"seed": 0}, {}, save=True)
     with (manifest.directory / "events.jsonl").open("w") as file:
@@ -255,16 +256,28 @@ def test_status_tells_speed_and_time_left_from_the_newest_events(config: Path):
 
         for second in range(2000):  # more than is read of a file
             event(second, "progress", stage="prepare", rows=second, total=2000)
-        event(2000, "progress", stage="gen-0/label-pool", rows=5, total=1000)  # of a run that was killed
-        event(5000, "started", stage="gen-0/label-pool", why="not done yet")
-        event(5010, "progress", stage="gen-0/label-pool", rows=100, total=1000)
-        event(5015, "retried", stage="gen-0/label-source")
-        event(5020, "progress", stage="gen-0/label-pool", rows=400, total=1000)
+        journal = Journal()
+        for second, rows in ((5010, 100), (5011, 130), (5020, 400)):
+            actors = Actors(running=2, pending=1, restarting=0, deaths=3)
+            work = Work(
+                actors=actors,
+                chunks_left=24,
+                chunks_in_flight=4,
+                errors={"too_long": 2, "scripted": 50},
+                lag_seconds=7.2,
+                commit_age_seconds=3.4,
+            )
+            if (fields := journal.fields(Standing(rows=rows, total=1000, work=work), second)) is not None:
+                event(second, "progress", stage="gen-0/label-pool", **fields)
         file.write('{"time": 5021, "event": "prog')  # under way
     lines = curate("status", config).stdout.splitlines()
     told = "gen-0/label-pool 400 of 1,000 rows (40 %), 30 rows/s, about 20 s left"
     assert " ".join(lines[1].split()) == told
-    assert "progress" in lines[2] and '"rows": 400' in lines[2]
+    assert lines[2].strip() == (
+        "2 actors; 1 pending; 3 died; 24 chunks left (4 in flight); error rows: scripted 50, too_long 2; "
+        "last commit 3 s ago, oldest row waits 7 s"
+    )
+    assert lines[3].startswith("last event, ") and lines[3].endswith(" s ago: progress") and len(lines) == 4
 
 
 def test_status_of_a_run_directory_needs_no_other_file(config: Path):

@@ -38,9 +38,7 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
     weak = save(tmp_path, "labels", pa.table({"row_id": ids[:num_rows], "label": labels, "error": errors}))
     gold = save(tmp_path, "gold", pa.table({"row_id": ids[100:], "gold": golds}, schema=tables.AUDIT))
     told: list[tuple[int, int]] = []
-    ref = grade(
-        weak, gold, CHESS, str(tmp_path / "grades.lance"), progress=lambda done, total: told.append((done, total))
-    )
+    ref = grade(weak, gold, CHESS, str(tmp_path / "grades.lance"), progress=lambda at: told.append((at.rows, at.total)))
 
     known = dict(zip(ids[100:].tolist(), golds, strict=True))
     expected = {

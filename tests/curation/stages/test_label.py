@@ -64,7 +64,7 @@ def ids_of(ref) -> list[int]:
 def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tmp_path):
     job = make_job(examples, tmp_path)
     seen = []
-    ref = run(job, progress=lambda done, total: seen.append((done, total)))
+    ref = run(job, progress=lambda at: seen.append((at.rows, at.total)))
     assert sorted(ids_of(ref)) == ids_of(examples)
     assert sorted(labelled_ids(tmp_path)) == ids_of(examples)
     assert seen[0] == (0, NUM_ROWS) and seen[-1] == (NUM_ROWS, NUM_ROWS)
@@ -104,9 +104,11 @@ def test_a_crash_of_the_actor_replays_the_chunk(local_ray, examples, tmp_path):
             max=2,
         ),
     )
-    ref = run(job)
+    seen = []
+    ref = run(job, progress=seen.append)
     assert sorted(ids_of(ref)) == ids_of(examples)
     assert all((tmp_path / f"log.crashed-{row}").exists() for row in crash_rows)
+    assert seen[-1].work.actors.deaths == 2
 
 
 def test_actors_killed_at_random_lose_and_double_nothing(local_ray, examples, tmp_path):
@@ -144,7 +146,10 @@ def _is_label_actor(pid: str) -> bool:
 def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
     failing = tuple(ids_of(examples)[:5])
     job = make_job(examples, tmp_path, script={"error_rows": failing, "completions": (" e2e4", " nonsense")})
-    ref = run(job)
+    seen = []
+    ref = run(job, progress=seen.append)
+    assert seen[-1].work.errors == {"scripted": 5}
+    assert seen[0].work.chunks_left == 0 and seen[-1].work.chunks_left == 0
     counts = count_labels(ref)
     assert counts.rows == NUM_ROWS
     assert counts.errors == {"scripted": 5}

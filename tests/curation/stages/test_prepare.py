@@ -94,7 +94,7 @@ def test_every_row_once_in_its_split(puzzles: list[dict[str, Any]], tmp_path: Pa
     folder = write_parts(tmp_path / "in", rows)
     told: list[tuple[int, int]] = []
     settings = config(SPLITS, all={"path": f"file://{folder}"})
-    refs = run(settings, tmp_path / "out", progress=lambda done, total: told.append((done, total)))
+    refs = run(settings, tmp_path / "out", progress=lambda at: told.append((at.rows, at.total)))
     assert {name: counts.rows for name, counts in refs.counts.items()} == COUNTS
     assert all(not counts.errors for counts in refs.counts.values())
     assert told[0] == (0, 340) and told[-1] == (340, 340)
@@ -142,7 +142,7 @@ def test_what_is_committed_is_not_written_again(puzzles: list[dict[str, Any]], t
         kept = lance.LanceOperation.Overwrite(lance.dataset(uri).schema, fragments[name])
         lance.LanceDataset.commit(uri, kept)
     told: list[tuple[int, int]] = []
-    again = run(settings, tmp_path / "out", progress=lambda done, total: told.append((done, total)))
+    again = run(settings, tmp_path / "out", progress=lambda at: told.append((at.rows, at.total)))
     assert 0 < told[0][0] < told[-1][0] == 340
     assert again.counts == whole.counts
     assert [row["row_id"] for row in content(again.tables["pool"])] == [

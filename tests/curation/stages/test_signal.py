@@ -81,7 +81,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     scripted = job.teacher.scripted.model_copy(update={"crash_rows": (crash,)})
     rest = replace(job, teacher=job.teacher.model_copy(update={"scripted": scripted, "chunk_rows": 37}))
     told: list[tuple[int, int]] = []
-    ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda done, total: told.append((done, total)))
+    ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda at: told.append((at.rows, at.total)))
     assert (tmp_path / f"log.crashed-{crash}").exists()
     assert told[0] == (150, len(wanted)) and told[-1] == (len(wanted), len(wanted))
     table = store.read(ref)
@@ -143,7 +143,7 @@ def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_
         state_size=8,
         share=Share(),
         commit_seconds=0.2,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda at: told.append((at.rows, at.total)),
     ).table
     assert (tmp_path / f"log.crashed-{crash}").exists() and told[-1] == (NUM_ROWS, NUM_ROWS)
     wanted = parsed((split[0], labels))

@@ -1,0 +1,118 @@
+"""What the driver knows of a pass of actors while it runs, and who is told of it.
+
+It is told at each commit and by a thread every few seconds, since the driver itself may wait long for a chunk or for
+the store.
+"""
+
+import logging
+import threading
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Any, Self
+
+from ray.exceptions import RayError
+
+from curation import telemetry
+from curation.stages.actors import ActorBook
+from curation.standing import Actors, Standing, Update, Work
+from curation.store import Round, Written
+from curation.telemetry import Telemetry
+
+TELL_SECONDS = 2.0
+
+logger = logging.getLogger(__name__)
+
+
+class Tally:
+    """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics while entered."""
+
+    def __init__(
+        self, uri: str, book: ActorBook, *, done: int, total: int, calls: int, told: Telemetry, update: Update | None
+    ) -> None:
+        """``done`` of ``total`` rows are committed already; an actor is called ``calls`` times at once."""
+        self.teachers: list[dict[str, Any]] = []
+        """``Teacher.facts``, one for each start of a teacher."""
+        self.deaths = 0
+        """Of processes, in the middle of a chunk that was written later."""
+        self._uri, self._book, self._calls, self._telemetry, self._update = uri, book, calls, told, update
+        self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, 0, 0
+        self._errors: Counter[str] = Counter()
+        self._oldest: float | None = None
+        self._last_commit = time.time()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_telling, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._tell()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._tell()
+
+    def todo(self, chunks: int) -> None:
+        """So many chunks are to be written now."""
+        with self._lock:
+            self._chunks = chunks
+
+    def wrote(self, written: Written) -> None:
+        """Rows have come: those of a chunk, where they are the table's."""
+        if written.uri != self._uri:
+            return
+        self.teachers += [written.note["teacher"]] if "teacher" in written.note else []
+        self.deaths += written.note.get("deaths", 0)
+        with self._lock:
+            self._chunks -= 1
+            self._errors.update(written.note.get("errors", {}))
+            self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
+
+    def committed(self, done: Round) -> None:
+        """All that had come is committed."""
+        with self._lock:
+            rows = self._done + done.rows.get(self._uri, 0)
+            if rows > self._rows:
+                self._telemetry.add(telemetry.ROWS_COMMITTED, rows - self._rows)
+                self._telemetry.observe(telemetry.COMMIT_SECONDS, done.seconds)
+                self._last_commit = time.time()
+            self._rows, self._oldest = rows, None
+        self._tell()
+
+    def _keep_telling(self) -> None:
+        while not self._ended.wait(TELL_SECONDS):
+            self._tell()
+
+    def _tell(self) -> None:
+        try:
+            actors = self._book.read()
+            with self._lock:
+                standing = self._standing(actors)
+                if self._update is not None:
+                    self._update(standing)
+        except (OSError, RuntimeError, RayError) as error:  # a full disk is said by what needs it
+            logger.warning("progress could not be told: %s", error)
+
+    def _standing(self, actors: Actors) -> Standing:
+        now = time.time()
+        work = Work(
+            actors=actors,
+            chunks_left=self._chunks,
+            chunks_in_flight=min(self._chunks, actors.running * self._calls),
+            errors=dict(self._errors),
+            lag_seconds=0.0 if self._oldest is None else round(max(0.0, now - self._oldest), 1),
+            commit_age_seconds=round(now - self._last_commit, 1),
+        )
+        told = self._telemetry
+        for state in ("running", "pending", "restarting"):
+            told.set(telemetry.ACTORS, getattr(actors, state), state=state)
+        told.add(telemetry.ACTOR_DEATHS, actors.deaths - self._told_deaths)
+        self._told_deaths = max(self._told_deaths, actors.deaths)  # another thread may have read later ones
+        told.set(telemetry.ROWS_LEFT, self._total - self._rows)
+        told.set(telemetry.CHUNKS_LEFT, work.chunks_left)
+        told.set(telemetry.COMMIT_LAG_SECONDS, work.lag_seconds)
+        return Standing(rows=self._rows, total=self._total, work=work)

@@ -1,0 +1,117 @@
+"""Where a stage stands: rows done, and of a pass of actors what they are at; its speed and the time left.
+
+Told to the terminal, to ``events.jsonl`` and, from there, to ``curate status``.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+PACE_SECONDS = 120.0
+"""How far back rows/s looks."""
+EVENT_SECONDS = 3.0
+"""Between two events of progress, at first."""
+MAX_EVENT_SECONDS = 60.0
+"""The same after 100 minutes: a day adds less than a megabyte."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actors:
+    """The actors of a pass by state, and how many processes of theirs have died in this run of it."""
+
+    running: int
+    pending: int
+    restarting: int
+    deaths: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a pass of actors is at."""
+
+    actors: Actors
+    chunks_left: int
+    """Chunks that are not written yet."""
+    chunks_in_flight: int
+    """Of those what the running actors can have at hand."""
+    errors: Mapping[str, int]
+    """Rows that this run of the pass wrote as error rows, by kind."""
+    lag_seconds: float
+    """Age of the oldest row that is written and not committed; 0 where there is none."""
+    commit_age_seconds: float
+    """Since the last commit, or since the pass began."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Back from ``asdict``."""
+        return cls(**{**value, "actors": Actors(**value["actors"])})
+
+    def words(self) -> str:
+        """In words, for a line on a terminal."""
+        actors = self.actors
+        told = [f"{actors.running} actors"]
+        told += [f"{count} {state}" for state in ("pending", "restarting") if (count := getattr(actors, state))]
+        told += [f"{actors.deaths} died"] if actors.deaths else []
+        told.append(f"{self.chunks_left:,} chunks left ({self.chunks_in_flight:,} in flight)")
+        if self.errors:
+            most = sorted(self.errors.items(), key=lambda item: -item[1])
+            told.append("error rows: " + ", ".join(f"{kind} {count:,}" for kind, count in most))
+        told.append(f"last commit {self.commit_age_seconds:.0f} s ago, oldest row waits {self.lag_seconds:.0f} s")
+        return "; ".join(told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """How far a stage is: rows done, rows in all, and the work of its actors where it has any."""
+
+    rows: int
+    total: int
+    work: Work | None = None
+
+
+Update = Callable[[Standing], None]
+"""Is told where a stage stands."""
+
+
+class Pace:
+    """Rows/s over the last ``PACE_SECONDS``, since rows come in lumps."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def add(self, seconds: float, rows: int) -> None:
+        """So many rows are done at this time."""
+        self._seen.append((seconds, rows))
+        while len(self._seen) > 2 and self._seen[1][0] <= seconds - PACE_SECONDS:
+            self._seen.popleft()
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """None where nothing was done meanwhile."""
+        if len(self._seen) < 2:
+            return None
+        (begun, before), (now, rows) = self._seen[0], self._seen[-1]
+        return (rows - before) / (now - begun) if now > begun and rows > before else None
+
+
+class Journal:
+    """What of a stage's standings goes into the events, and as which fields."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._begun: float | None = None
+        self._due = 0.0
+
+    def fields(self, standing: Standing, now: float) -> dict[str, Any] | None:
+        """The event's fields; None where the last one is too fresh. The first and the finished one are always told."""
+        self._pace.add(now, standing.rows)
+        self._begun = now if self._begun is None else self._begun
+        if now < self._due and standing.rows < standing.total:
+            return None
+        self._due = now + min(MAX_EVENT_SECONDS, max(EVENT_SECONDS, (now - self._begun) / 100))
+        fields: dict[str, Any] = {"rows": standing.rows, "total": standing.total}
+        if (speed := self._pace.rows_per_second) is not None:
+            left = standing.total - standing.rows
+            fields |= {"rows_per_second": round(speed, 3), "seconds_left": round(left / speed, 1)}
+        return fields | ({} if standing.work is None else {"work": asdict(standing.work)})

@@ -1,0 +1,71 @@
+"""What is told of a pass while it runs, against a real pool of actors."""
+
+import time
+
+import pyarrow as pa
+import pytest
+import ray.data
+
+from curation.stages.actors import ActorBook
+from curation.stages.tally import Tally
+from curation.standing import Standing
+from curation.store import Round, Written
+from curation.telemetry import Telemetry
+
+
+def make_tally(told: list[Standing], **settings) -> Tally:
+    settings = {"done": 100, "total": 300, "calls": 2} | settings
+    return Tally("t.lance", ActorBook(object), told=Telemetry(), update=told.append, **settings)
+
+
+def test_rows_chunks_errors_and_lag(local_ray):
+    told: list[Standing] = []
+    with make_tally(told) as tally:
+        assert (told[0].rows, told[0].total, told[0].work.chunks_left) == (100, 300, 0)
+        tally.todo(4)
+        began = time.time()
+        tally.wrote(
+            Written("t.lance", 50, began - 7, {"errors": {"long": 2}, "teacher": {"start_seconds": 1.5}, "deaths": 2})
+        )
+        tally.wrote(Written("t.lance", 50, began - 2, {"errors": {"long": 1, "empty": 1}}))
+        tally.wrote(Written("signal.lance", 50, began - 90, {}))
+        while len(told) < 2:  # the thread's turn, no commit
+            time.sleep(0.05)
+        work = told[-1].work
+        assert work.chunks_left == 2 and work.errors == {"long": 3, "empty": 1} and told[-1].rows == 100
+        assert work.lag_seconds == pytest.approx(7 + time.time() - began, abs=1)
+        assert work.commit_age_seconds == pytest.approx(time.time() - began, abs=1)
+        tally.committed(Round({"t.lance": 100, "signal.lance": 50}, 0.1))
+        assert told[-1].rows == 200 and told[-1].work.lag_seconds == 0 and told[-1].work.commit_age_seconds < 1
+    assert tally.teachers == [{"start_seconds": 1.5}] and tally.deaths == 2
+
+
+def test_what_cannot_be_told_does_not_end_a_pass(local_ray, caplog):
+    def full(standing: Standing) -> None:
+        raise OSError("No space left on device")
+
+    with Tally("t.lance", ActorBook(object), done=0, total=1, calls=1, told=Telemetry(), update=full) as tally:
+        tally.committed(Round({"t.lance": 1}, 0.1))
+    assert caplog.text.count("No space left on device") >= 3
+
+
+def test_actors_of_this_pass_alone_are_counted(local_ray):
+    class Slow:
+        def __call__(self, batch: dict) -> pa.Table:
+            time.sleep(float(batch["seconds"][0]))
+            return pa.table({"pid": [1]})
+
+    def run(book: ActorBook) -> list[tuple[int, int]]:
+        seen = []
+        slow = ray.data.from_items([{"seconds": 0.7}] * 4, override_num_blocks=4).map_batches(
+            Slow, batch_size=1, compute=ray.data.ActorPoolStrategy(min_size=3, max_size=3), num_cpus=1
+        )
+        for _ in slow.iter_batches(batch_size=None, prefetch_batches=0):
+            actors = book.read()
+            seen.append((actors.running, actors.pending))
+        return seen
+
+    seen = run(ActorBook(Slow))
+    assert (2, 1) in seen  # two CPUs
+    book = ActorBook(Slow)
+    assert book.read().running == book.read().pending == book.read().deaths == 0
