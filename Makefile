@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run test test-slow test-vllm check bases clean
+.PHONY: run test test-slow test-vllm test-tracking check bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -22,6 +22,11 @@ test-slow: $(INSTALLED)
 ## The vLLM teacher, in an environment of its own with the CPU build of the same version.
 test-vllm: $(VLLM_INSTALLED)
 	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/vllm -n 2 --dist loadfile
+
+## MLflow and W&B, which the tests do without where they are not installed.
+test-tracking: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow,wandb]"
+	$(BIN)/python -m pytest tests/curation/tracking
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

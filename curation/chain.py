@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from curation import cluster, lease, progress, report
+from curation import cluster, lease, progress, report, tracking
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -26,6 +26,7 @@ def run_chain(
     ``config_path`` and ``command`` say in the report how to do it again. Where another driver has the run directory,
     this one is refused or, with ``wait``, begins when that one has ended.
     """
+    tracking.require(config.tracking)
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
     with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray):
         if (waits := cluster.check_room(config)) is not None:
@@ -35,8 +36,12 @@ def run_chain(
         generations = _generations(run, prepared)
         record = _record(run, prepared, generations, config_path, command)
         content = report.collect(record)
-        html, _ = report.write(content, run.directory)
+        html, numbers = report.write(content, run.directory)
         say(f"report: {html}")
+        files = {path.name: path.read_text() for path in (html, numbers)}
+        for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
+            run.manifest.event("untracked", error=problem)
+            say(problem)
         return content
 
 

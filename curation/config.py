@@ -588,6 +588,34 @@ class RayConfig(Section):
     num_cpus: PositiveInt | None = None
 
 
+class MlflowConfig(Section):
+    """Where MLflow keeps a finished run."""
+
+    uri: str | None = None
+    """A tracking server or store; unset: what MLflow itself finds, first of all ``MLFLOW_TRACKING_URI``."""
+    experiment: str = "trust-curation"
+
+
+class WandbConfig(Section):
+    """Where Weights & Biases keep a finished run; the key is theirs to find (``wandb login``, ``WANDB_API_KEY``)."""
+
+    project: str = "trust-curation"
+    entity: str | None = None
+    mode: Literal["online", "offline"] = "online"
+
+
+class TrackingConfig(Section):
+    """Trackers of experiments that are told of a finished run; none unless named (``{mlflow: {}}``)."""
+
+    mlflow: MlflowConfig | None = None
+    wandb: WandbConfig | None = None
+
+    def given(self) -> dict[str, MlflowConfig | WandbConfig]:
+        """The trackers that are named; a tracker's name is its package's too."""
+        named = {"mlflow": self.mlflow, "wandb": self.wandb}
+        return {name: config for name, config in named.items() if config is not None}
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -615,6 +643,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     ray: RayConfig = RayConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {
         "qwen3": {"teacher": False, "student": False, "evaluation": True},

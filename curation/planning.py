@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from curation import chain, lease, models
+from curation import chain, lease, models, tracking
 from curation.config import ModelConfig, RunConfig
 from curation.domains import get_domain
 from curation.errors import ModelError, RowError
@@ -47,6 +47,7 @@ def check(config: RunConfig) -> Iterator[str]:
     Raises:
         UserError: what is wrong, as `curate run` would say it.
     """
+    tracking.require(config.tracking)
     files = {name: discover(source) for name, source in config.sources.items()}
     for name, items in files.items():
         require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)

@@ -20,6 +20,7 @@ from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
+from curation.tracking import entry_of
 
 SEED = 3
 NUM_POOL, NUM_SOURCE, NUM_TEST, N = 400, 300, 250, 120
@@ -452,6 +453,20 @@ def test_page_and_numbers_of_every_kind_of_run(run: RunRecord, name: str, tmp_pa
     assert set(re.findall(r"url\(#([^)]+)\)", text)) <= set(page.ids)
     assert "<b>https" not in text and page.headings >= 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+def test_a_tracker_is_told_the_numbers_of_the_report(report: dict) -> None:
+    numbers = entry_of(report, "/runs/test", {}).numbers
+    for arm in report["generations"][0]["arms"]:
+        at = f"gen-0/{arm['name']}"
+        assert numbers[f"{at}/purity"] == arm["purity"]["value"] and numbers[f"{at}/num_selected"] == N
+        assert numbers[f"{at}/accuracy_low"] == arm["accuracy"]["low"]
+        assert numbers[f"{at}/recovery"] == arm["recovery"]
+    auc = report["generations"][0]["trust"]["pool"]["neural"]["auc"]
+    assert (
+        numbers["gen-0/trust/neural/pool_auc"] == auc["value"] and numbers["gen-0/trust/neural/pool_auc_n"] == auc["n"]
+    )
+    assert all(isinstance(value, int | float) for value in numbers.values())
 
 
 def test_the_same_numbers_make_the_same_page(report: dict) -> None:

@@ -1,0 +1,64 @@
+"""Trackers of experiments, where the configuration asks for them: a finished run's settings, main numbers and report.
+
+A tracker is one file with one class. What it fails at is told, and never fails the run.
+"""
+
+import importlib
+import importlib.util
+import threading
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from curation.config import TrackingConfig
+from curation.errors import ConfigError
+from curation.tracking.entry import Entry, entry_of
+
+__all__ = ["Entry", "entry_of", "publish", "require"]
+
+TRACKERS = {"mlflow": "curation.tracking.mlflow:MlflowTracker", "wandb": "curation.tracking.wandb:WandbTracker"}
+SECONDS = 120.0
+"""How long a tracker may take; a server that is gone is asked again and again by its client."""
+
+
+class Tracker(Protocol):
+    """Takes its section of the configuration; writes one entry, over the one of the same id."""
+
+    def log(self, entry: Entry) -> None:
+        """Write an entry; whatever is raised is told."""
+        ...
+
+
+def require(config: TrackingConfig) -> None:
+    """Are the packages there that the configuration's trackers need?
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    for name in config.given():
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f'tracking.{name}: the package {name} is not installed; pip install "trust-curation[{name}]", '
+                "or leave the key out"
+            )
+
+
+def publish(config: TrackingConfig, entry: Entry) -> Iterator[str]:
+    """Have each tracker write the entry; a sentence on each one that failed or takes too long."""
+    for name, settings in config.given().items():
+        module, _, attribute = TRACKERS[name].partition(":")
+        problems: list[str] = []
+
+        def log(module: str = module, attribute: str = attribute, settings: object = settings) -> None:
+            try:
+                tracker = cast(Tracker, getattr(importlib.import_module(module), attribute)(settings))
+                tracker.log(entry)
+            except Exception as error:
+                problems.append(f"{type(error).__name__}: {error}")  # noqa: B023 (the thread is joined below)
+
+        thread = threading.Thread(target=log, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        if thread.is_alive():
+            problems.append(f"no end after {SECONDS:.0f} s")
+        if problems:
+            yield f"tracking.{name} failed ({' '.join(problems[0].split())}); the run is complete without it"

@@ -1,0 +1,86 @@
+"""What a tracker is told of a run: its settings, the main numbers of its report, and the report itself."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from curation.refs import fingerprint
+
+Json = Mapping[str, Any]
+
+BOUNDS = ("low", "high", "n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A finished run, for a tracker."""
+
+    id: str
+    """The same for the same settings in the same run directory, so that a repeated command writes the same entry."""
+    name: str
+    settings: Json
+    """The configuration, nested; without ``tracking``, whose address may hold a password."""
+    numbers: Mapping[str, float]
+    """``gen-0/neural/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
+    tags: Mapping[str, str]
+    """Where it ran, and with which versions."""
+    files: Mapping[str, str]
+    """Text by file name: the report."""
+
+    def flat_settings(self) -> dict[str, str]:
+        """The settings' leaves by dotted key."""
+        return dict(_leaves(self.settings, ""))
+
+
+def entry_of(report: Json, directory: str, files: Mapping[str, str]) -> Entry:
+    """The entry of a run's report (``curation.report.collect``)."""
+    settings = {key: value for key, value in report["config"].items() if key != "tracking"}
+    return Entry(
+        id=fingerprint({"directory": directory, "settings": settings})[:16],
+        name=report["name"],
+        settings=settings,
+        numbers=dict(_numbers(report)),
+        tags={"run_dir": directory, "domain": report["domain"], **report["versions"]},
+        files=files,
+    )
+
+
+def _numbers(report: Json) -> Iterator[tuple[str, float]]:
+    yield "seconds", sum(stage["seconds"] for stage in report["stages"])
+    for generation in report["generations"]:
+        at = f"gen-{generation['index']}"
+        yield f"{at}/num_pool", generation["num_pool"]
+        yield from _estimate(f"{at}/teacher/accuracy", generation["teacher"]["test"])
+        yield from _estimate(f"{at}/teacher/pool_accuracy", generation["teacher"]["pool"])
+        yield from _estimate(f"{at}/base/accuracy", generation["base"])
+        for arm in generation["arms"]:
+            place = f"{at}/{arm['name']}"
+            yield f"{place}/num_selected", arm["num_selected"]
+            yield from _estimate(f"{place}/purity", arm["purity"])
+            yield from _estimate(f"{place}/accuracy", arm["accuracy"])
+            if arm["recovery"] is not None:
+                yield f"{place}/recovery", arm["recovery"]
+                low_high = arm["recovery_interval"] or ()
+                yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
+        for rows, functions in generation["trust"].items():
+            for function, found in functions.items() if isinstance(functions, Mapping) else ():
+                if isinstance(found, Mapping) and "auc" in found:
+                    for number in ("auc", "ece", "brier"):
+                        yield from _estimate(f"{at}/trust/{function}/{rows}_{number}", found[number])
+
+
+def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:
+    """A number with its interval and rows; nothing of one that is not defined."""
+    if estimate is not None and estimate["value"] is not None:
+        yield name, estimate["value"]
+        for bound in BOUNDS:
+            if estimate[bound] is not None:
+                yield f"{name}_{bound}", estimate[bound]
+
+
+def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, str(value)
