@@ -49,10 +49,9 @@ class Work:
 
     def words(self) -> str:
         """In words, for a line on a terminal."""
-        actors = self.actors
-        told = [f"{actors.running} actors"]
-        told += [f"{count} {state}" for state in ("pending", "restarting") if (count := getattr(actors, state))]
-        told += [f"{actors.deaths} died"] if actors.deaths else []
+        counts = {"pending": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
+        others = [f"{count:,} {state}" for state, count in counts.items() if count]
+        told = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
         told.append(f"{self.chunks_left:,} chunks left ({self.chunks_in_flight:,} in flight)")
         if self.errors:
             most = sorted(self.errors.items(), key=lambda item: -item[1])

@@ -274,7 +274,7 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
     told = "gen-0/label-pool 400 of 1,000 rows (40 %), 30 rows/s, about 20 s left"
     assert " ".join(lines[1].split()) == told
     assert lines[2].strip() == (
-        "2 actors; 1 pending; 3 died; 24 chunks left (4 in flight); error rows: scripted 50, too_long 2; "
+        "actors: 2 running, 1 pending, 3 died; 24 chunks left (4 in flight); error rows: scripted 50, too_long 2; "
         "last commit 3 s ago, oldest row waits 7 s"
     )
     assert lines[3].startswith("last event, ") and lines[3].endswith(" s ago: progress") and len(lines) == 4

@@ -18,6 +18,7 @@ from curation.errors import CommitError, RunFailedError
 from curation.refs import TableRef
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelJob
+from curation.standing import Standing
 
 NUM_ROWS = 600
 
@@ -170,11 +171,13 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     poison, hanging = (ids[30], ids[31], ids[333]), (ids[500],)
     actors = ActorsConfig(min=2, max=2, hang_seconds=1.5)
     job = make_job(examples, tmp_path, script={"poison_rows": poison, "hang_rows": hanging}, actors=actors)
-    result = label(job, state_size=8, share=Share(), commit_seconds=0.2)
+    told: list[Standing] = []
+    result = label(job, state_size=8, share=Share(), commit_seconds=0.2, progress=told.append)
     assert sorted(ids_of(result.table)) == ids
     rows = store.read(result.table, filter="error IS NOT NULL").to_pylist()
     assert {row["row_id"]: row["error"].split(":")[0] for row in rows} == dict.fromkeys((*poison, *hanging), "poison")
     assert result.deaths == 3 * 2 + 4 * 2  # on three chunks, whole and in parts; on each row alone, once and again
+    assert told[-1].work.errors == {"poison": 4} and told[-1].work.actors.deaths == result.deaths
     assert not ray_remembers()
     assert run(job) == result.table
 
