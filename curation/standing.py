@@ -101,12 +101,14 @@ class Journal:
         self._pace = Pace()
         self._begun: float | None = None
         self._due = 0.0
+        self._is_finished = False
 
     def fields(self, standing: Standing, now: float) -> dict[str, Any] | None:
-        """The event's fields; None where the last one is too fresh. The first and the finished one are always told."""
+        """The event's fields; None where the last one is too fresh. The first and that all is done are always told."""
         self._pace.add(now, standing.rows)
         self._begun = now if self._begun is None else self._begun
-        if now < self._due and standing.rows < standing.total:
+        was_finished, self._is_finished = self._is_finished, standing.rows >= standing.total
+        if now < self._due and was_finished == self._is_finished:
             return None
         self._due = now + min(MAX_EVENT_SECONDS, max(EVENT_SECONDS, (now - self._begun) / 100))
         fields: dict[str, Any] = {"rows": standing.rows, "total": standing.total}

@@ -77,9 +77,18 @@ def run_pass(
             items.append(asdict(chunk))
 
     begun = time.monotonic()
-    with Tally(uri, ActorBook(actor), done=num_done, total=total, calls=calls, told=told, update=progress) as tally:
+    tally = Tally(
+        uri,
+        ActorBook(actor),
+        done=num_done,
+        total=total,
+        chunks=len(items),
+        calls=calls,
+        told=told,
+        update=progress,
+    )
+    with tally:
         if items:
-            tally.todo(len(items))
             pass_id = f"pass-{uuid.uuid4().hex}"
             written = _written(actor, job, pass_id, items, actors, calls)
             try:

@@ -28,15 +28,24 @@ class Tally:
     """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics while entered."""
 
     def __init__(
-        self, uri: str, book: ActorBook, *, done: int, total: int, calls: int, told: Telemetry, update: Update | None
+        self,
+        uri: str,
+        book: ActorBook,
+        *,
+        done: int,
+        total: int,
+        chunks: int,
+        calls: int,
+        told: Telemetry,
+        update: Update | None,
     ) -> None:
-        """``done`` of ``total`` rows are committed already; an actor is called ``calls`` times at once."""
+        """``done`` of ``total`` rows are committed, ``chunks`` are left, of which an actor has ``calls`` at once."""
         self.teachers: list[dict[str, Any]] = []
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
         self._uri, self._book, self._calls, self._telemetry, self._update = uri, book, calls, told, update
-        self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, 0, 0
+        self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, chunks, 0
         self._errors: Counter[str] = Counter()
         self._oldest: float | None = None
         self._last_commit = time.time()
@@ -55,11 +64,6 @@ class Tally:
         self._ended.set()
         self._thread.join()
         self._tell()
-
-    def todo(self, chunks: int) -> None:
-        """So many chunks are to be written now."""
-        with self._lock:
-            self._chunks = chunks
 
     def wrote(self, written: Written) -> None:
         """Rows have come: those of a chunk, where they are the table's."""

@@ -40,6 +40,7 @@ def test_three_days_of_events_are_small_and_the_last_standing_is_told():
         if fields is not None:
             told.append((second, json.dumps(fields)))
     assert told[0][0] == 0 and told[-1][0] == total
+    assert journal.fields(Standing(rows=total, total=total), total + 2.0) is None
     gaps = [after - before for (before, _), (after, _) in itertools.pairwise(told[:-1])]
     assert min(gaps) >= 3 and max(gaps) <= 60 and gaps[0] == 3
     assert sum(len(line) for _, line in told) < 2_000_000

@@ -14,15 +14,14 @@ from curation.telemetry import Telemetry
 
 
 def make_tally(told: list[Standing], **settings) -> Tally:
-    settings = {"done": 100, "total": 300, "calls": 2} | settings
+    settings = {"done": 100, "total": 300, "chunks": 4, "calls": 2} | settings
     return Tally("t.lance", ActorBook(object), told=Telemetry(), update=told.append, **settings)
 
 
 def test_rows_chunks_errors_and_lag(local_ray):
     told: list[Standing] = []
     with make_tally(told) as tally:
-        assert (told[0].rows, told[0].total, told[0].work.chunks_left) == (100, 300, 0)
-        tally.todo(4)
+        assert (told[0].rows, told[0].total, told[0].work.chunks_left) == (100, 300, 4)
         began = time.time()
         tally.wrote(
             Written("t.lance", 50, began - 7, {"errors": {"long": 2}, "teacher": {"start_seconds": 1.5}, "deaths": 2})
@@ -44,7 +43,9 @@ def test_what_cannot_be_told_does_not_end_a_pass(local_ray, caplog):
     def full(standing: Standing) -> None:
         raise OSError("No space left on device")
 
-    with Tally("t.lance", ActorBook(object), done=0, total=1, calls=1, told=Telemetry(), update=full) as tally:
+    with Tally(
+        "t.lance", ActorBook(object), done=0, total=1, chunks=1, calls=1, told=Telemetry(), update=full
+    ) as tally:
         tally.committed(Round({"t.lance": 1}, 0.1))
     assert caplog.text.count("No space left on device") >= 3
 
