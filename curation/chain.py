@@ -109,7 +109,7 @@ def _prepare(run: Run) -> dict[str, Any]:
 
     def work(directory: Path) -> Done:
         with progress.bar("prepare") as shown:
-            prepared = prepare(config, directory, files, progress=shown)
+            prepared = prepare(config, directory, files, progress=run.progress("prepare", shown))
         return Done(outputs=prepared.to_json(), rows=sum(counts.rows for counts in prepared.counts.values()))
 
     identity = config.model_dump(mode="json", include={"domain", "seed", "splits"})

@@ -75,7 +75,7 @@ def train_model(
                 seed=seed,
                 output=directory / "model",
                 name=name.replace("/", "-"),
-                update=shown,
+                update=run.progress(name, shown),
             )
         if result.record.num_dropped:
             say(f"{name}: {result.record.num_dropped:,} rows are longer than max_length and were left out")

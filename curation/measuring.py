@@ -33,7 +33,7 @@ def grade(run: Run, generation: Generation, stage: str, split: str, labels: Tabl
         from curation.stages.grade import grade as grade_stage
 
         with progress.bar(name) as shown:
-            ref = grade_stage(labels, gold, domain, str(directory / "grades.lance"), progress=shown)
+            ref = grade_stage(labels, gold, domain, str(directory / "grades.lance"), progress=run.progress(name, shown))
         return Done(outputs={"grades": ref.to_json()}, rows=store.count(ref))
 
     grades = TableRef.from_json(run.stage(name, inputs, work)["grades"])

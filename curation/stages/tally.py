@@ -64,6 +64,7 @@ class Tally:
         self._ended.set()
         self._thread.join()
         self._tell()
+        self._tell_actors(Actors(running=0, pending=0, restarting=0, deaths=0))  # Ray ends them after this
 
     def wrote(self, written: Written) -> None:
         """Rows have come: those of a chunk, where they are the table's."""
@@ -111,12 +112,15 @@ class Tally:
             lag_seconds=0.0 if self._oldest is None else round(max(0.0, now - self._oldest), 1),
             commit_age_seconds=round(now - self._last_commit, 1),
         )
+        self._tell_actors(actors)
         told = self._telemetry
-        for state in ("running", "pending", "restarting"):
-            told.set(telemetry.ACTORS, getattr(actors, state), state=state)
         told.add(telemetry.ACTOR_DEATHS, actors.deaths - self._told_deaths)
         self._told_deaths = max(self._told_deaths, actors.deaths)  # another thread may have read later ones
         told.set(telemetry.ROWS_LEFT, self._total - self._rows)
         told.set(telemetry.CHUNKS_LEFT, work.chunks_left)
         told.set(telemetry.COMMIT_LAG_SECONDS, work.lag_seconds)
         return Standing(rows=self._rows, total=self._total, work=work)
+
+    def _tell_actors(self, actors: Actors) -> None:
+        for state in ("running", "pending", "restarting"):
+            self._telemetry.set(telemetry.ACTORS, getattr(actors, state), state=state)

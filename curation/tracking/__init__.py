@@ -6,7 +6,8 @@ A tracker is one file with one class. What it fails at is told, and never fails 
 import importlib
 import importlib.util
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol, cast
 
 from curation.config import TrackingConfig
@@ -35,7 +36,8 @@ def require(config: TrackingConfig) -> None:
         ConfigError: one is not installed.
     """
     for name in config.given():
-        if importlib.util.find_spec(name) is None:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # a mere folder, as W&B makes one of its name
             raise ConfigError(
                 f'tracking.{name}: the package {name} is not installed; pip install "trust-curation[{name}]", '
                 "or leave the key out"
@@ -45,20 +47,28 @@ def require(config: TrackingConfig) -> None:
 def publish(config: TrackingConfig, entry: Entry) -> Iterator[str]:
     """Have each tracker write the entry; a sentence on each one that failed or takes too long."""
     for name, settings in config.given().items():
-        module, _, attribute = TRACKERS[name].partition(":")
-        problems: list[str] = []
+        if (problem := _problem(partial(_log, name, settings, entry))) is not None:
+            yield f"tracking.{name} failed ({problem}); the run is complete without it"
 
-        def log(module: str = module, attribute: str = attribute, settings: object = settings) -> None:
-            try:
-                tracker = cast(Tracker, getattr(importlib.import_module(module), attribute)(settings))
-                tracker.log(entry)
-            except Exception as error:
-                problems.append(f"{type(error).__name__}: {error}")  # noqa: B023 (the thread is joined below)
 
-        thread = threading.Thread(target=log, daemon=True)
-        thread.start()
-        thread.join(SECONDS)
-        if thread.is_alive():
-            problems.append(f"no end after {SECONDS:.0f} s")
-        if problems:
-            yield f"tracking.{name} failed ({' '.join(problems[0].split())}); the run is complete without it"
+def _log(name: str, settings: object, entry: Entry) -> None:
+    module, _, attribute = TRACKERS[name].partition(":")
+    cast(Tracker, getattr(importlib.import_module(module), attribute)(settings)).log(entry)
+
+
+def _problem(work: Callable[[], None]) -> str | None:
+    """What work fails with, in one line, or that it does not end; it is left to itself then."""
+    problems: list[str] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:
+            problems.append(" ".join(f"{type(error).__name__}: {error}".split()))
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    if thread.is_alive():
+        return f"no end after {SECONDS:.0f} s"
+    return problems[0] if problems else None

@@ -91,6 +91,7 @@ def test_the_agent_exports_the_right_values(samples):
     assert values["curation_chunk_seconds_bucket", "+Inf"] == NUM_ROWS / CHUNK_ROWS
     assert values["curation_actor_starts_total", None] == values["curation_teacher_start_seconds_count", None] == 1
     assert values["curation_commit_seconds_count", None] >= 1
+    assert values["curation_actors", "running"] == values["curation_actors", "pending"] == 0
     for gauge in ("curation_rows_left", "curation_chunks_left", "curation_commit_lag_seconds"):
         assert values[gauge, None] == 0
 
