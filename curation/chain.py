@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from curation import cluster, lease, progress, report, tracking
+from curation import cluster, lease, membership, progress, report, tracking
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -32,8 +32,9 @@ def run_chain(
         if (waits := cluster.check_room(config)) is not None:
             say(waits)
         run = _open(config, Manifest.load(config.directory))
-        prepared = _prepare(run)
-        generations = _generations(run, prepared)
+        with membership.follow(run.nodes):
+            prepared = _prepare(run)
+            generations = _generations(run, prepared)
         record = _record(run, prepared, generations, config_path, command)
         content = report.collect(record)
         html, numbers = report.write(content, run.directory)

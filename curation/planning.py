@@ -108,6 +108,10 @@ def status_lines(config: RunConfig) -> Iterator[str]:
             rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
             yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
     events = _last_events(config.directory / "events.jsonl")
+    nodes = [event for event in events if event["event"] == "nodes"]
+    events = [event for event in events if event["event"] != "nodes"]
+    if nodes and holder is not None:
+        yield _nodes(nodes[-1])
     if events and events[-1]["event"] != "finished":
         last = events[-1]
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
@@ -192,6 +196,13 @@ def _last_events(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines[1 if start else 0 :]]
+
+
+def _nodes(event: dict[str, Any]) -> str:
+    """How many nodes the cluster has, and what changed last."""
+    changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
+    changed = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
+    return f"{'nodes':<44}{event['num']:>12,}{changed}"
 
 
 def _progress(event: dict[str, Any]) -> Iterator[str]:

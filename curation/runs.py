@@ -119,6 +119,10 @@ class Run:
         """Emits the metrics of a stage."""
         return Telemetry(run=self.config.name, stage=name)
 
+    def nodes(self, num: int, came: list[str], left: list[str]) -> None:
+        """Tells the events how many nodes the cluster has now, which came and which left."""
+        self.manifest.event("nodes", num=num, came=came, left=left)
+
 
 @contextmanager
 def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:

@@ -2,6 +2,7 @@ import json
 import os
 import platform
 import pty
+import re
 import resource
 import signal
 import subprocess
@@ -278,6 +279,23 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
         "last commit 3 s ago, oldest row waits 7 s"
     )
     assert lines[3].startswith("last event, ") and lines[3].endswith(" s ago: progress") and len(lines) == 4
+
+
+def test_status_tells_how_many_nodes_a_running_run_has(config: Path):
+    directory = config.parent / "runs" / "tiny"
+    with lease.hold(directory):
+        manifest = Manifest.load(directory)
+        manifest.identify({"seed": 0}, {}, save=True)
+        manifest.event("started", stage="prepare", why="not done yet")
+        manifest.event("progress", stage="prepare", rows=5, total=10)
+        manifest.event("nodes", num=1, came=["10.0.0.1 (node a)"], left=[])
+        manifest.event("nodes", num=2, came=["10.0.0.2 (node b)", "10.0.0.3 (node c)"], left=["10.0.0.1 (node a)"])
+        lines = curate("status", config).stdout.splitlines()
+        told = r"nodes +2, \d+ s ago: came 10.0.0.2 \(node b\), 10.0.0.3 \(node c\); left 10.0.0.1 \(node a\)"
+        assert re.fullmatch(told, lines[1]) and lines[2].startswith("prepare") and "progress" in lines[3]
+        manifest.event("nodes", num=2, came=[], left=[])
+        assert re.fullmatch("nodes +2", curate("status", config).stdout.splitlines()[1])
+    assert "nodes" not in curate("status", config).stdout
 
 
 def test_status_of_a_run_directory_needs_no_other_file(config: Path):

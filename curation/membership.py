@@ -1,0 +1,58 @@
+"""Which nodes the cluster has while a run goes on: an event at the start and each time that nodes come or leave.
+
+A pool of actors grows and shrinks with the nodes under it; on spot machines and under an autoscaler this is the first
+thing to look at when a run is slow.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from curation import nodes
+
+SECONDS = 2.0
+"""How often Ray is asked; the head answers in milliseconds."""
+AGAIN_SECONDS = 300.0
+"""How often the same is told again, so that it stands near the end of the events."""
+
+Tell = Callable[[int, list[str], list[str]], None]
+"""Is told how many nodes live, which came and which left since it was told last."""
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
+    """Tell of the cluster's nodes now and at each change, as long as the context lasts."""
+    from ray.exceptions import RayError
+
+    known: dict[str, str] = {}
+    told = 0.0
+    ended = threading.Event()
+
+    def look() -> None:
+        nonlocal known, told
+        now = {node["NodeID"]: nodes.name(node) for node in nodes.living()}
+        came = [now[node] for node in now if node not in known]
+        left = [known[node] for node in known if node not in now]
+        if came or left or time.monotonic() - told > AGAIN_SECONDS:
+            tell(len(now), came, left)
+            known, told = now, time.monotonic()
+
+    def poll() -> None:
+        while not ended.wait(seconds):
+            try:
+                look()
+            except (OSError, RayError) as error:  # the disk is full, or the head is away for a moment
+                logger.warning("the cluster's nodes are not known: %s", error)
+
+    look()
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
