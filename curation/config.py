@@ -255,6 +255,9 @@ class ActorsConfig(Section):
 
     min: PositiveInt = 1
     max: PositiveInt = 1
+    initial: PositiveInt | None = None
+    """How many are asked for at the start of a pass, though no more than it has chunks; ``min`` where not set. On a
+    cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
     num_cpus: Annotated[float, Field(gt=0)] = 1
     num_gpus: Annotated[float, Field(ge=0)] = 0
     max_restarts: Annotated[int, Field(ge=0)] = 8
@@ -268,6 +271,8 @@ class ActorsConfig(Section):
     def _ordered(self) -> Self:
         if self.max < self.min:
             raise ValueError(f"max {self.max} is below min {self.min}")
+        if self.initial is not None and not self.min <= self.initial <= self.max:
+            raise ValueError(f"initial {self.initial} is not between min {self.min} and max {self.max}")
         return self
 
 

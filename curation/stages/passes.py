@@ -126,7 +126,7 @@ def _written(
         compute=ray.data.ActorPoolStrategy(
             min_size=actors.min,
             max_size=actors.max,
-            initial_size=actors.min,
+            initial_size=max(actors.min, min(actors.initial or actors.min, len(items))),
             max_tasks_in_flight_per_actor=2 * calls,
             max_concurrent_calls_per_actor=calls,
             enable_true_multi_threading=calls > 1,

@@ -195,6 +195,7 @@ def test_all_problems_are_told_at_once():
         ({"selection.budget.threshold": 0}, "threshold, risk; found n and threshold"),
         ({"selection.budget": {}}, "selection.budget: takes exactly one of n, share, oracle"),
         ({"teacher.actors": {"min": 3, "max": 2}}, "teacher.actors: max 2 is below min 3"),
+        ({"teacher.actors": {"max": 4, "initial": 5}}, "teacher.actors: initial 5 is not between min 1 and max 4"),
         ({"teacher.states": []}, "teacher: states must name at least one position"),
         ({"teacher.states": ["output_last", "output_last"]}, "none twice"),
         ({"selection.arms": []}, "selection: arms must name at least one arm"),
