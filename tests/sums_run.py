@@ -1,0 +1,102 @@
+"""A run over sums in a process of its own, for tests in which something is killed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import lance
+import yaml
+
+NUM_SOURCE = 100
+
+
+class SumsRun:
+    """One run directory and the command that is run in it again and again; about half of the labels are right."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        num_pool: int,
+        actors: dict[str, Any],
+        seconds_per_row: float,
+        chunk_rows: int = 25,
+        commit_seconds: float = 0.2,
+    ) -> None:
+        self.directory = directory / "run"
+        self._stderr, self._log = directory / "stderr.log", directory / "labelled.log"
+        sums = directory / "sums.jsonl"
+        rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(NUM_SOURCE + num_pool)]
+        sums.write_text("\n".join(map(json.dumps, rows)))
+        config = {
+            "name": "sums",
+            "run_dir": str(self.directory),
+            "domain": "math",
+            "sources": {"sums": {"path": str(sums)}},
+            "splits": {
+                "source": {"from": "sums", "rows": NUM_SOURCE},
+                "pool": {"from": "sums", "rows": num_pool},
+            },
+            "teacher": {
+                "backend": "scripted",
+                "chunk_rows": chunk_rows,
+                "actors": actors,
+                "scripted": {
+                    "completions": [" \\boxed{1}", " \\boxed{2}"],
+                    "seconds_per_row": seconds_per_row,
+                    "log": str(self._log),
+                },
+            },
+            "trust": {"width": 8, "depth": 1, "max_epochs": 1},
+            "selection": {"budget": {"n": 50}, "arms": ["naive", "internal_confidence"]},
+            "commit_seconds": commit_seconds,
+        }
+        self.config = directory / "sums.yaml"
+        self.config.write_text(yaml.safe_dump(config))
+
+    @property
+    def command(self) -> list[str]:
+        """The command that runs it, and goes on with it."""
+        return [str(Path(sys.executable).with_name("curate")), "run", str(self.config)]
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+        """A driver."""
+        with self._stderr.open("a") as stderr:
+            return subprocess.Popen(
+                [*self.command, *arguments],
+                env={**os.environ, **environment},
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+            )
+
+    def errors(self) -> str:
+        """What the drivers have said."""
+        return self._stderr.read_text()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """The events of a kind, in order."""
+        path = self.directory / "events.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+    def labelled(self) -> list[int]:
+        """The row ids that the teacher was given, again and again where it was."""
+        return [int(line) for line in self._log.read_text().split("\n") if line] if self._log.exists() else []
+
+    def committed(self) -> list[int]:
+        """The row ids in the pool's labels, in order."""
+        found = [str(path) for path in self.directory.glob("gen-0/label-pool-*/labels.lance")]
+        return sorted(lance.dataset(found[0]).to_table(columns=["row_id"])["row_id"].to_pylist()) if found else []
+
+    def pool(self) -> list[int]:
+        """The row ids of the pool, in order."""
+        (path,) = self.directory.glob("prepare-*/pool.lance")
+        return sorted(lance.dataset(str(path)).to_table(columns=["row_id"])["row_id"].to_pylist())
+
+    def counts(self) -> dict[str, Any]:
+        """What the manifest says became of the pool's rows."""
+        stages = json.loads((self.directory / "manifest.json").read_text())["stages"]
+        return stages["gen-0/label-pool"]["outputs"]["counts"]
