@@ -1,9 +1,8 @@
 """What the actors of a pass have in common: a chunk of rows in, written fragments out, whatever its rows do to it.
 
 One call handles one chunk and emits the fragments' names (DESIGN: the *only* output of its task). Ray restarts a
-process that died and replays its calls, for ever; what bounds that stands in Ray's key-value store, where it outlives
-the process: which piece of a chunk was under way (:mod:`curation.stages.narrowing` finds the row that kills), and how
-often an actor was started without getting anything done. A model that hangs ends its process too.
+process that died and replays its calls, for ever; :mod:`curation.stages.memory` bounds that, and tells a successor
+which row kills (:mod:`curation.stages.narrowing`) and what is done already. A model that hangs ends its process too.
 """
 
 import faulthandler
@@ -24,8 +23,9 @@ import pyarrow as pa
 
 from curation import store, telemetry
 from curation.config import ActorsConfig
-from curation.errors import RowError, RunFailedError
+from curation.errors import RowError
 from curation.refs import TableRef
+from curation.stages.memory import Memory
 from curation.stages.narrowing import Narrowing
 from curation.telemetry import Telemetry
 
@@ -63,7 +63,7 @@ class ChunkActor(ABC, Generic[Part]):
         self._begun = time.monotonic()
         self._examples, self.told = examples, told
         self._max_row_retries = actors.max_row_retries
-        self._memory = _Memory(pass_id)
+        self._memory = Memory(pass_id)
         self._memory.count_start(actors.max_restarts)
         self._turns = _Turns()
         self._last_sign = time.monotonic()
@@ -101,8 +101,11 @@ class ChunkActor(ABC, Generic[Part]):
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
         """Work on a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``store.WRITTEN``."""
         begun, chunk = time.monotonic(), Chunk.of(batch)
+        known = self._memory.recall(chunk.start)
+        if isinstance(known, pa.Table):  # a node that is lost takes along that a call has returned: Ray replays it
+            return known
         rows = store.open_table(self._examples).take(chunk.offsets).to_pylist()
-        known = self._memory.recall(chunk.start) or Narrowing.of(len(rows))
+        known = known or Narrowing.of(len(rows))
         known.begin(max_row_retries=self._max_row_retries)
         parts: list[Part] = []
         with self._turns.together() if known.is_whole else self._turns.alone(), self._busy():
@@ -113,7 +116,7 @@ class ChunkActor(ABC, Generic[Part]):
         if known.poison:
             parts.append(self.give_up([rows[place] for place in known.poison], POISON))
         written = self.write(parts, {"deaths": known.num_deaths} if known.num_deaths else {})
-        self._memory.forget(chunk.start)
+        self._memory.finish(chunk.start, written)
         self.told.observe(telemetry.CHUNK_SECONDS, time.monotonic() - begun)
         self.told.add(telemetry.ROWS_LABELLED, len(rows))
         return written
@@ -135,70 +138,6 @@ class ChunkActor(ABC, Generic[Part]):
                 faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
                 os.write(2, f"nothing came for longer than teacher.actors.hang_seconds: {seconds:g}\n".encode())
                 os._exit(1)
-
-
-class _Memory:
-    """What an actor leaves to its successors, in the key-value store of Ray's head."""
-
-    def __init__(self, pass_id: str) -> None:
-        import ray
-
-        self._pass = pass_id
-        self._starts = f"actor-{ray.get_runtime_context().get_actor_id()}"
-        self._is_new = True
-
-    def count_start(self, max_restarts: int) -> None:
-        """Count a start of this actor.
-
-        Raises:
-            RunFailedError: it was started too often without getting anything done.
-        """
-        num_starts = int(self._get(self._starts) or 0)
-        if num_starts > max_restarts:
-            raise RunFailedError(
-                f"an actor's process died {num_starts} times in a row before it had done anything "
-                f"(teacher.actors.max_restarts: {max_restarts}); its last words are in Ray's logs, worker-*.err"
-            )
-        self._put(self._starts, str(num_starts + 1))
-
-    def got_on(self) -> None:
-        """Something is done."""
-        if self._is_new:
-            self._put(self._starts, "0")
-            self._is_new = False
-
-    def recall(self, chunk: int) -> Narrowing | None:
-        text = self._get(f"chunk-{chunk}")
-        return None if text is None else Narrowing.from_json(text)
-
-    def keep(self, chunk: int, known: Narrowing) -> None:
-        self._put(f"chunk-{chunk}", known.to_json())
-
-    def forget(self, chunk: int) -> None:
-        from ray.experimental.internal_kv import _internal_kv_del
-
-        _internal_kv_del(self._key(f"chunk-{chunk}"))
-
-    def _get(self, name: str) -> str | None:
-        from ray.experimental.internal_kv import _internal_kv_get
-
-        found = _internal_kv_get(self._key(name))
-        return None if found is None else found.decode()
-
-    def _put(self, name: str, text: str) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
-        _internal_kv_put(self._key(name), text)
-
-    def _key(self, name: str) -> str:
-        return f"{self._pass}/{name}"
-
-
-def forget_pass(pass_id: str) -> None:
-    """Remove what the actors of a pass left behind."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
-    _internal_kv_del(f"{pass_id}/", del_by_prefix=True)
 
 
 class _Turns:

@@ -1,9 +1,9 @@
 """Which row of a chunk kills the process that works on it: found by cutting up what a process died in.
 
-A process that dies takes its chunk along, and Ray has another one begin it anew. What was under way stands in Ray's
-key-value store, which outlives the process: :class:`Narrowing`, a few numbers that the actor writes before it begins a
-piece of the chunk. Who finds a piece under way that nobody ended cuts it into parts, to be worked on one by one; a row
-that its process died on alone is tried again, and is poison when that happens again.
+A process that dies takes its chunk along, and Ray has another one begin it anew. What was under way outlives it in
+:mod:`curation.stages.memory`: :class:`Narrowing`, which the actor keeps there before it begins a piece of the chunk.
+Who finds a piece under way that nobody ended cuts it into parts, to be worked on one by one; a row that its process
+died on alone is tried again, and is poison when that happens again.
 
 What a death finds beside its cause is cut up as well, and comes together again: pieces that were worked on without
 harm are one piece in the next attempt.
@@ -16,7 +16,6 @@ from typing import Any, Self
 
 PARTS = 16
 """Into how many a piece is cut: one poison row of 256 costs two deaths to find, and two more to be sure."""
-_NAMESPACE = "curation"
 
 
 @dataclass(kw_only=True)
@@ -64,7 +63,7 @@ class Narrowing:
     def pieces(self) -> Iterator[list[int]]:
         """What is to be worked on, piece by piece, the harmless rows last; each is under way until the next is asked.
 
-        The caller keeps what it is told in between (:func:`keep`), so that a successor finds it.
+        The caller keeps this object in between, as it is then, for a successor to find.
         """
         harmless = self.harmless
         for piece in list(self.suspect):

@@ -21,7 +21,8 @@ from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.actors import ActorBook
-from curation.stages.chunk_actor import Chunk, ChunkActor, forget_pass
+from curation.stages.chunk_actor import Chunk, ChunkActor
+from curation.stages.memory import forget_pass
 from curation.stages.ray_errors import cause
 from curation.stages.tally import Tally
 from curation.standing import Update

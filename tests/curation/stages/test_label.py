@@ -17,7 +17,8 @@ from curation.domains import get_domain
 from curation.errors import CommitError, RunFailedError
 from curation.refs import TableRef
 from curation.stages.label import Share, count_labels, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_actor import LabelActor, LabelJob
+from curation.stages.memory import forget_pass
 from curation.standing import Standing
 
 NUM_ROWS = 600
@@ -150,7 +151,7 @@ def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
     seen = []
     ref = run(job, progress=seen.append)
     assert seen[-1].work.errors == {"scripted": 5}
-    assert seen[0].work.chunks_left == 0 and seen[-1].work.chunks_left == 0
+    assert seen[0].work.chunks_left == NUM_ROWS / 50 and seen[-1].work.chunks_left == 0
     counts = count_labels(ref)
     assert counts.rows == NUM_ROWS
     assert counts.errors == {"scripted": 5}
@@ -180,6 +181,21 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     assert told[-1].work.errors == {"poison": 4} and told[-1].work.actors.deaths == result.deaths
     assert not ray_remembers()
     assert run(job) == result.table
+
+
+def test_a_chunk_that_is_done_is_not_labelled_again_when_ray_replays_its_call(local_ray, examples, tmp_path):
+    """As Ray does where a node is lost between a call's output and its end."""
+    job, calls = make_job(examples, tmp_path), []
+    store.create(job.labels_uri, job.schema(8))
+    chunk = {"start": [100], "stop": [150], "take": [np.packbits(np.ones(50, dtype=np.bool_)).tobytes()]}
+    for _ in range(2):
+        actor = local_ray.remote(LabelActor).options(num_cpus=0).remote(job, "pass-replay")
+        calls.append(local_ray.get(actor.__call__.remote(chunk)))
+        local_ray.kill(actor)
+    assert calls[0].equals(calls[1])
+    assert labelled_ids(tmp_path) == ids_of(examples)[100:150]
+    forget_pass("pass-replay")
+    assert not ray_remembers()
 
 
 def ray_remembers() -> list[bytes]:
