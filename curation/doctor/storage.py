@@ -1,23 +1,22 @@
 """Checks of the file system of a run directory: what the manifest, the lock and the tables need of it."""
 
-import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from curation import lease
 from curation.doctor.finding import Verdict, fail, ok
 from curation.doctor.machine import existing
-from curation.manifest import write_atomically
+from curation.places import Place, Remote, remove, require_reachable, write_atomically
+from curation.registers import register_of
 
 MEND = "give the run directory a disk that is writable (run_dir)"
 
 
-def files(directory: Path) -> Verdict:
+def files(directory: Place) -> Verdict:
     """Write, read after write, atomic replacement and the lease, in a folder of its own that is removed."""
     start = time.monotonic()
+    require_reachable(directory)
     try:
         with scratch(directory) as folder:
             path = folder / "manifest.json"
@@ -35,7 +34,7 @@ def files(directory: Path) -> Verdict:
     return ok(f"{directory}: written, read after write, replaced at once and leased, in {seconds:.2f} s")
 
 
-def tables(directory: Path) -> Verdict:
+def tables(directory: Place) -> Verdict:
     """A Lance table: two commits on one version, both of which must be there afterwards."""
     import lance
     import pyarrow as pa
@@ -59,16 +58,18 @@ def tables(directory: Path) -> Verdict:
 
 
 @contextmanager
-def scratch(directory: Path) -> Iterator[Path]:
+def scratch(directory: Place) -> Iterator[Place]:
     """A folder in a directory, or in the nearest one above that is there, as long as the context lasts."""
-    folder = Path(tempfile.mkdtemp(prefix=".doctor-", dir=existing(directory)))
+    inside = directory if isinstance(directory, Remote) else existing(directory)
+    folder = inside / f".doctor-{uuid.uuid4().hex}"
+    folder.mkdir()
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
-def _leases(directory: Path) -> bool:
+def _leases(directory: Place) -> bool:
     """Whether of two drivers one is refused."""
-    first, second = lease.NumberedFiles(directory), lease.NumberedFiles(directory)
+    first, second = register_of(directory), register_of(directory)
     return first.put_if_absent("first") is not None and second.put_if_absent("second") is None
