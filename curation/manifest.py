@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Self
 
 from curation import lease
@@ -18,7 +19,7 @@ from curation.errors import CommitError, RunDirError
 from curation.events import events_of
 from curation.places import Place, Remote, require_reachable, write_atomically
 from curation.refs import fingerprint
-from curation.registers import OneObject
+from curation.registers import OneObject, Written
 
 PROJECT = "trust-curation"
 PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
@@ -91,18 +92,13 @@ class Manifest:
         """
         require_reachable(directory)
         path = directory / "manifest.json"
-        text, token = None, None
-        if isinstance(path, Remote):
-            if (found := OneObject(path).read()) is not None:
-                text, token = found
-        elif path.exists():
-            text = path.read_text()
-        if text is None:
-            return cls(directory, {}, {}, {})
         try:
-            raw = json.loads(text)
+            written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
+            if written is None:
+                return cls(directory, {}, {}, {})
+            raw = json.loads(written.text)
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            return cls(directory, raw["identity"], raw["files"], stages, token=token)
+            return cls(directory, raw["identity"], raw["files"], stages, token=written.token)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
 
@@ -175,6 +171,10 @@ class Manifest:
         if put is None:
             raise CommitError(f"{path}: another driver has written it; this one writes nothing more")
         self._token = put
+
+
+def _read(path: Path) -> Written | None:
+    return Written(text=path.read_text(), token="") if path.exists() else None
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:
