@@ -6,6 +6,7 @@ again for ``PATIENCE_SECONDS``. Credentials, region and endpoint are those of th
 ``GOOGLE_*``), of the pod or of the machine, as Lance reads them too: both stand on the same library.
 """
 
+import copy
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ PATIENCE_SECONDS = 120
 FIRST_SECONDS = 10
 """How long the first request of a command is: nothing is lost yet, and the address may be wrong."""
 
-_URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Za-z0-9._=@+-]+)*)/*")
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Za-z0-9._=@+-]+)+)/*")
 
 
 class Entry(NamedTuple):
@@ -217,7 +218,9 @@ class Remote:
         return _store(self.bucket, PATIENCE_SECONDS)
 
     def _at(self, path: PurePosixPath) -> Self:
-        return type(self)(f"{self._scheme}://{path}")
+        other = copy.copy(self)
+        other._path = path
+        return other
 
 
 Place = Path | Remote

@@ -1,7 +1,6 @@
 """Whole runs in an object store: as on a disk, the driver killed, two of them at once, the store away for a while."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -138,8 +137,8 @@ def test_a_killed_driver_is_resumed_and_a_second_one_refused(s3: ObjectStore, tm
 
 
 @pytest.mark.slow
-def test_a_run_selects_and_teaches_as_on_a_disk(s3: ObjectStore, tmp_path: Path):
-    os.environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+def test_a_run_selects_and_teaches_as_on_a_disk(s3: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     local = Driver(tmp_path / "local", str(tmp_path / "local" / "run"), STUDENT)
     stored = Driver(tmp_path / "stored", s3.url("whole"), STUDENT)
     for driver in (local, stored):

@@ -27,7 +27,8 @@ def files(directory: Place) -> Verdict:
             if [item.name for item in folder.iterdir()] != ["manifest.json"]:
                 return fail(f"{directory}: a replaced file leaves another one behind", MEND)
             if not _leases(folder / "lease"):
-                return fail(f"{directory}: a lease is given twice", "take a file system whose link(2) never replaces")
+                mend = "take a file system whose link(2) never replaces, or a store that knows If-Match"
+                return fail(f"{directory}: a lease is given twice", mend)
     except OSError as error:
         return fail(f"{directory}: {error.strerror or error}", MEND)
     seconds = time.monotonic() - start
@@ -70,6 +71,9 @@ def scratch(directory: Place) -> Iterator[Place]:
 
 
 def _leases(directory: Place) -> bool:
-    """Whether of two drivers one is refused."""
+    """Whether of two drivers one is refused, to begin with and later on."""
     first, second = register_of(directory), register_of(directory)
-    return first.put_if_absent("first") is not None and second.put_if_absent("second") is None
+    token = first.put_if_absent("first")
+    if token is None or second.put_if_absent("second") is not None:
+        return False
+    return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None
