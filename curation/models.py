@@ -101,8 +101,9 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model, padding on the left (decoder-only batches) and with a padding token in any case."""
     from transformers import AutoTokenizer
 
+    local = here(ref)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(ref.base, revision=hub_revision(ref), padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(local.base, revision=hub_revision(local), padding_side="left")
     except (OSError, ValueError) as error:
         raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
     if tokenizer.pad_token_id is None:
@@ -139,14 +140,15 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    local = here(ref)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            ref.base, revision=hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"
+            local.base, revision=hub_revision(local), dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
-        if ref.adapter is not None:
+        if local.adapter is not None:
             from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, ref.adapter)
+            model = PeftModel.from_pretrained(model, local.adapter)
             if merge:
                 model = model.merge_and_unload()
     except (OSError, ValueError, RuntimeError) as error:

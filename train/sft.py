@@ -32,7 +32,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, ModelError, SourceError
-from curation.models import as_user_turns, here, load_model, load_tokenizer, resolve
+from curation.models import as_user_turns, load_model, load_tokenizer, resolve
 from curation.places import Place
 from curation.refs import ModelRef, fingerprint
 
@@ -216,8 +216,7 @@ def fine_tune(
     start = time.monotonic()
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
-    local = here(base)
-    tokenizer = load_tokenizer(local)
+    tokenizer = load_tokenizer(base)
     data = tokenize(tokenizer, pairs, config.max_length, chat_template=config.chat_template)
     if data.num_dropped:
         log.warning("%s: %d of %d rows exceed %d tokens", output.name, data.num_dropped, len(pairs), config.max_length)
@@ -230,7 +229,7 @@ def fine_tune(
         kept.restore(partial)
     if args.process_index == 0 or kept is not None:
         _prepare(partial, stamp)
-    model = _trainable(load_model(local), config)
+    model = _trainable(load_model(base), config)
     trainer = Trainer(
         model=model,
         args=args,
@@ -254,7 +253,7 @@ def fine_tune(
         seconds=time.monotonic() - start,
     )
     if trainer.is_world_process_zero():
-        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, local, config, partial / "result")
+        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, base, config, partial / "result")
         (partial / "result" / TRAINING).write_text(json.dumps(asdict(record)))
         shutil.rmtree(output, ignore_errors=True)
         (partial / "result").rename(output)
