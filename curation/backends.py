@@ -3,10 +3,10 @@
 ``auto`` is settled once for each model, and kept on record.
 """
 
-from pathlib import Path
 from typing import Any
 
 from curation.config import TeacherConfig
+from curation.places import Place
 from curation.refs import ModelRef
 from curation.runs import Done, Generation, Run, say
 from curation.states import others_of
@@ -29,7 +29,7 @@ def settled(run: Run, teacher: TeacherConfig, model: ModelRef | None, name: str)
         return teacher
     assert model is not None, "TeacherConfig asks for a model"
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         import ray
 
         from curation.teachers.vllm_choice import choose_backend

@@ -1,6 +1,5 @@
 """The roof: stages in order, generation after generation; the student of one is the teacher of the next."""
 
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -11,7 +10,8 @@ from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.generation import generation_stages, run_generation
 from curation.learning import teacher_model
-from curation.manifest import Manifest, versions, write_atomically
+from curation.manifest import Manifest, versions
+from curation.places import Place, write_atomically
 from curation.refs import TableRef
 from curation.runs import Done, Generation, Pending, Run, local_or_cluster, say
 from curation.selection.budget import check_pool
@@ -46,7 +46,7 @@ def run_chain(
         return content
 
 
-def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Path:
+def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:
     """Write the report of a finished run again; the page's path.
 
     Raises:
@@ -108,7 +108,7 @@ def _prepare(run: Run) -> dict[str, Any]:
     config = run.config
     files = {name: [SourceFile.from_json(item) for item in items] for name, items in run.manifest.files.items()}
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         with progress.bar("prepare") as shown:
             prepared = prepare(config, directory, files, progress=run.progress("prepare", shown))
         return Done(outputs=prepared.to_json(), rows=sum(counts.rows for counts in prepared.counts.values()))

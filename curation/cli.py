@@ -117,10 +117,11 @@ def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool
 def status(config: str, overrides: tuple[str, ...], watch: float | None) -> None:
     """Show what a run has done and what it is doing; CONFIG may be the run directory too."""
     from curation.lease import holder
+    from curation.places import place
     from curation.planning import status_lines
 
-    if Path(config).is_dir():  # it holds the configuration of its last run
-        config, overrides = str(Path(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+    if place(config).is_dir():  # it holds the configuration of its last run
+        config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
     settings = _load(config, overrides)
     try:
         while True:
@@ -167,9 +168,10 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     from dataclasses import asdict
 
     from curation import inspection
+    from curation.places import place
 
     if stage is None and inspection.is_run(table):
-        found = inspection.list_tables(Path(table))
+        found = inspection.list_tables(place(table))
         click.echo(json.dumps([asdict(item) for item in found]) if as_json else inspection.tables_page(found))
         return
     uri, version = inspection.find(table, stage)

@@ -6,12 +6,12 @@ that it leaves open is named in docs/method.md. Relative paths of sources and mo
 
 import difflib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
+from curation.places import Place, place
 from curation.states import beyond, others_of, parse
 
 
@@ -22,6 +22,11 @@ def _state(name: str) -> str:
 
 def _trust_state(name: str) -> str:
     return name if name == "pca" else _state(name)
+
+
+def _run_dir(path: str) -> str:
+    place(path)
+    return path
 
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -625,8 +630,9 @@ class RunConfig(Section):
     """A whole run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    run_dir: str | None = None
-    """Where the run keeps its tables; ``runs/<name>`` of the working directory where unset."""
+    run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
+    """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
+    where unset."""
     seed: Annotated[int, Field(ge=0)] = 0
     chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
     """The paper's use of chat templates with a family (App. "Mathematical Problem Solving"): fills ``chat_template`` of
@@ -672,9 +678,9 @@ class RunConfig(Section):
         return filled
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> Place:
         """The run directory, absolute: workers have working directories of their own."""
-        return Path(self.run_dir or f"runs/{self.name}").absolute()
+        return place(self.run_dir or f"runs/{self.name}").absolute()
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -10,26 +10,29 @@ from pydantic import BaseModel, ValidationError
 
 from curation.config import ModelConfig, RunConfig, SourceConfig
 from curation.errors import ConfigError
+from curation.places import Place, place
 
 
-def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML), paths made absolute.
 
     Raises:
         ConfigError: a file that is missing or no YAML mapping, a broken rule, an unknown key.
     """
-    path = Path(path)
     try:
+        path = place(path)
         raw = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); `curate init` writes a commented one") from error
+        reason = error.strerror or error
+        raise ConfigError(f"{path}: cannot be read ({reason}); `curate init` writes a commented one") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
     for override in overrides:
         _override(raw, override)
-    config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
+    root = path.resolve().parent if isinstance(path, Path) else Path.cwd()
+    config: RunConfig = _absolute(parse_config(raw, str(path)), root)
     return config
 
 

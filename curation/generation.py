@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from curation import arms, report, store
@@ -11,6 +10,7 @@ from curation.config import ModelConfig, PcaConfig, RunConfig, TeacherConfig
 from curation.labelling import answer, label
 from curation.learning import base_model, train_model
 from curation.measuring import grade, signal
+from curation.places import Place
 from curation.refs import ModelRef, TableRef
 from curation.runs import Done, Generation, Run, say
 from curation.trusting import fit, project, score
@@ -144,7 +144,7 @@ def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> 
         "seed": config.seed,
     }
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         from curation.stages.shift import measure_shift
 
         found = {
@@ -172,7 +172,7 @@ def _select(
         "seed": config.seed,
     }
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         from curation.stages.budget import Scored
         from curation.stages.select import SelectJob, select
 

@@ -5,7 +5,6 @@ Each function here is one stage: what it reads and how it is done, handed to :me
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation import models, progress, store
@@ -13,6 +12,7 @@ from curation.backends import identity, own_teacher
 from curation.config import DecodingConfig, TeacherConfig
 from curation.hashing import derive
 from curation.measuring import ask
+from curation.places import Place
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef
 from curation.runs import Done, Generation, Run
 from curation.signals import ASK_AGAIN
@@ -114,7 +114,7 @@ def _complete(
         **({} if reduction is None else reduction.to_json()),
     }
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         asks = tuple(ask(run, generation, signal, split, directory) for signal in signals if signal in ASK_AGAIN)
         with progress.bar(name) as shown:
             result = label_stage(

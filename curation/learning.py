@@ -5,12 +5,12 @@ Each function here is one stage, handed to :meth:`curation.runs.Run.stage`.
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 
 from curation import models, progress, store
 from curation.config import ModelConfig, SftConfig, TrainSection
 from curation.domains import get_domain
 from curation.hashing import derive
+from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.runs import Done, Run, say
 
@@ -23,7 +23,7 @@ def base_model(run: Run, model: ModelConfig, name: str) -> ModelRef:
     assert init is not None, "ModelConfig takes one of path and init"
     seed = derive(run.config.seed, name)
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         vocabulary = get_domain(run.config.domain).vocabulary()
         ref = models.create(
             directory,
@@ -62,7 +62,7 @@ def train_model(
         "seed": seed,
     }
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         from curation.stages.select import adaptation_rows
         from train.student import train_student
 

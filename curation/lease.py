@@ -1,9 +1,9 @@
 """The lease on a run directory: one driver at a time, on whatever machine.
 
 A lease is a small record, who has the directory and until when, in a register that is only written by condition
-(:class:`Register`): where there is none yet, or where the record is still the one that was read. So of any number of
-drivers one gets it. The holder renews it every third of its time to live, and :func:`check` asks before each commit
-whether it is still there. A record that is past its time, or whose driver died on this machine, is taken over.
+(:mod:`curation.registers`): where there is none yet, or where the record is still the one that was read. So of any
+number of drivers one gets it. The holder renews it every third of its time to live, and :func:`check` asks before each
+commit whether it is still there. A record that is past its time, or whose driver died on this machine, is taken over.
 
 Clocks: the holder counts by its own, others compare its ``expires`` with theirs and wait ``SKEW_SECONDS`` more. So two
 drivers never hold a directory at once where the clocks of their hosts differ by less than that (NTP keeps milliseconds;
@@ -19,12 +19,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Self
 
 from curation.errors import CommitError, RunDirError
+from curation.places import Place, place
+from curation.registers import Register, register_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,91 +35,6 @@ LEASE_SECONDS = 60.0
 SKEW_SECONDS = 10.0
 """By how much the clocks of two hosts may differ."""
 WAIT_SECONDS = 1.0
-KEPT = 8
-"""Old numbers that :class:`NumberedFiles` keeps, so that a late writer meets its successor's file."""
-
-
-class Written(NamedTuple):
-    """What a register holds; the token stands for exactly this content."""
-
-    text: str
-    token: str
-
-
-class Register(Protocol):
-    """A small text that is only written by condition; an object store has this as If-None-Match and If-Match."""
-
-    def read(self) -> Written | None:
-        """The newest content; None where nothing was written yet."""
-        ...
-
-    def put_if_absent(self, text: str) -> str | None:
-        """Write where nothing was written yet; the token, or None where something was."""
-        ...
-
-    def put_if_match(self, text: str, token: str) -> str | None:
-        """Write where the content is still the token's; the new token, or None where it is not."""
-        ...
-
-
-class NumberedFiles:
-    """A register on a local or shared file system: the file of the highest number, ``<directory>/<number>.json``.
-
-    No file system replaces a file by condition, but link(2) never replaces one, on NFS neither: the next number is
-    taken by whoever links it first. A file is whole before it is linked.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def read(self) -> Written | None:
-        """The newest content; None where nothing was written yet."""
-        while (number := self._newest()) > 0:
-            with suppress(FileNotFoundError):  # removed by its successors since
-                return Written(text=self._path(number).read_text(), token=str(number))
-        return None
-
-    def put_if_absent(self, text: str) -> str | None:
-        """Write number 1."""
-        return None if self._newest() else self._put(text, 1)
-
-    def put_if_match(self, text: str, token: str) -> str | None:
-        """Write the number after the token's."""
-        return self._put(text, int(token) + 1)
-
-    def _put(self, text: str, number: int) -> str | None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        temporary = self._directory / f".{uuid.uuid4().hex}"
-        try:
-            with temporary.open("w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, self._path(number))
-            if temporary.stat().st_nlink < 2:  # link(2) on NFS may fail and have done it: the number of links tells
-                return None
-        finally:
-            temporary.unlink(missing_ok=True)
-        if self._newest() != number:  # the number was free again because its successors removed it
-            self._path(number).unlink(missing_ok=True)
-            return None
-        for old in self._numbers():
-            if old <= number - KEPT:
-                self._path(old).unlink(missing_ok=True)
-        return str(number)
-
-    def _path(self, number: int) -> Path:
-        return self._directory / f"{number}.json"
-
-    def _numbers(self) -> list[int]:
-        try:
-            return [int(path.stem) for path in self._directory.glob("*.json") if path.stem.isdigit()]
-        except FileNotFoundError:
-            return []
-
-    def _newest(self) -> int:
-        return max(self._numbers(), default=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +56,7 @@ class Holder:
     """Of writes."""
 
     @classmethod
-    def parse(cls, text: str, directory: Path) -> Self:
+    def parse(cls, text: str, directory: Place) -> Self:
         """The record in a register's text.
 
         Raises:
@@ -167,10 +84,10 @@ class Holder:
 class Lease:
     """A driver's hold on a run directory."""
 
-    def __init__(self, directory: Path, *, seconds: float = LEASE_SECONDS, register: Register | None = None) -> None:
+    def __init__(self, directory: Place, *, seconds: float = LEASE_SECONDS, register: Register | None = None) -> None:
         self._directory = directory
         self._seconds = seconds
-        self._register = register or NumberedFiles(directory / "lease")
+        self._register = register or register_of(directory / "lease")
         self._record = Holder(
             owner=uuid.uuid4().hex,
             host=platform.node(),
@@ -242,7 +159,7 @@ class Lease:
         except OSError as error:
             raise RunDirError(
                 f"{self._directory}: no lease can be written there ({error}); "
-                "give a run_dir that can be written, on a file system with hard links"
+                "give a run_dir that can be written, on a file system with hard links or in an object store"
             ) from error
 
     def _try(self) -> Holder | None:
@@ -294,12 +211,12 @@ class Lease:
         return json.dumps(asdict(self._record))
 
 
-_held: dict[Path, Lease] = {}
+_held: dict[Place, Lease] = {}
 """The leases of this process, by absolute directory."""
 
 
 @contextmanager
-def hold(directory: Path, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
+def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
     """Hold the lease on a run directory; within, :func:`check` knows it.
 
     Raises:
@@ -315,20 +232,20 @@ def hold(directory: Path, *, wait: bool = False, seconds: float = LEASE_SECONDS)
         lease.release()
 
 
-def check(path: str | Path) -> None:
+def check(path: str | Place) -> None:
     """Called before what stands at ``path`` is changed for good; of no effect where this process holds no lease on it.
 
     Raises:
         CommitError: the lease on the run directory around it was lost.
     """
     for directory, lease in list(_held.items()):
-        if Path(path).absolute().is_relative_to(directory):
+        if f"{place(path).absolute()}/".startswith(f"{directory}/"):
             lease.still_held()
 
 
-def holder(directory: Path) -> Holder | None:
+def holder(directory: Place) -> Holder | None:
     """Who has a run directory; None where nobody has."""
-    found = NumberedFiles(directory / "lease").read()
+    found = register_of(directory / "lease").read()
     record = None if found is None else Holder.parse(found.text, directory)
     return record if record is not None and record.in_force() else None
 

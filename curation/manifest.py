@@ -1,12 +1,12 @@
 """What a run has done: each stage with the fingerprint of what it read and what it wrote; atomic on disk.
 
 ``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint
-under the same name means that something it depends on changed, and :meth:`Manifest.why` says what. ``events.jsonl``
-beside it holds a line for each thing that happened. One driver at a time holds the directory (:mod:`curation.lease`).
+under the same name means that something it depends on changed, and :meth:`Manifest.why` says what. Beside it stands
+what happened (:mod:`curation.events`). One driver at a time holds the directory (:mod:`curation.lease`); in an object
+store a manifest is only replaced, besides, where it is still the one that was read.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from curation import lease
-from curation.errors import RunDirError
+from curation.errors import CommitError, RunDirError
+from curation.events import events_of
+from curation.places import Place, Remote, require_reachable, write_atomically
 from curation.refs import fingerprint
+from curation.registers import OneObject, Written
 
 PROJECT = "trust-curation"
 PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
@@ -33,17 +36,6 @@ class StageRecord:
     rows: int
     seconds: float
     started: str
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file's content at once: readers see the old or the new, a crash leaves the old."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def versions() -> dict[str, str]:
@@ -75,12 +67,16 @@ class Manifest:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Place,
         identity: dict[str, Any],
         files: dict[str, list[dict[str, Any]]],
         stages: dict[str, StageRecord],
+        *,
+        token: str | None = None,
     ) -> None:
         self.directory = directory
+        self.events = events_of(directory)
+        self._token = token
         self.identity = identity
         """What the run's rows are: domain, sources, splits and seed."""
         self.files = files
@@ -88,19 +84,21 @@ class Manifest:
         self.stages = stages
 
     @classmethod
-    def load(cls, directory: Path) -> Self:
+    def load(cls, directory: Place) -> Self:
         """The manifest of a directory; an empty one where there is none yet.
 
         Raises:
-            RunDirError: the file is no manifest.
+            RunDirError: the file is no manifest, or the store of the directory is not to be reached.
         """
+        require_reachable(directory)
         path = directory / "manifest.json"
-        if not path.exists():
-            return cls(directory, {}, {}, {})
         try:
-            raw = json.loads(path.read_text())
+            written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
+            if written is None:
+                return cls(directory, {}, {}, {})
+            raw = json.loads(written.text)
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            return cls(directory, raw["identity"], raw["files"], stages)
+            return cls(directory, raw["identity"], raw["files"], stages, token=written.token)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
 
@@ -151,9 +149,9 @@ class Manifest:
         return record
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Append a line to ``events.jsonl``."""
-        with (self.directory / "events.jsonl").open("a") as file:
-            file.write(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str) + "\n")
+        """Add a line to the events."""
+        line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str)
+        self.events.add(line, can_wait=kind == "progress")
 
     def _save(self) -> None:
         lease.check(self.directory)
@@ -164,7 +162,19 @@ class Manifest:
             "files": self.files,
             "stages": {name: asdict(record) for name, record in self.stages.items()},
         }
-        write_atomically(self.directory / "manifest.json", json.dumps(value, indent=1, default=str))
+        path, text = self.directory / "manifest.json", json.dumps(value, indent=1, default=str)
+        if not isinstance(path, Remote):
+            write_atomically(path, text)
+            return
+        register = OneObject(path)
+        put = register.put_if_absent(text) if self._token is None else register.put_if_match(text, self._token)
+        if put is None:
+            raise CommitError(f"{path}: another driver has written it; this one writes nothing more")
+        self._token = put
+
+
+def _read(path: Path) -> Written | None:
+    return Written(text=path.read_text(), token="") if path.exists() else None
 
 
 def _differences(before: Any, now: Any, path: str = "") -> list[str]:

@@ -4,7 +4,6 @@ Each function here is one stage: what it reads and how it is done, handed to :me
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation import progress, store
@@ -13,6 +12,7 @@ from curation.config import TeacherConfig
 from curation.errors import RunFailedError
 from curation.hashing import Int64s, derive
 from curation.learning import base_model, teacher_model
+from curation.places import Place, place
 from curation.refs import TableRef, fingerprint
 from curation.runs import Done, Generation, Run
 from curation.signals import ASK_AGAIN
@@ -29,7 +29,7 @@ def grade(run: Run, generation: Generation, stage: str, split: str, labels: Tabl
     domain = run.config.domain_of(split)
     inputs = {"labels": labels.to_json(), "gold": gold.to_json(), "domain": domain.model_dump(mode="json")}
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         from curation.stages.grade import grade as grade_stage
 
         with progress.bar(name) as shown:
@@ -61,7 +61,7 @@ def _judged(run: Run, generation: Generation, stage: str, split: str, labels: Ta
     )
     inputs = {"grades": grades.to_json(), **_inputs(job)}
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         import numpy as np
 
         from curation.stages.grade import overrule
@@ -75,7 +75,7 @@ def _judged(run: Run, generation: Generation, stage: str, split: str, labels: Ta
     return TableRef.from_json(run.stage(name, inputs, work)["grades"])
 
 
-def ask(run: Run, generation: Generation, signal: str, split: str, directory: Path) -> "Ask":
+def ask(run: Run, generation: Generation, signal: str, split: str, directory: Place) -> "Ask":
     """A signal of a split; its values are to stand in ``directory``, by a name that tells other settings apart."""
     from curation.stages.asks import Ask
 
@@ -111,7 +111,7 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
         teacher = own_teacher(run, generation)
     job = SignalJob(
         # Beside the labels, where the labelling actors put it.
-        ask=ask(run, generation, name, split, Path(labels.uri).parent),
+        ask=ask(run, generation, name, split, place(labels.uri).parent),
         examples=generation.tables[split],
         labels=labels,
         domain=config.domain_of(split),
@@ -121,7 +121,7 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
         reward=config.signals.reward if name == "reward" else None,
     )
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         uri = job.ask.uri if name in ASK_AGAIN else str(directory / "signal.lance")
         parsed = store.read(labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
         ref = _measured(run, stage, job, uri, parsed["row_id"].to_numpy())

@@ -1,10 +1,13 @@
 """Causal language models: resolve, create from scratch, load; whatever names weights is a ``ModelRef``."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curation.copies import fetched, staged
 from curation.errors import ModelError
+from curation.places import Place, Remote, place
 from curation.refs import ModelRef, directory_digest
 from curation.states import beyond
 
@@ -15,19 +18,19 @@ PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 
 
 def resolve(base: str, revision: str | None = None, adapter: str | None = None) -> ModelRef:
-    """Pin a model: a local directory by its digest, a hub id by its commit.
+    """Pin a model: a directory, local or in an object store, by its digest, a hub id by its commit.
 
     Raises:
         ModelError: neither a directory with a ``config.json`` nor a reachable hub id; an adapter without its config.
     """
-    path = Path(base)
-    if adapter is not None and not (Path(adapter) / "adapter_config.json").is_file():
+    path = place(base)
+    if adapter is not None and not (place(adapter) / "adapter_config.json").is_file():
         raise ModelError(f"adapter {adapter!r} has no adapter_config.json; give a directory that peft saved")
     if path.exists():
         if not (path / "config.json").is_file():
             raise ModelError(f"model {base!r} has no config.json; give a directory that save_pretrained made")
         return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter)
-    if base.startswith(("/", ".", "~")):
+    if base.startswith(("/", ".", "~")) or isinstance(path, Remote):
         raise ModelError(f"model {base!r}: no such directory; give one that save_pretrained made, or a hub id")
     from transformers import AutoConfig
 
@@ -40,7 +43,7 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None) 
 
 
 def create(
-    path: Path, *, family: str, shape: dict[str, Any], words: tuple[str, ...], pattern: str, seed: int
+    path: Place, *, family: str, shape: dict[str, Any], words: tuple[str, ...], pattern: str, seed: int
 ) -> ModelRef:
     """Make a model with random weights and a word-level tokenizer, and save both to ``path``.
 
@@ -75,8 +78,9 @@ def create(
             model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"init: family {family!r} with {shape} makes no causal language model: {error}") from error
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    with staged(path) as local:
+        model.save_pretrained(local)
+        tokenizer.save_pretrained(local)
     return resolve(str(path))
 
 
@@ -97,8 +101,9 @@ def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model, padding on the left (decoder-only batches) and with a padding token in any case."""
     from transformers import AutoTokenizer
 
+    local = here(ref)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(ref.base, revision=hub_revision(ref), padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(local.base, revision=hub_revision(local), padding_side="left")
     except (OSError, ValueError) as error:
         raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
     if tokenizer.pad_token_id is None:
@@ -135,14 +140,15 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    local = here(ref)
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            ref.base, revision=hub_revision(ref), dtype=getattr(torch, dtype), attn_implementation="sdpa"
+            local.base, revision=hub_revision(local), dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
-        if ref.adapter is not None:
+        if local.adapter is not None:
             from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, ref.adapter)
+            model = PeftModel.from_pretrained(model, local.adapter)
             if merge:
                 model = model.merge_and_unload()
     except (OSError, ValueError, RuntimeError) as error:
@@ -159,7 +165,8 @@ def state_size(ref: ModelRef, states: Sequence[str]) -> int:
     """
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(ref.base, revision=hub_revision(ref))
+    local = here(ref)
+    config = AutoConfig.from_pretrained(local.base, revision=hub_revision(local))
     check_layers(ref, config, states)
     return int(config.get_text_config().hidden_size)
 
@@ -178,3 +185,16 @@ def check_layers(ref: ModelRef, config: "PreTrainedConfig", states: Sequence[str
 def hub_revision(ref: ModelRef) -> str | None:
     """The commit to load of a hub id; None for a local directory, whose revision is a digest of our own."""
     return None if Path(ref.base).exists() else ref.revision
+
+
+def here(ref: ModelRef) -> ModelRef:
+    """The same model on this node: what has a URL is got once, hub ids and local paths stay.
+
+    Raises:
+        ModelError: nothing is there any more.
+    """
+    try:
+        paths = {name: str(fetched(uri)) for name in ("base", "adapter") if "://" in (uri := getattr(ref, name) or "")}
+    except OSError as error:
+        raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be got: {error}") from error
+    return replace(ref, **paths)

@@ -1,12 +1,10 @@
 """What a run would do, what it has done, and whether it can start: ``curate validate``, ``plan`` and ``status``."""
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from curation import chain, lease, models, tracking
@@ -107,7 +105,7 @@ def status_lines(config: RunConfig) -> Iterator[str]:
         if (record := manifest.stages.get(name)) is not None:
             rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
             yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
-    events = _last_events(config.directory / "events.jsonl")
+    events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
     if nodes and holder is not None:
@@ -184,18 +182,6 @@ def _probe(config: RunConfig) -> float | None:
     start = time.monotonic()
     num_rows = sum(batch.num_rows for batch in teacher.label(requests, config.teacher.decoding, seed=0))
     return float(num_rows / (time.monotonic() - start))
-
-
-def _last_events(path: Path) -> list[dict[str, Any]]:
-    """The events in the last ``TAIL_BYTES`` of a file that may be written to meanwhile."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES)
-            file.seek(start)
-            lines = file.read().split(b"\n")[:-1]  # after the last line's end stands what is half written
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines[1 if start else 0 :]]
 
 
 def _nodes(event: dict[str, Any]) -> str:

@@ -7,13 +7,12 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tqdm import tqdm
 
-from curation.manifest import write_atomically
+from curation.places import Place, Remote, write_atomically
 from curation.standing import Standing, Update
 
 
@@ -49,19 +48,20 @@ def bar(name: str) -> Iterator[Update]:
             shown.close()
 
 
-def note(path: Path, done: int, total: int) -> None:
+def note(path: Place, done: int, total: int) -> None:
     """State in a file how far a worker is."""
     write_atomically(path, json.dumps([done, total]))
 
 
 @contextmanager
-def follow(path: Path, update: Update, *, seconds: float = 0.5) -> Iterator[None]:
-    """Pass on what is noted in a file, every ``seconds``, as long as the context lasts."""
+def follow(path: Place, update: Update) -> Iterator[None]:
+    """Pass on what is noted in a file, again and again as long as the context lasts."""
     ended = threading.Event()
+    seconds = 5.0 if isinstance(path, Remote) else 0.5
 
     def poll() -> None:
         while not ended.wait(seconds):
-            if path.exists():
+            with suppress(OSError):  # nothing is noted yet, or the store is away
                 done, total = json.loads(path.read_text())
                 update(Standing(rows=done, total=total))
 

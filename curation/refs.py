@@ -6,8 +6,9 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
+
+from curation.places import Place, Remote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +65,13 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def directory_digest(path: Path) -> str:
-    """A digest of a directory's files: content of small ones, size and time of modification of those above 64 MiB."""
+def directory_digest(path: Place) -> str:
+    """A digest of a directory's files: content of small ones, size and time of modification of those above 64 MiB.
+
+    In an object store: of the tags that it gives to contents.
+    """
+    if isinstance(path, Remote):
+        return fingerprint(path.entries())
     entries = []
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         stat = file.stat()

@@ -8,10 +8,8 @@ fragments, only the others are read; where it does not (compacted, overwritten, 
 import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import lance
 import numpy as np
@@ -20,6 +18,7 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
 from curation.errors import CommitError
+from curation.places import place, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class RowIds:
     def __init__(self, uri: str) -> None:
         self.ids = BitMap64()
         """Of the version that was followed last; 10^8 ids of which every other one is there take 12.5 MB."""
-        self._path = None if "://" in uri else Path(f"{uri}.ids")
+        self._path = place(f"{uri}.ids")
         self._names = hashlib.sha256()
         self._expected = self._names.hexdigest()
         """Of the names of the ``_num_fragments`` first fragments, whose ids are held."""
@@ -87,26 +86,22 @@ class RowIds:
     def save(self) -> None:
         """Write the cache; where that fails, the next reader reads the table."""
         self._saved = time.monotonic()
-        if self._path is None:
-            return
         content = self.ids.serialize()
         head = {
             "fragments": self._num_fragments,
             "names": self._expected,
             "content": hashlib.sha256(content).hexdigest(),
         }
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            temporary.write_bytes(json.dumps(head).encode() + b"\n" + content)
-            temporary.replace(self._path)
+            write_atomically(self._path, json.dumps(head).encode() + b"\n" + content)
         except OSError as error:
             logger.warning("%s: not written (%s)", self._path, error)
-            temporary.unlink(missing_ok=True)
 
     def _load(self) -> None:
-        if self._path is None or not self._path.exists():
+        try:
+            text, _, content = self._path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
             return
-        text, _, content = self._path.read_bytes().partition(b"\n")
         try:
             head = json.loads(text)
             if hashlib.sha256(content).hexdigest() != head["content"]:

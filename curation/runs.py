@@ -11,13 +11,13 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from curation import cluster, nodes
 from curation.config import RayConfig, RunConfig
 from curation.errors import ClusterError, CurationError, RunFailedError, UserError
 from curation.manifest import PROJECT, Manifest, versions
+from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stopped_by_sigterm
@@ -65,7 +65,7 @@ class Run:
         self.directory = manifest.directory
         self._dry = dry
 
-    def stage(self, name: str, inputs: dict[str, Any], work: Callable[[Path], Done]) -> dict[str, Any]:
+    def stage(self, name: str, inputs: dict[str, Any], work: Callable[[Place], Done]) -> dict[str, Any]:
         """The outputs of a stage: those on record, or what ``work`` makes in the stage's directory now.
 
         Raises:

@@ -12,11 +12,11 @@ made for (the table's first, unchanged), and two of those conflict.
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import lance
@@ -28,6 +28,7 @@ from pyroaring import BitMap64
 
 from curation import lease
 from curation.errors import CommitError
+from curation.places import PATIENCE_SECONDS, place
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, RowIds, bitmap, in_order
 
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     import ray.data
 
 logger = logging.getLogger(__name__)
+
+# Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
+os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
+os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS))
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
@@ -76,7 +81,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
     Raises:
         CommitError: the table that is there has other columns.
     """
-    Path(uri).parent.mkdir(parents=True, exist_ok=True)
+    place(uri).parent.mkdir(parents=True, exist_ok=True)
     try:
         # not write_dataset(mode="create"): where two do that at once, the slower one empties what the other made
         operation = lance.LanceOperation.Overwrite(schema, [])
@@ -100,8 +105,8 @@ def latest(uri: str) -> TableRef:
 
 def write(table: pa.Table, uri: str) -> TableRef:
     """A whole small table at once; replaces what a run that was cut off left there."""
-    Path(uri).parent.mkdir(parents=True, exist_ok=True)
-    mode = "overwrite" if Path(uri).exists() else "create"
+    place(uri).parent.mkdir(parents=True, exist_ok=True)
+    mode = "overwrite" if place(uri).exists() else "create"
     return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
 
 

@@ -4,10 +4,10 @@ Each function here is one stage: what it reads and how it is done, handed to :me
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from curation import arms, store
 from curation.config import TrainSection, TrustConfig
+from curation.places import Place
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.runs import Done, Generation, Run, say
 
@@ -26,7 +26,7 @@ def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tu
         "seed": config.seed,
     }
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         from curation.stages.project import add_projection, fit_pca
         from curation.trust.pca import load_projection
 
@@ -61,7 +61,7 @@ def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) ->
             "seed": config.seed,
         }
 
-        def work(directory: Path, name: str = name) -> Done:
+        def work(directory: Place, name: str = name) -> Done:
             from train.trust import FITS
 
             trust = FITS[name](labels, grades, config.fitting, seed=config.seed, output=directory)
@@ -82,7 +82,7 @@ def score(
 ) -> TableRef:
     """The labels of a split with the scores of the fitted trust functions and the signals as columns."""
 
-    def work(directory: Path) -> Done:
+    def work(directory: Place) -> Done:
         from curation.stages.score import score as score_stage
 
         scored = score_stage(labels, fitted, signals)

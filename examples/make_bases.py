@@ -33,7 +33,7 @@ import torch
 from curation.config import InitConfig, SftConfig
 from curation.domains.chess import Chess
 from curation.models import create, load_model, load_tokenizer
-from train.sft import Pair, fine_tune
+from train.sft import Pair, fine_tune, result_ref
 
 HERE = Path(__file__).resolve().parent
 SEED = 20
@@ -104,12 +104,12 @@ def make_base(name: str, init: InitConfig, pairs: list[Pair], config: SftConfig)
             pattern=vocabulary.pattern,
             seed=SEED,
         )
-        result = fine_tune(start, pairs, config, seed=SEED, output=Path(work) / name)
-        path = HERE / "bases" / name
-        load_model(result.model, dtype="float16").save_pretrained(path)
-        load_tokenizer(result.model).save_pretrained(path)
+        output = Path(work) / name
+        record = fine_tune(start, pairs, config, seed=SEED, output=output)
+        path, model = HERE / "bases" / name, result_ref(start, config, output)
+        load_model(model, dtype="float16").save_pretrained(path)
+        load_tokenizer(model).save_pretrained(path)
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e6
-    record = result.record
     print(f"{path}: {record.num_rows} rows, {record.seconds:.0f} s, last loss {record.losses[-1]:.3f}, {size:.1f} MB")
 
 

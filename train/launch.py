@@ -1,24 +1,25 @@
 """One launch of Ray Train: a loop on so many workers, replaced when they die, as a recipe's section says."""
 
 import os
-import shutil
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
+import pyarrow.fs
 import ray.train
 import ray.train.torch
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from curation.config import TrainSection
 from curation.errors import RunFailedError
+from curation.places import Place
 
 HEALTH_CHECK_SECONDS = "0.2"
 """Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
 
 
 def launch(
-    loop: Callable[[dict[str, Any]], None], task: dict[str, Any], config: TrainSection, *, name: str, storage: Path
+    loop: Callable[[dict[str, Any]], None], task: dict[str, Any], config: TrainSection, *, name: str, storage: Place
 ) -> None:
     """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until it is through.
 
@@ -48,4 +49,11 @@ def launch(
     except TrainingFailedError as error:
         cause = str(error).strip().splitlines()[-1]
         raise RunFailedError(f"{name}: training failed: {cause}; the same command goes on from {storage}") from error
-    shutil.rmtree(storage, ignore_errors=True)
+    _remove(storage)
+
+
+def _remove(storage: Place) -> None:
+    """Remove what Ray put in a folder, by what it put it with: that marks folders with objects of their own."""
+    filesystem, path = pyarrow.fs.FileSystem.from_uri(str(storage))
+    with suppress(FileNotFoundError):
+        filesystem.delete_dir(path)

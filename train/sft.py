@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 import torch
 from transformers import (
@@ -33,6 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 from curation.config import SftConfig
 from curation.errors import ConfigError, ModelError, SourceError
 from curation.models import as_user_turns, load_model, load_tokenizer, resolve
+from curation.places import Place
 from curation.refs import ModelRef, fingerprint
 
 if TYPE_CHECKING:
@@ -82,6 +83,18 @@ class TrainingRecord:
     losses: list[float]
     """The mean loss a logging interval, natural log a token."""
     seconds: float
+
+
+class Kept(Protocol):
+    """Where a folder of checkpoints outlives the machine."""
+
+    def keep(self, directory: Path) -> None:
+        """Keep what is in the folder now in place of what was kept before."""
+        ...
+
+    def restore(self, directory: Path) -> None:
+        """Bring back what was kept last, if anything was."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,13 +196,15 @@ def fine_tune(
     seed: int,
     output: Path,
     progress: Callable[[int, int], None] | None = None,
-) -> SftResult:
-    """Fine-tune ``base`` and save the result to ``output`` in one step: an adapter (LoRA) or a full model.
+    kept: Kept | None = None,
+) -> TrainingRecord:
+    """Fine-tune ``base`` and save it to ``output`` in one step, an adapter or a full model (:func:`result_ref`).
 
-    Under ``torch.distributed`` every worker calls it with the same arguments and gets the same result, the first one
-    saves. A run of the same arguments that was killed goes on from its last checkpoint in ``<output>.partial``. An
-    adapter of ``base`` is merged first; a LoRA result then has the merged model in ``<output>/base``. ``progress`` is
-    told rows done and rows in all, over all epochs; ``<output>/training.json`` holds the result's numbers.
+    Under ``torch.distributed`` every worker calls it with the same arguments, the first one saves. A run of the same
+    arguments that was killed goes on from its last checkpoint in ``<output>.partial``; where the workers do not share
+    that folder, it is ``kept`` elsewhere too. An adapter of ``base`` is merged first; a LoRA result then has the merged
+    model in ``<output>/base``. ``progress`` is told rows done and rows in all, over all epochs;
+    ``<output>/training.json`` holds what is returned.
 
     Raises:
         SourceError: no pairs, or none within ``max_length``.
@@ -210,7 +225,9 @@ def fine_tune(
     partial = output.with_name(f"{output.name}.partial")
     args = _arguments(config, num_rows=len(data.rows), seed=seed, work=partial / "checkpoints")
     stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
-    if args.process_index == 0:
+    if kept is not None:
+        kept.restore(partial)
+    if args.process_index == 0 or kept is not None:
         _prepare(partial, stamp)
     model = _trainable(load_model(base), config)
     trainer = Trainer(
@@ -223,6 +240,8 @@ def fine_tune(
         ),
         callbacks=[_Progress(output.name, len(data.rows) * config.num_epochs(len(data.rows)), progress)],
     )
+    if kept is not None:
+        trainer.add_callback(_Keeping(kept, partial))
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
     trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if _exists(args.output_dir) else None)  # type: ignore[no-untyped-call]
@@ -240,10 +259,10 @@ def fine_tune(
         (partial / "result").rename(output)
         shutil.rmtree(partial)
     trainer.accelerator.wait_for_everyone()
-    return SftResult(model=result_ref(base, config, output), record=record)
+    return record
 
 
-def result_ref(base: ModelRef, config: SftConfig, output: Path) -> ModelRef:
+def result_ref(base: ModelRef, config: SftConfig, output: Place) -> ModelRef:
     """The reference to what :func:`fine_tune` saved to ``output``."""
     if config.lora is None:
         return resolve(str(output))
@@ -329,6 +348,16 @@ def _save(model: Any, tokenizer: "PreTrainedTokenizerBase", base: ModelRef, conf
         merged = load_model(base)
         merged.save_pretrained(path / "base")
         tokenizer.save_pretrained(path / "base")
+
+
+class _Keeping(TrainerCallback):
+    """Has each checkpoint kept elsewhere, by every worker at once."""
+
+    def __init__(self, kept: Kept, partial: Path) -> None:
+        self._kept, self._partial = kept, partial
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._kept.keep(self._partial)
 
 
 class _Progress(TrainerCallback):

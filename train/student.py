@@ -1,7 +1,8 @@
 """Train a student on a selection through Ray Train, refs in and refs out; a teacher's format adaptation is the same.
 
 A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
-all of them share. Rows are read in the order of their ids, so that a seed defines the run.
+all of them share, or an object store: then workers train in directories of their own. Rows are read in the order of
+their ids, so that a seed defines the run.
 """
 
 import json
@@ -14,7 +15,9 @@ import torch
 
 from curation import progress
 from curation.config import SftConfig
+from curation.copies import scratch, staged
 from curation.errors import SourceError
+from curation.places import Place, Remote, place
 from curation.refs import ModelRef, TableRef
 from curation.standing import Update
 from train.launch import launch
@@ -27,7 +30,7 @@ def train_student(
     config: SftConfig,
     *,
     seed: int,
-    output: Path,
+    output: Place,
     name: str,
     update: Update = lambda standing: None,
 ) -> SftResult:
@@ -58,7 +61,7 @@ def train_student(
     return SftResult(model=result_ref(base, config, output), record=record)
 
 
-def _note(output: Path) -> Path:
+def _note(output: Place) -> Place:
     """Where the first worker notes its progress."""
     return output.with_name(f"{output.name}.progress")
 
@@ -74,13 +77,28 @@ def _train(task: dict[str, Any]) -> None:
     """What each worker runs."""
     config = SftConfig.model_validate(task["config"])
     torch.set_num_threads(config.cpus_per_worker)
-    output = Path(task["output"])
+    output = place(task["output"])
     is_first = ray.train.get_context().get_world_rank() == 0
-    fine_tune(
-        ModelRef.from_json(task["base"]),
-        read_pairs(TableRef.from_json(task["rows"])),
-        config,
-        seed=task["seed"],
-        output=output,
-        progress=(lambda done, total: progress.note(_note(output), done, total)) if is_first else None,
-    )
+    with staged(output) if is_first else scratch(output) as local:
+        fine_tune(
+            ModelRef.from_json(task["base"]),
+            read_pairs(TableRef.from_json(task["rows"])),
+            config,
+            seed=task["seed"],
+            output=local,
+            progress=(lambda done, total: progress.note(_note(output), done, total)) if is_first else None,
+            kept=_Checkpoints() if isinstance(output, Remote) else None,
+        )
+
+
+class _Checkpoints:
+    """Checkpoints in Ray Train's storage: the files of all workers in one folder, which every worker goes on from."""
+
+    def keep(self, directory: Path) -> None:
+        """Put the folder there; all workers wait for each other."""
+        ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(directory))
+
+    def restore(self, directory: Path) -> None:
+        """Get the last one."""
+        if (checkpoint := ray.train.get_checkpoint()) is not None:
+            checkpoint.to_directory(directory)

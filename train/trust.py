@@ -1,7 +1,7 @@
 """Fit trust functions, refs in and a ref out: the neural one through Ray Train (``train.trust_loop`` is its loop).
 
 A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
-all of them share.
+all of them share, or an object store.
 """
 
 import logging
@@ -24,6 +24,7 @@ from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import DegenerateSourceError
 from curation.hashing import hash_unit
+from curation.places import Place, place
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.tables import state_column
 from curation.trust.linear_probe import fit_linear_probe
@@ -37,7 +38,7 @@ CHECKPOINT_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Path) -> TrustRef:
+def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
     """Fit on the graded rows and save to ``output``; those of a seeded share validate.
 
     Raises:
@@ -58,7 +59,7 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     return pin(output)
 
 
-def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Path) -> TrustRef:
+def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
     """Fit a linear probe on the same rows as :func:`fit_trust` fits on, in this process; validation rows are left out.
 
     Raises:
@@ -168,7 +169,7 @@ def _train(task: dict[str, Any]) -> None:
     rows = Rows(*ray.get(task["rows"][0]))
     net, record = fit_arrays(rows, config, seed=origin["seed"], shard=_RayShard())
     if ray.train.get_context().get_world_rank() == 0:
-        NeuralTrust(net, config.states, origin | asdict(record)).save(Path(task["output"]))
+        NeuralTrust(net, config.states, origin | asdict(record)).save(place(task["output"]))
         log.info(
             "trust: %d + %d rows, %d epochs in %.0f s, validation AUC %.3f in epoch %d",
             record.num_fit,

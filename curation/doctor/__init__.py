@@ -37,7 +37,8 @@ def examine(
     settings = RayConfig() if config is None else config.ray
     settings = settings.model_copy(update={"address": address or settings.address})
     directory = Path("runs").absolute() if config is None else config.directory
-    yield found("disk of the run", machine.disk, directory)
+    if isinstance(directory, Path):
+        yield found("disk of the run", machine.disk, directory)
     yield found("disk of Ray", machine.ray_disk)
     yield found("shared memory", machine.shared_memory)
     local = address_of(settings) == LOCAL

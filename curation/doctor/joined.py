@@ -5,7 +5,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from curation import cluster, nodes
@@ -13,6 +12,7 @@ from curation.config import RayConfig, RunConfig
 from curation.doctor import storage, teacher
 from curation.doctor.finding import Finding, Verdict, fail, found, ok, warn
 from curation.lease import SKEW_SECONDS
+from curation.places import Place, write_atomically
 from curation.runs import local_or_cluster
 
 MAX_OFFSET = 1.0
@@ -22,7 +22,7 @@ ROUNDS = 3
 PROBE_SECONDS = 240
 
 
-def examine(settings: RayConfig, config: RunConfig | None, directory: Path, *, vllm: bool) -> Iterator[Finding]:
+def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool) -> Iterator[Finding]:
     """The findings of a cluster, or of Ray on this machine where no address is given."""
     joins = cluster.address_of(settings) != cluster.LOCAL
     with ExitStack() as stack:
@@ -103,11 +103,11 @@ def _time() -> Callable[[], float]:
     return now
 
 
-def _shared_files(directory: Path) -> Verdict:
+def _shared_files(directory: Place) -> Verdict:
     """Every node reads what this process writes in the run directory, and the other way round."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
-        (folder / "here").write_text(token)
+        write_atomically(folder / "here", token)
         answers = nodes.ask(_exchange(), str(folder))
         wrong = []
         for answer in answers:
@@ -119,19 +119,19 @@ def _shared_files(directory: Path) -> Verdict:
             elif not path.exists() or path.read_text() != token:
                 wrong.append(f"{answer.node} writes what is not seen here")
     if wrong:
-        return fail(f"{directory}: {'; '.join(wrong)}", "set run_dir to a file system that all nodes mount")
+        return fail(f"{directory}: {'; '.join(wrong)}", "set run_dir to what all nodes mount, or to an object store")
     return ok(f"{directory}: {len(answers)} nodes read what is written here, and write what is read here")
 
 
 def _exchange() -> Callable[[str], str]:
     def exchange(folder: str) -> str:
-        from pathlib import Path
-
         import ray
 
+        from curation.places import place, write_atomically
+
         try:
-            text = (Path(folder) / "here").read_text()
-            (Path(folder) / f"there-{ray.get_runtime_context().get_node_id()}").write_text(text)
+            text = (place(folder) / "here").read_text()
+            write_atomically(place(folder) / f"there-{ray.get_runtime_context().get_node_id()}", text)
         except OSError as error:
             return f"cannot use it: {error}"
         return text

@@ -1,23 +1,22 @@
 """Checks of the file system of a run directory: what the manifest, the lock and the tables need of it."""
 
-import shutil
-import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from curation import lease
 from curation.doctor.finding import Verdict, fail, ok
 from curation.doctor.machine import existing
-from curation.manifest import write_atomically
+from curation.places import Place, Remote, remove, require_reachable, write_atomically
+from curation.registers import register_of
 
 MEND = "give the run directory a disk that is writable (run_dir)"
 
 
-def files(directory: Path) -> Verdict:
+def files(directory: Place) -> Verdict:
     """Write, read after write, atomic replacement and the lease, in a folder of its own that is removed."""
     start = time.monotonic()
+    require_reachable(directory)
     try:
         with scratch(directory) as folder:
             path = folder / "manifest.json"
@@ -28,14 +27,15 @@ def files(directory: Path) -> Verdict:
             if [item.name for item in folder.iterdir()] != ["manifest.json"]:
                 return fail(f"{directory}: a replaced file leaves another one behind", MEND)
             if not _leases(folder / "lease"):
-                return fail(f"{directory}: a lease is given twice", "take a file system whose link(2) never replaces")
+                mend = "take a file system whose link(2) never replaces, or a store that knows If-Match"
+                return fail(f"{directory}: a lease is given twice", mend)
     except OSError as error:
         return fail(f"{directory}: {error.strerror or error}", MEND)
     seconds = time.monotonic() - start
     return ok(f"{directory}: written, read after write, replaced at once and leased, in {seconds:.2f} s")
 
 
-def tables(directory: Path) -> Verdict:
+def tables(directory: Place) -> Verdict:
     """A Lance table: two commits on one version, both of which must be there afterwards."""
     import lance
     import pyarrow as pa
@@ -59,16 +59,21 @@ def tables(directory: Path) -> Verdict:
 
 
 @contextmanager
-def scratch(directory: Path) -> Iterator[Path]:
+def scratch(directory: Place) -> Iterator[Place]:
     """A folder in a directory, or in the nearest one above that is there, as long as the context lasts."""
-    folder = Path(tempfile.mkdtemp(prefix=".doctor-", dir=existing(directory)))
+    inside = directory if isinstance(directory, Remote) else existing(directory)
+    folder = inside / f".doctor-{uuid.uuid4().hex}"
+    folder.mkdir()
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
-def _leases(directory: Path) -> bool:
-    """Whether of two drivers one is refused."""
-    first, second = lease.NumberedFiles(directory), lease.NumberedFiles(directory)
-    return first.put_if_absent("first") is not None and second.put_if_absent("second") is None
+def _leases(directory: Place) -> bool:
+    """Whether of two drivers one is refused, to begin with and later on."""
+    first, second = register_of(directory), register_of(directory)
+    token = first.put_if_absent("first")
+    if token is None or second.put_if_absent("second") is not None:
+        return False
+    return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None

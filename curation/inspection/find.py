@@ -10,8 +10,9 @@ from typing import Any
 
 import lance
 
-from curation.errors import TableError
+from curation.errors import RunDirError, TableError
 from curation.manifest import Manifest
+from curation.places import Place, place, walk
 from curation.refs import TableRef
 
 NUM_LISTED = 20
@@ -19,6 +20,9 @@ NUM_LISTED = 20
 
 NUM_SEARCHED = 2_000
 """Folders that are searched for them."""
+
+_VERSIONS = "_versions"
+"""The folder that every Lance table has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
         return path, None
     if not is_run(path):
         raise TableError(f"{path}: is no run directory (no manifest.json), so it has no stage {name!r}")
-    refs = dict(_recorded(Manifest.load(Path(path))))
+    refs = dict(_recorded(Manifest.load(place(path))))
     if name in refs:
         return refs[name].uri, refs[name].version
     below = [known for known in refs if known.startswith(f"{name}/")]
@@ -58,14 +62,17 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
 
 def is_run(path: str) -> bool:
     """Whether a path is a run directory."""
-    return (Path(path) / "manifest.json").is_file()
+    try:
+        return (place(path) / "manifest.json").is_file()
+    except RunDirError:  # a URL that Lance knows, and a run does not
+        return False
 
 
-def list_tables(directory: Path) -> list[Found]:
+def list_tables(directory: Place) -> list[Found]:
     """The tables of a run: those on record in the order of the stages, then those that no stage recorded."""
     found, seen = [], set()
     for name, ref in _recorded(Manifest.load(directory)):
-        seen.add(str(Path(ref.uri).resolve()))
+        seen.add(str(place(ref.uri).resolve()))
         rows = _count(ref.uri, ref.version)
         state = "missing" if rows is None else "done"
         found.append(Found(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
@@ -80,7 +87,7 @@ def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
     for stage, record in manifest.stages.items():
         refs = list(_refs(record.outputs))
         for ref in refs:
-            yield (stage if len(refs) == 1 else f"{stage}/{Path(ref.uri).stem}"), ref
+            yield (stage if len(refs) == 1 else f"{stage}/{place(ref.uri).stem}"), ref
 
 
 def _refs(outputs: Any) -> Iterator[TableRef]:
@@ -101,25 +108,25 @@ def _count(uri: str, version: int | None) -> int | None:
 
 
 def _require_table(path: str) -> None:
-    place = Path(path)
-    if "://" in path or _is_table(place):
+    table = Path(path)
+    if "://" in path or _is_table(table):
         return
-    folder = place if place.is_dir() else place.absolute().parent
+    folder = table if table.is_dir() else table.absolute().parent
     near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
-    there = f"tables under {folder}: {_listed([str(table.relative_to(folder)) for table in near])}"
-    what = "is no Lance table (it has no _versions)" if place.exists() else "no such table"
+    there = f"tables under {folder}: {_listed([os.path.relpath(str(near_by), folder) for near_by in near])}"
+    what = "is no Lance table (it has no _versions)" if table.exists() else "no such table"
     raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
 
 
 def _is_table(path: Path) -> bool:
-    return (path / "_versions").is_dir()
+    return (path / _VERSIONS).is_dir()
 
 
-def _on_disk(directory: Path, most: int | None = None) -> Iterator[Path]:
+def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
     """The Lance tables under a directory, among ``most`` folders; those of a table itself are not descended into."""
-    for root, folders, _ in islice(os.walk(directory), most):
-        if _is_table(Path(root)):
-            yield Path(root)
+    for root, folders, _ in islice(walk(directory), most):
+        if _VERSIONS in folders:
+            yield place(root)
             folders.clear()
         folders.sort()
 

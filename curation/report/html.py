@@ -2,21 +2,20 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from curation.manifest import write_atomically
+from curation.places import Place, write_atomically
 from curation.report import charts
 from curation.report.headline import name_of, p_value, percent, points
 
 Json = Mapping[str, Any]
 
 
-def write(report: Json, directory: Path) -> tuple[Path, Path]:
+def write(report: Json, directory: Place) -> tuple[Place, Place]:
     """Write ``report.html`` and ``report.json`` to a directory, each at once; their paths."""
     page, numbers = directory / "report.html", directory / "report.json"
     write_atomically(page, render(report))

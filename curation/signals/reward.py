@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from curation.domains import Domain, attempt
 from curation.errors import ModelError
-from curation.models import hub_revision, load_tokenizer
+from curation.models import here, hub_revision, load_tokenizer
 from curation.refs import ModelRef
 from curation.signals.measure import Row
 
@@ -35,6 +35,7 @@ class RewardModel:
         self, ref: ModelRef, *, trust_remote_code: bool = False, device: str = "cpu", batch_tokens: int = 8192
     ) -> None:
         self._device, self._batch_tokens = device, batch_tokens
+        ref = here(ref)
         self._model = _load(ref, trust_remote_code).to(device).eval()
         self._tokenizer = load_tokenizer(ref)
         shape = self._model.config.get_text_config()

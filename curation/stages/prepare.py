@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import lance
@@ -25,6 +24,7 @@ from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
+from curation.places import Place
 from curation.refs import TableRef
 from curation.sources import SourceFile, assign, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
@@ -68,7 +68,7 @@ class PreparedRefs:
 
 def prepare(
     config: RunConfig,
-    directory: Path,
+    directory: Place,
     files: Mapping[str, Sequence[SourceFile]],
     *,
     chunk_rows: int | None = None,

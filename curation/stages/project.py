@@ -1,19 +1,19 @@
 """The PCA stage: a projection of the source split's hidden states, fitted and added to its labels as ``state_pca``."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
 from curation import store, tables
 from curation.hashing import hash_unit
+from curation.places import Place
 from curation.refs import ProjectionRef, TableRef
 from curation.trust.neural import States, read_states
 from curation.trust.pca import fit_projection, load_projection
 
 
 def fit_pca(
-    labels: TableRef, states: Sequence[str], *, size: int, validation_fraction: float, seed: int, output: Path
+    labels: TableRef, states: Sequence[str], *, size: int, validation_fraction: float, seed: int, output: Place
 ) -> ProjectionRef:
     """Fit on the rows labelled without error that the trust function does not validate on, and save to ``output``.
 

@@ -8,7 +8,6 @@ cannot be trusted.
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,12 @@ import pyarrow.parquet as pq
 from curation import store, tables
 from curation.arms import ARMS, Arm
 from curation.config import DomainConfig, SelectionConfig
+from curation.copies import staged
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, CurationError
 from curation.hashing import Int64s, derive
+from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.selection import Candidates, Cut
 from curation.selection.quotas import Quotas, allocate, strata
@@ -68,7 +69,7 @@ class Selection:
     """Gold labels of the pool went into it: as labels, as quotas or into the budget."""
 
 
-def select(job: SelectJob, directory: Path) -> tuple[Budget, list[Selection]]:
+def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     """The budget and the selection of every arm, written to ``directory`` as ``<arm>.{lance,parquet,jsonl}``.
 
     Raises:
@@ -107,7 +108,7 @@ def select(job: SelectJob, directory: Path) -> tuple[Budget, list[Selection]]:
     return budget, selections
 
 
-def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Path) -> TableRef:
+def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> TableRef:
     """All healthy rows of a labelled split with their gold labels, written as a selection named ``adapt``.
 
     Rows that the domain cannot render are left out.
@@ -237,10 +238,10 @@ def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=tables.SELECTION)
 
 
-def _write(rows: pa.Table, stem: Path) -> TableRef:
+def _write(rows: pa.Table, stem: Place) -> TableRef:
     """Write a selection as a Lance table, Parquet and JSONL; replaces what a run that was cut off left there."""
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, stem.with_suffix(".parquet"))
-    with stem.with_suffix(".jsonl").open("w") as file:
+    with staged(stem.with_suffix(".parquet")) as path:
+        pq.write_table(rows, path)
+    with staged(stem.with_suffix(".jsonl")) as path, path.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
     return store.write(rows, str(stem.with_suffix(".lance")))

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 import pyarrow as pa
 
 from curation.config import DecodingConfig, TeacherConfig
+from curation.models import here
 from curation.refs import ModelRef
 
 BACKENDS = {
@@ -53,7 +54,7 @@ class Teacher(Protocol):
 def load_teacher(config: TeacherConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
     module, _, name = BACKENDS[config.backend].partition(":")
-    return cast(Teacher, getattr(importlib.import_module(module), name)(config, model))
+    return cast(Teacher, getattr(importlib.import_module(module), name)(config, None if model is None else here(model)))
 
 
 def concurrent_calls(backend: str) -> int:

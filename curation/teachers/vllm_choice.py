@@ -93,7 +93,7 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
     from vllm.platforms import current_platform
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    from curation.models import hub_revision
+    from curation.models import here, hub_revision
     from curation.teachers.vllm_engine import check_arguments
     from curation.teachers.vllm_tap import TESTED, gives_layers, missing_fields
 
@@ -117,6 +117,7 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
     if model is None:
         return {"runs": f"vLLM {vllm.__version__} runs on {device}"}
+    model = here(model)
     names = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).architectures or ["(unnamed)"]
     known = [name for name in names if name in ModelRegistry.get_supported_archs()]
     if not known:

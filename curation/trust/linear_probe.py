@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -13,7 +12,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from curation.copies import fetched, staged
 from curation.errors import DegenerateSourceError, ModelError, SourceError
+from curation.places import Place, place
 from curation.refs import TrustRef
 from curation.trust import Scores
 from curation.trust.neural import DESCRIPTION, SCORE_ROWS, WEIGHTS, StateTrust, pin, read_states
@@ -50,12 +51,13 @@ class LinearProbe(StateTrust):
         raw_N[states.missing_N] = np.nan
         return raw_N
 
-    def save(self, directory: Path) -> TrustRef:
+    def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
-        directory.mkdir(parents=True, exist_ok=True)
-        safetensors.torch.save_file({"weight_D": self.weight_D, "bias": self.bias}, directory / WEIGHTS)
-        description = {"states": self.states, "fit": self.fit}
-        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        with staged(directory) as local:
+            local.mkdir(exist_ok=True)
+            safetensors.torch.save_file({"weight_D": self.weight_D, "bias": self.bias}, local / WEIGHTS)
+            description = {"states": self.states, "fit": self.fit}
+            (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
         return pin(directory)
 
     @classmethod
@@ -65,9 +67,9 @@ class LinearProbe(StateTrust):
         Raises:
             ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
         """
-        directory = Path(ref.uri)
-        if (found := pin(directory).digest) != ref.digest:
+        if (found := pin(place(ref.uri)).digest) != ref.digest:
             raise ModelError(f"trust function {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+        directory = fetched(ref.uri)
         try:
             weights = safetensors.torch.load_file(directory / WEIGHTS)
             description = json.loads((directory / DESCRIPTION).read_text())

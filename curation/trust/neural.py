@@ -10,7 +10,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +22,9 @@ from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from curation.config import TrustConfig
+from curation.copies import fetched, staged
 from curation.errors import ModelError, SourceError
+from curation.places import Place, place
 from curation.refs import TrustRef, directory_digest
 from curation.tables import state_column
 from curation.trust import Scores
@@ -168,13 +169,14 @@ class NeuralTrust(StateTrust):
         raw_N[states.missing_N] = np.nan
         return raw_N
 
-    def save(self, directory: Path) -> TrustRef:
+    def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
-        directory.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.cpu().contiguous() for name, tensor in self.net.state_dict().items()}
-        safetensors.torch.save_file(weights, directory / WEIGHTS)
         description = {"architecture": asdict(self.net.architecture), "states": self.states, "fit": self.fit}
-        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        with staged(directory) as local:
+            local.mkdir(exist_ok=True)
+            safetensors.torch.save_file(weights, local / WEIGHTS)
+            (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
         return pin(directory)
 
     @classmethod
@@ -184,9 +186,9 @@ class NeuralTrust(StateTrust):
         Raises:
             ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
         """
-        directory = Path(ref.uri)
-        if (found := pin(directory).digest) != ref.digest:
+        if (found := pin(place(ref.uri)).digest) != ref.digest:
             raise ModelError(f"trust function {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+        directory = fetched(ref.uri)
         try:
             description = json.loads((directory / DESCRIPTION).read_text())
             net = NeuralTrustNet(Architecture(**description["architecture"]))
@@ -196,7 +198,7 @@ class NeuralTrust(StateTrust):
             raise ModelError(f"trust function {ref.uri}: not one that this version saved ({error})") from error
 
 
-def pin(directory: Path) -> TrustRef:
+def pin(directory: Place) -> TrustRef:
     """The reference to a saved trust function.
 
     Raises:

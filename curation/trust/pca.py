@@ -8,7 +8,6 @@ positive; nothing is rescaled.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -17,7 +16,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from curation.copies import fetched, staged
 from curation.errors import ConfigError, ModelError
+from curation.places import Place, place
 from curation.refs import ProjectionRef, directory_digest
 from curation.tables import state_column
 from curation.trust.neural import SCORE_ROWS, States, read_states
@@ -57,13 +58,14 @@ class Projection:
         values = pa.array(projected_NK.numpy().reshape(-1))
         return pa.FixedSizeListArray.from_arrays(values, self.size, mask=pa.array(null_N))
 
-    def save(self, directory: Path) -> ProjectionRef:
+    def save(self, directory: Place) -> ProjectionRef:
         """Write weights and description into ``directory``, made where missing."""
-        directory.mkdir(parents=True, exist_ok=True)
         weights = {"mean_D": self.mean_D, "components_DK": self.components_DK.contiguous()}
-        safetensors.torch.save_file(weights, directory / WEIGHTS)
         description = {"states": self.states, "fit": self.fit}
-        (directory / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        with staged(directory) as local:
+            local.mkdir(exist_ok=True)
+            safetensors.torch.save_file(weights, local / WEIGHTS)
+            (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
         return ProjectionRef(uri=str(directory.resolve()), digest=directory_digest(directory))
 
     @classmethod
@@ -73,9 +75,9 @@ class Projection:
         Raises:
             ModelError: the directory changed since it was pinned, or holds something else.
         """
-        directory = Path(ref.uri)
-        if (found := directory_digest(directory)) != ref.digest:
+        if (found := directory_digest(place(ref.uri))) != ref.digest:
             raise ModelError(f"projection {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+        directory = fetched(ref.uri)
         try:
             weights = safetensors.torch.load_file(directory / WEIGHTS)
             description = json.loads((directory / DESCRIPTION).read_text())

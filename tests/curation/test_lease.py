@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import lease, store, tables
+from curation import lease, registers, store, tables
 from curation.errors import CommitError, RunDirError
 from curation.manifest import Manifest
 
@@ -44,7 +44,7 @@ except RunDirError as error:
 ADD = """
 import sys
 from pathlib import Path
-from curation.lease import NumberedFiles
+from curation.registers import NumberedFiles
 register = NumberedFiles(Path(sys.argv[1]))
 sys.stdin.readline()
 added = 0
@@ -68,14 +68,14 @@ def kill(process: subprocess.Popen) -> None:
 
 
 def record(directory: Path) -> lease.Holder:
-    found = lease.NumberedFiles(directory / "lease").read()
+    found = registers.NumberedFiles(directory / "lease").read()
     assert found is not None
     return lease.Holder.parse(found.text, directory)
 
 
 def overwrite(directory: Path, **changes: object) -> None:
     """The record as another driver, maybe on another host, would have left it."""
-    register = lease.NumberedFiles(directory / "lease")
+    register = registers.NumberedFiles(directory / "lease")
     token = None
     while token is None:  # its holder may renew it in between
         found = register.read()
@@ -92,7 +92,7 @@ def elsewhere(directory: Path, seconds: float) -> None:
 
 
 def test_a_register_takes_one_write_a_token(tmp_path: Path):
-    register = lease.NumberedFiles(tmp_path / "r")
+    register = registers.NumberedFiles(tmp_path / "r")
     assert register.read() is None
     first = register.put_if_absent("a")
     assert first is not None and register.put_if_absent("b") is None
@@ -106,7 +106,7 @@ def test_a_register_takes_one_write_a_token(tmp_path: Path):
     assert register.put_if_match("late", first) is None and register.put_if_match("late", second) is None
     assert register.put_if_absent("late") is None
     assert register.read() == ("29", token)
-    assert len(list((tmp_path / "r").iterdir())) == lease.KEPT
+    assert len(list((tmp_path / "r").iterdir())) == registers.KEPT
 
 
 def test_no_write_of_many_processes_is_lost(tmp_path: Path):
@@ -118,7 +118,7 @@ def test_no_write_of_many_processes_is_lost(tmp_path: Path):
     for process in processes:
         process.communicate(timeout=120)
         assert process.returncode == 0
-    found = lease.NumberedFiles(tmp_path / "r").read()
+    found = registers.NumberedFiles(tmp_path / "r").read()
     assert found is not None and found.text == "160"
 
 
@@ -245,7 +245,7 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
 
 
 def test_a_register_that_fails_for_a_while_is_written_later_and_for_good_stops_commits(tmp_path: Path):
-    class Down(lease.NumberedFiles):
+    class Down(registers.NumberedFiles):
         down = False
 
         def _put(self, text: str, number: int) -> str | None:
@@ -268,7 +268,7 @@ def test_a_register_that_fails_for_a_while_is_written_later_and_for_good_stops_c
 
 
 def test_our_own_write_whose_answer_was_lost_is_no_loss(tmp_path: Path):
-    class Deaf(lease.NumberedFiles):
+    class Deaf(registers.NumberedFiles):
         deaf = False
 
         def put_if_match(self, text: str, token: str) -> str | None:

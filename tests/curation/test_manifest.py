@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from curation.errors import RunDirError
-from curation.manifest import Manifest, versions, write_atomically
+from curation.manifest import Manifest, versions
+from curation.places import write_atomically
 from curation.refs import TableRef
 
 IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles", "rows": 20}}}
@@ -19,14 +20,14 @@ INPUTS = {"pool": TableRef(uri="pool.lance", version=3).to_json(), "trust": {"wi
 TOO_LARGE = """
 import resource, sys
 from pathlib import Path
-from curation.manifest import write_atomically
+from curation.places import write_atomically
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # the disk is full after the first page
 write_atomically(Path(sys.argv[1]), "new" * 100_000)
 """
 REWRITE = """
 import sys
 from pathlib import Path
-from curation.manifest import write_atomically
+from curation.places import write_atomically
 print("writing", flush=True)
 while True:
     for letter in "ab":

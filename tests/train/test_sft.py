@@ -13,7 +13,17 @@ from curation.config import SftConfig
 from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.sft import IGNORED, Pair, accumulation_steps, collate, completion_loss, fine_tune, tokenize
+from train.sft import (
+    IGNORED,
+    Pair,
+    SftResult,
+    accumulation_steps,
+    collate,
+    completion_loss,
+    fine_tune,
+    result_ref,
+    tokenize,
+)
 from train.student import read_pairs, train_student
 
 WORDS = tuple("abcdefgh")
@@ -32,6 +42,11 @@ SCRATCH = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=4, l
 @pytest.fixture
 def base(tmp_path: Path) -> ModelRef:
     return create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern="[a-h]", seed=0)
+
+
+def tuned(base: ModelRef, pairs: list[Pair], config: SftConfig, *, seed: int, output: Path) -> SftResult:
+    record = fine_tune(base, pairs, config, seed=seed, output=output)
+    return SftResult(model=result_ref(base, config, output), record=record)
 
 
 def copies(num_rows: int) -> list[Pair]:
@@ -73,8 +88,8 @@ def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -
 
 
 def test_full_weights_learn_and_a_second_run_gives_the_same(base: ModelRef, tmp_path: Path) -> None:
-    first = fine_tune(base, copies(200), SCRATCH, seed=1, output=tmp_path / "first")
-    second = fine_tune(base, copies(200), SCRATCH, seed=1, output=tmp_path / "second")
+    first = tuned(base, copies(200), SCRATCH, seed=1, output=tmp_path / "first")
+    second = tuned(base, copies(200), SCRATCH, seed=1, output=tmp_path / "second")
     assert first.record.num_rows == 200 and first.record.num_dropped == 0
     assert first.record.losses == second.record.losses
     assert first.record.losses[-1] < 0.5 * first.record.losses[0]
@@ -87,7 +102,7 @@ def test_accumulated_micro_batches_equal_one_batch(base: ModelRef, tmp_path: Pat
     whole = SCRATCH.model_copy(update={"micro_batch_size": 8, "epochs": 1})
     parts = SCRATCH.model_copy(update={"micro_batch_size": 2, "epochs": 1})
     weights = [
-        load_model(fine_tune(base, copies(8), config, seed=0, output=tmp_path / name).model).state_dict()
+        load_model(tuned(base, copies(8), config, seed=0, output=tmp_path / name).model).state_dict()
         for name, config in (("whole", whole), ("parts", parts))
     ]
     assert all(torch.allclose(weights[0][key], weights[1][key], atol=1e-5) for key in weights[0])
@@ -109,18 +124,18 @@ def test_a_killed_run_goes_on_from_its_checkpoint(base: ModelRef, tmp_path: Path
         patch.setattr("train.sft.completion_loss", dying_loss)
         fine_tune(base, copies(200), config, seed=1, output=tmp_path / "killed")
     assert list((tmp_path / "killed.partial" / "checkpoints").glob("checkpoint-*"))
-    resumed = fine_tune(base, copies(200), config, seed=1, output=tmp_path / "killed")
-    straight = fine_tune(base, copies(200), config, seed=1, output=tmp_path / "straight")
+    resumed = tuned(base, copies(200), config, seed=1, output=tmp_path / "killed")
+    straight = tuned(base, copies(200), config, seed=1, output=tmp_path / "straight")
     weights = [load_model(result.model).state_dict() for result in (resumed, straight)]
     assert all(torch.allclose(weights[0][key], weights[1][key], atol=1e-5) for key in weights[0])
 
 
 def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef, tmp_path: Path) -> None:
     config = SftConfig(global_batch_size=8, learning_rate=1e-2, epochs=2)
-    first = fine_tune(base, copies(40), config, seed=0, output=tmp_path / "first").model
+    first = tuned(base, copies(40), config, seed=0, output=tmp_path / "first").model
     assert first == ModelRef(base=base.base, revision=base.revision, adapter=str(tmp_path / "first"))
     assert not (tmp_path / "first" / "model.safetensors").exists()
-    second = fine_tune(first, copies(40), config, seed=0, output=tmp_path / "second").model
+    second = tuned(first, copies(40), config, seed=0, output=tmp_path / "second").model
     assert second.base == str(tmp_path / "second" / "base")
     ids = torch.tensor([[3, 4, 5]])
     logits = [load_model(ref)(ids).logits for ref in (base, first, ModelRef(base=second.base), second)]
@@ -131,8 +146,8 @@ def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef,
 def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pairs = [*copies(16), Pair("abcdefgh" * 4, "a")]
     config = SCRATCH.model_copy(update={"max_length": 16, "epochs": 1})
-    result = fine_tune(base, pairs, config, seed=0, output=tmp_path / "out")
-    assert (result.record.num_rows, result.record.num_dropped) == (16, 1)
+    record = fine_tune(base, pairs, config, seed=0, output=tmp_path / "out")
+    assert (record.num_rows, record.num_dropped) == (16, 1)
     assert "1 of 17 rows exceed 16 tokens" in caplog.text
     with pytest.raises(SourceError, match="all 1 rows exceed max_length 16"):
         fine_tune(base, pairs[-1:], config, seed=0, output=tmp_path / "none")

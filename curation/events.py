@@ -1,0 +1,112 @@
+"""What happened in a run, line by line as JSON: ``events.jsonl`` beside the manifest.
+
+An object cannot be appended to. In an object store ``events/<number>.jsonl`` are the parts of it: the last one is put
+again with each line, or, where lines come fast and can wait, every ``PUT_SECONDS``, until it is as long as
+``PART_BYTES``. A driver begins a part of its own.
+"""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Protocol
+
+from curation.places import Place, Remote
+
+logger = logging.getLogger(__name__)
+
+PUT_SECONDS = 5.0
+PART_BYTES = 256 << 10
+
+
+class Events(Protocol):
+    """Takes lines and gives the last ones."""
+
+    def add(self, line: str, *, can_wait: bool) -> None:
+        """Write a line; one that can wait is lost where the driver dies soon."""
+        ...
+
+    def last(self, num_bytes: int) -> list[str]:
+        """The whole lines of the end of that length."""
+        ...
+
+
+class File:
+    """Events in one local file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, line: str, *, can_wait: bool) -> None:
+        """Append the line."""
+        with self._path.open("a") as file:
+            file.write(line + "\n")
+
+    def last(self, num_bytes: int) -> list[str]:
+        """The whole lines of the end of that length."""
+        try:
+            with self._path.open("rb") as file:
+                start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
+                file.seek(start)
+                lines = file.read().decode(errors="replace").split("\n")[:-1]  # the rest is half written
+        except FileNotFoundError:
+            return []
+        return lines[1 if start else 0 :]
+
+
+class Parts:
+    """Events in the parts of an object store."""
+
+    def __init__(self, directory: Remote) -> None:
+        self._directory = directory
+        self._part: Remote | None = None
+        self._content = ""
+        self._put_at = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, line: str, *, can_wait: bool) -> None:
+        """Hold the line, and put what is held where it is time."""
+        with self._lock:
+            self._content += line + "\n"
+            if can_wait and time.monotonic() - self._put_at < PUT_SECONDS:
+                return
+            try:
+                self._put()
+            except OSError as error:  # the lines go with the next one
+                logger.warning("%s: events are not written (%s)", self._directory, error)
+
+    def last(self, num_bytes: int) -> list[str]:
+        """The lines of the last parts, of that length at least where there are so many."""
+        lines: list[str] = []
+        size = 0
+        for number in reversed(self._numbers()):
+            content = self._at(number).read_text()
+            lines = content.splitlines() + lines
+            size += len(content)
+            if size >= num_bytes:
+                break
+        return lines
+
+    def _put(self) -> None:
+        content = self._content.encode()
+        if self._part is not None:
+            self._part.put(content)
+        else:
+            number = max(self._numbers(), default=0) + 1
+            self._at(number).put(content, "create")
+            self._part = self._at(number)
+        self._put_at = time.monotonic()
+        if len(content) >= PART_BYTES:
+            self._part, self._content = None, ""
+
+    def _at(self, number: int) -> Remote:
+        return self._directory / f"{number:08}.jsonl"
+
+    def _numbers(self) -> list[int]:
+        return [int(entry.path.removesuffix(".jsonl")) for entry in self._directory.entries()]
+
+
+def events_of(directory: Place) -> Events:
+    """Those of a run directory."""
+    return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")

@@ -1,0 +1,138 @@
+"""Registers: a small text that is only written where nobody else wrote it since it was read.
+
+Of any number of writers one succeeds, and the others are told. The lease on a run directory is such a text, and in an
+object store the manifest is.
+"""
+
+import json
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from curation.places import Place, Remote
+
+KEPT = 8
+"""Old numbers that :class:`NumberedFiles` keeps, so that a late writer meets its successor's file."""
+
+
+class Written(NamedTuple):
+    """What a register holds; the token stands for exactly this content."""
+
+    text: str
+    token: str
+
+
+class Register(Protocol):
+    """A small text that is only written by condition."""
+
+    def read(self) -> Written | None:
+        """The newest content; None where nothing was written yet."""
+        ...
+
+    def put_if_absent(self, text: str) -> str | None:
+        """Write where nothing was written yet; the token, or None where something was."""
+        ...
+
+    def put_if_match(self, text: str, token: str) -> str | None:
+        """Write where the content is still the token's; the new token, or None where it is not."""
+        ...
+
+
+class NumberedFiles:
+    """A register on a local or shared file system: the file of the highest number, ``<directory>/<number>.json``.
+
+    No file system replaces a file by condition, but link(2) never replaces one, on NFS neither: the next number is
+    taken by whoever links it first. A file is whole before it is linked.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self) -> Written | None:
+        """The newest content; None where nothing was written yet."""
+        while (number := self._newest()) > 0:
+            with suppress(FileNotFoundError):  # removed by its successors since
+                return Written(text=self._path(number).read_text(), token=str(number))
+        return None
+
+    def put_if_absent(self, text: str) -> str | None:
+        """Write number 1."""
+        return None if self._newest() else self._put(text, 1)
+
+    def put_if_match(self, text: str, token: str) -> str | None:
+        """Write the number after the token's."""
+        return self._put(text, int(token) + 1)
+
+    def _put(self, text: str, number: int) -> str | None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        temporary = self._directory / f".{uuid.uuid4().hex}"
+        try:
+            with temporary.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(temporary, self._path(number))
+            if temporary.stat().st_nlink < 2:  # link(2) on NFS may fail and have done it: the number of links tells
+                return None
+        finally:
+            temporary.unlink(missing_ok=True)
+        if self._newest() != number:  # the number was free again because its successors removed it
+            self._path(number).unlink(missing_ok=True)
+            return None
+        for old in self._numbers():
+            if old <= number - KEPT:
+                self._path(old).unlink(missing_ok=True)
+        return str(number)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number}.json"
+
+    def _numbers(self) -> list[int]:
+        try:
+            return [int(path.stem) for path in self._directory.glob("*.json") if path.stem.isdigit()]
+        except FileNotFoundError:
+            return []
+
+    def _newest(self) -> int:
+        return max(self._numbers(), default=0)
+
+
+class OneObject:
+    """A register in an object store, which compares and replaces by itself: If-None-Match and If-Match.
+
+    By its text a writer knows its own write when the answer was lost: texts of different writers are to differ.
+    """
+
+    def __init__(self, at: Remote) -> None:
+        self._at = at
+
+    def read(self) -> Written | None:
+        """The content of the object."""
+        try:
+            content, tag = self._at.read_tagged()
+        except FileNotFoundError:
+            return None
+        return Written(text=content.decode(), token=json.dumps(tag))
+
+    def put_if_absent(self, text: str) -> str | None:
+        """Write where no object is."""
+        return self._put(text, "create")
+
+    def put_if_match(self, text: str, token: str) -> str | None:
+        """Write where the object has the token's tag."""
+        return self._put(text, json.loads(token))
+
+    def _put(self, text: str, mode: Any) -> str | None:
+        try:
+            return json.dumps(self._at.put(text.encode(), mode))
+        except FileExistsError:  # by another, or by this very request, sent again because its answer was lost
+            found = self.read()
+            return found.token if found is not None and found.text == text else None
+
+
+def register_of(directory: Place) -> Register:
+    """The register of that name: a folder of numbered files, or an object."""
+    return OneObject(directory) if isinstance(directory, Remote) else NumberedFiles(directory)

@@ -1,0 +1,128 @@
+"""An S3 server of a test's own (moto, in memory), behind a proxy that can be taken away and put back."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+SECONDS_TO_START = 60
+
+SERVE = """
+import sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+
+app, one_by_one = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def serve(environ, start_response):
+    with one_by_one:  # moto looks and writes in two steps: of two conditional writes at once both may succeed
+        return app(environ, start_response)
+
+run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
+"""
+
+
+class Proxy:
+    """Passes TCP connections on to a port; while it is down they are refused, and those that are open are cut."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._open: list[socket.socket] = []
+        self._lock = threading.Lock()
+        self._listen(0)
+        self.port = self._listener.getsockname()[1]
+
+    def down(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._open.clear()
+
+    def up(self) -> None:
+        self._listen(self.port)
+
+    def _listen(self, port: int) -> None:
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind(("127.0.0.1", port))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                ours, _ = listener.accept()
+                theirs = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                return
+            with self._lock:
+                self._open += [ours, theirs]
+            for source, sink in ((ours, theirs), (theirs, ours)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for connection in (source, sink):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
+
+
+class ObjectStore:
+    """A server and one bucket in it."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self.bucket = f"bucket-{proxy.port}"
+        self.environment = {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def url(self, name: str) -> str:
+        return f"s3://{self.bucket}/{name}"
+
+
+@contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    """A server with an empty bucket; within, the environment of this process leads there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVE, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    before = dict(os.environ)
+    try:
+        deadline = time.monotonic() + SECONDS_TO_START
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            assert time.monotonic() < deadline and server.poll() is None, "the S3 server did not start"
+            time.sleep(0.05)
+        proxy = Proxy(port)
+        store = ObjectStore(proxy)
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{store.bucket}", method="PUT")
+        urllib.request.urlopen(request).close()
+        os.environ |= store.environment
+        yield store
+        with suppress(OSError):
+            proxy.down()
+    finally:
+        os.environ.clear()
+        os.environ |= before
+        server.kill()
+        server.wait()
