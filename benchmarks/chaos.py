@@ -1,9 +1,10 @@
 """A cluster that breaks: ``python -m benchmarks.chaos --minutes 5``.
 
 Four Ray nodes on this machine, and a run that labels 100,000 rows with the scripted teacher, 0.1 % of which kill
-whatever process works on them. Every few seconds, as long as the run lasts, one of these, drawn at random, is killed
-without warning: a labelling actor, a whole node (another one joins a little later), or the driver (the same command is
-started again, as a job controller would). The peer is the same run left alone, without poison, on the same cluster.
+whatever process works on them; its run directory is in an object store (moto's S3 server). Every few seconds, as long
+as the run lasts, one of these, drawn at random, is killed without warning: a labelling actor, a whole node (another one
+joins a little later), or the driver (the same command is started again, as a job controller would); or the store
+refuses connections for some seconds. The peer is the same run left alone, without poison, on the same cluster.
 
 Checked, with exit code 1 where it does not hold: every row once in the labels; exactly the poison rows as error rows;
 no row labelled again that was committed before; the run's selection is there. The teacher is told to be so slow that
@@ -32,6 +33,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from curation.domains import Example
+from curation.places import Place, place
+from tests.object_store import ObjectStore, object_store
 
 ROOT = Path(__file__).parents[1]
 NUM_NODES = 4
@@ -40,7 +43,9 @@ LABELS = ("a", "b")
 PAUSE_SECONDS = (2.0, 6.0)
 """Between two blows."""
 LOOK_SECONDS = 3.0
-SHARES = {"actor": 0.6, "node": 0.2, "driver": 0.2}
+SHARES = {"actor": 0.5, "node": 0.15, "driver": 0.15, "store": 0.2}
+DOWN_SECONDS = (2.0, 8.0)
+"""How long the store is away."""
 DRIVER_SECONDS = 30.0
 """A driver is left alone for so long: one that is killed before its actors are up shows nothing."""
 MAX_GIVEN_UP = 3
@@ -92,6 +97,8 @@ class Trial:
     """One run directory, the command that is run in it, and what was seen of it."""
 
     directory: Path
+    """Of the sources, the configuration and the logs."""
+    run: Place
     address: str
     config: Path
     labelled_before: list[tuple[np.ndarray, int]] = field(default_factory=list)
@@ -113,8 +120,15 @@ class Trial:
 
     def pool_table(self) -> str | None:
         """The labels of the pool."""
-        found = sorted((self.directory / "run").glob("gen-0/label-pool-*/labels.lance"))
-        return str(found[-1]) if found else None
+        found = self.stages("label-pool")
+        return str(found[-1] / "labels.lance") if found else None
+
+    def stages(self, name: str) -> list[Place]:
+        """The directories of a stage of the first generation."""
+        generation = self.run / "gen-0"
+        if not generation.exists():
+            return []
+        return sorted(path for path in generation.iterdir() if path.name.startswith(f"{name}-"))
 
     def look(self) -> None:
         """Note what is committed, and then how much the teacher has labelled: none of the first comes later."""
@@ -176,20 +190,20 @@ def main() -> int:
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     poison = sorted(random.Random(options.seed).sample(range(options.rows), options.rows // 1000))
-    with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+    with tempfile.TemporaryDirectory(prefix="chaos-") as name, object_store() as store:
         nodes = Nodes()
         try:
-            quiet = make_trial(Path(name) / "quiet", nodes.address, options, ())
+            quiet = make_trial(Path(name) / "quiet", store, nodes.address, options, ())
             quiet_seconds = drive(quiet, None)
-            broken = make_trial(Path(name) / "broken", nodes.address, options, poison)
-            blows = Blows(nodes, options.seed)
+            broken = make_trial(Path(name) / "broken", store, nodes.address, options, poison)
+            blows = Blows(nodes, store, options.seed)
             chaos_seconds = drive(broken, blows)
         finally:
             nodes.end()
         wrong = [*check(quiet, options.rows, []), *check(broken, options.rows, poison)]
         log_rows = len(broken.log.read_bytes().split())
     print(f"{options.rows:,} rows, {len(poison)} of them poison, {NUM_NODES} nodes")
-    print(f"killed: {', '.join(f'{number} x {kind}' for kind, number in sorted(blows.counts.items()))}")
+    print(f"blows: {', '.join(f'{number} x {kind}' for kind, number in sorted(blows.counts.items()))}")
     print(f"drivers started: {broken.starts}, of which ended by themselves before the end: {len(broken.given_up)}")
     for line in broken.given_up:
         print(f"  {line}")
@@ -200,7 +214,9 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def make_trial(directory: Path, address: str, options: argparse.Namespace, poison: Sequence[int]) -> Trial:
+def make_trial(
+    directory: Path, store: ObjectStore, address: str, options: argparse.Namespace, poison: Sequence[int]
+) -> Trial:
     """The sources and the configuration of a run, in a directory."""
     directory.mkdir()
     numbers = np.arange(NUM_SOURCE + options.rows)
@@ -208,7 +224,7 @@ def make_trial(directory: Path, address: str, options: argparse.Namespace, poiso
         pq.write_table(pa.table({"id": part_N, "number": part_N}), directory / f"{name}.parquet")
     settings = {
         "name": "chaos",
-        "run_dir": str(directory / "run"),
+        "run_dir": store.url(directory.name),
         "domain": "benchmarks.chaos:Numbers",
         "sources": {
             name: {"path": str(directory / f"{name}.parquet"), "id_column": "id"} for name in ("source", "pool")
@@ -231,15 +247,15 @@ def make_trial(directory: Path, address: str, options: argparse.Namespace, poiso
     }
     config = directory / "chaos.yaml"
     config.write_text(yaml.safe_dump(settings))
-    return Trial(directory=directory, address=address, config=config)
+    return Trial(directory=directory, run=place(store.url(directory.name)), address=address, config=config)
 
 
 class Blows:
     """What is done to a run every few seconds."""
 
-    def __init__(self, nodes: Nodes, seed: int) -> None:
+    def __init__(self, nodes: Nodes, store: ObjectStore, seed: int) -> None:
         self.counts: Counter[str] = Counter()
-        self._nodes = nodes
+        self._nodes, self._store = nodes, store
         self._chance = random.Random(seed)
         self._due = time.monotonic() + self._chance.uniform(*PAUSE_SECONDS)
 
@@ -254,6 +270,10 @@ class Blows:
             self._nodes.lose_one(self._chance)
         elif kind == "driver":
             driver.kill()
+        elif kind == "store":
+            self._store.proxy.down()
+            time.sleep(self._chance.uniform(*DOWN_SECONDS))
+            self._store.proxy.up()
         elif actors := self._nodes.actors():
             with suppress(psutil.NoSuchProcess):
                 psutil.Process(self._chance.choice(actors)).kill()
@@ -305,7 +325,7 @@ def check(trial: Trial, num_rows: int, poison: Sequence[int]) -> list[str]:
         again = np.intersect1d(later, before_M)
         if len(again):
             wrong.append(f"{trial.directory.name}: {len(again)} rows were labelled again that were committed before")
-    if not list((trial.directory / "run").glob("gen-0/select-*/*.lance")):
+    if not trial.stages("select"):
         wrong.append(f"{trial.directory.name}: nothing was selected")
     return wrong
 
