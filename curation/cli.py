@@ -182,6 +182,31 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
 
 @main.command()
+@click.argument("run_dir")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=24.0,
+    show_default=True,
+    metavar="HOURS",
+    help="What was written later stays.",
+)
+@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
+    """Remove old versions, orphaned files and superseded results of RUN_DIR that its manifest does not name."""
+    from curation import cleaning
+    from curation.inspection.text import size
+    from curation.places import place
+
+    files = num_bytes = 0
+    for item in cleaning.clean(place(run_dir), older_than, dry=dry_run):
+        versions = f"{item.versions:,} versions, " if item.versions else ""
+        click.echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
+        files, num_bytes = files + item.files, num_bytes + item.bytes
+    click.echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
+
+
+@main.command()
 @click.argument("config", required=False)
 @SET
 @click.option("--address", help="Ray cluster to look at, as `--set ray.address=...`.")

@@ -653,6 +653,9 @@ class RunConfig(Section):
     """The arm whose student teaches the next generation."""
     evaluation: EvaluationConfig = EvaluationConfig()
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """Between two commits of a pass; where a commit takes long, more."""
+    fragment_mb: PositiveInt = 256
+    """MiB of a fragment after the compaction that ends a pass."""
     ray: RayConfig = RayConfig()
     tracking: TrackingConfig = TrackingConfig()
 

@@ -63,3 +63,7 @@ class RunFailedError(CurationError):
 
 class CommitError(CurationError):
     """The store refused or lost a commit, or rows in and rows out differ."""
+
+
+REFUSALS = (OSError, RuntimeError, ValueError)
+"""What Lance raises where the store does not do as it was told; it has no class of its own for that."""

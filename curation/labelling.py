@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation import models, progress, store
 from curation.backends import identity, own_teacher
+from curation.compaction import compact
 from curation.config import DecodingConfig, TeacherConfig
 from curation.hashing import derive
 from curation.measuring import ask
@@ -124,9 +125,10 @@ def _complete(
                 commit_seconds=run.config.commit_seconds,
                 progress=run.progress(name, shown),
             )
-        counts = count_labels(result.table)
+        table = compact(result.table, run.config.fragment_mb)
+        counts = count_labels(table)
         outputs = {
-            "labels": result.table.to_json(),
+            "labels": table.to_json(),
             "counts": asdict(counts),
             "pass": {
                 "backend": teacher.backend,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation import progress, store
 from curation.backends import identity, own_teacher, settled
+from curation.compaction import compact
 from curation.config import TeacherConfig
 from curation.errors import RunFailedError
 from curation.hashing import Int64s, derive
@@ -158,7 +159,8 @@ def _measured(run: Run, stage: str, job: "SignalJob", uri: str, row_ids_N: Int64
     job = replace(job, ask=replace(job.ask, uri=uri), told=run.telemetry(stage))
     with progress.bar(stage) as shown:
         update = run.progress(stage, shown)
-        return signal_stage(job, row_ids_N, commit_seconds=run.config.commit_seconds, progress=update)
+        ref = signal_stage(job, row_ids_N, commit_seconds=run.config.commit_seconds, progress=update)
+    return compact(ref, run.config.fragment_mb)
 
 
 def _gold(generation: Generation, split: str) -> TableRef:

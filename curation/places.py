@@ -37,6 +37,8 @@ class Entry(NamedTuple):
     path: str
     size: int
     tag: str
+    modified: float
+    """When it was put, seconds since 1970."""
 
 
 class Remote:
@@ -181,7 +183,7 @@ class Remote:
             listed = {item["path"]: item for part in obstore.list(self.store, prefix) for item in part}
         folders = {str(folder) for path in listed for folder in PurePosixPath(path).parents}
         return sorted(
-            Entry(path=path.removeprefix(prefix), size=item["size"], tag=str(item["e_tag"]))
+            Entry(path.removeprefix(prefix), item["size"], str(item["e_tag"]), item["last_modified"].timestamp())
             for path, item in listed.items()
             if path not in folders and path != self.key
         )

@@ -5,6 +5,7 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -59,6 +60,15 @@ class ProjectionRef(_Ref):
     digest: str
 
 
+def table_refs(value: Any) -> Iterator[TableRef]:
+    """The references to tables in a JSON value, wherever they stand."""
+    if isinstance(value, dict) and value.keys() == {"uri", "version"}:
+        yield TableRef.from_json(value)
+    elif isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from table_refs(item)
+
+
 def fingerprint(value: Any) -> str:
     """A 16-digit hexadecimal digest of any JSON-serialisable value; equal values give equal digests."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
@@ -71,7 +81,7 @@ def directory_digest(path: Place) -> str:
     In an object store: of the tags that it gives to contents.
     """
     if isinstance(path, Remote):
-        return fingerprint(path.entries())
+        return fingerprint([(entry.path, entry.size, entry.tag) for entry in path.entries()])
     entries = []
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         stat = file.stat()

@@ -2,7 +2,8 @@
 
 Ids stand in the table alone. ``<table>.ids`` beside it is a cache: the bitmap of the first fragments of the table and a
 digest of their file names, which Lance draws at random and never writes again. Where the table begins with just these
-fragments, only the others are read; where it does not (compacted, overwritten, removed and made anew), all are.
+fragments, only the others are read; where it does not (overwritten, removed and made anew), all are. Who compacts a
+table knows that its ids stay (:meth:`RowIds.rebase`).
 """
 
 import hashlib
@@ -82,6 +83,12 @@ class RowIds:
         self.ids.update(ids)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
+
+    def rebase(self, dataset: lance.LanceDataset) -> None:
+        """Hold the same ids of a version that has the same rows in other fragments, and write the cache."""
+        self._names = _digest(names := [_name(fragment.metadata) for fragment in dataset.get_fragments()])
+        self._expected, self._num_fragments = self._names.hexdigest(), len(names)
+        self.save()
 
     def save(self) -> None:
         """Write the cache; where that fails, the next reader reads the table."""

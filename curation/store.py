@@ -27,10 +27,11 @@ from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
 
 from curation import lease
-from curation.errors import CommitError
+from curation.errors import REFUSALS, CommitError
 from curation.places import PATIENCE_SECONDS, place
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, RowIds, bitmap, in_order
+from curation.superseded import Superseded
 
 if TYPE_CHECKING:
     import ray.data
@@ -44,8 +45,10 @@ os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS)
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
 """Before the second attempt of a commit; doubled for each further one, 51 s in all: a store may be down for a while."""
-REFUSALS = (OSError, RuntimeError, ValueError)
-"""What Lance raises where the store does not do as it was told; it has no class of its own for that."""
+COMMIT_SHARE = 0.1
+"""Of the time, at most, that commits take: a commit names all fragments, so it takes the longer the more there are."""
+MOST_SECONDS = 30.0
+"""To which that may put off a commit: what a kill costs at most."""
 WRITTEN = pa.schema(
     [
         ("uri", pa.string()),
@@ -211,6 +214,7 @@ class Committer:
         self._row_ids = RowIds(uri)
         self._queue: list[_Queued] = []
         self._pending = BitMap64()
+        self._superseded = Superseded(uri)
         self._look()
 
     @property
@@ -292,6 +296,7 @@ class Committer:
             self._first = _first(self._dataset)
         self._row_ids.add(new, self._pending)
         self._queue, self._pending = [], BitMap64()
+        self._superseded.follow(self._dataset)
 
 
 def _first(dataset: lance.LanceDataset) -> FragmentMetadata | None:
@@ -316,6 +321,8 @@ def commit_stream(
 ) -> None:
     """Consume ``WRITTEN`` rows as they come and commit every ``seconds``, and when the stream ends or breaks off.
 
+    Commits that take long are made less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
+
     A round commits table by table: those of ``committers`` in their order, then the others in that of their first
     rows. So where each task names its tables in that order, a row of a later one is never committed before the same
     task's rows of an earlier one.
@@ -323,7 +330,7 @@ def commit_stream(
     ``on_commit`` is told of each round, ``on_written`` of each row as it comes.
     """
     of = {committer.uri: committer for committer in committers}
-    last = time.monotonic()
+    last, pause = time.monotonic(), seconds
 
     def commit() -> None:
         begun = time.monotonic()
@@ -341,9 +348,10 @@ def commit_stream(
             if on_written is not None:
                 note = {} if row["note"] is None else json.loads(row["note"])
                 on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
-            if time.monotonic() - last > seconds:
+            if (begun := time.monotonic()) - last > pause:
                 commit()
                 last = time.monotonic()
+                pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
     except CommitError:
         raise
     except BaseException:  # a failed task, Ctrl-C, SIGTERM: what has come is work done

@@ -92,6 +92,7 @@ def kill_and_resume(directory: Path, puzzles: Path, num_kills: int) -> None:
     expected = lance.dataset(str(pool)).to_table(columns=["row_id"])["row_id"].to_pylist()
     assert len(expected) == NUM_POOL
     assert Counter(run.committed()) == Counter(expected)
+    assert len(lance.dataset(run.pool_table()).get_fragments()) == 1, "60 small fragments were not compacted"
     log = run.labelled()
     for committed, length in marks:
         again = committed.intersection(log[length:])

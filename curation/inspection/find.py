@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import lance
 
 from curation.errors import RunDirError, TableError
 from curation.manifest import Manifest
 from curation.places import Place, place, walk
-from curation.refs import TableRef
+from curation.refs import TableRef, table_refs
 
 NUM_LISTED = 20
 """Tables that an error lists."""
@@ -85,19 +84,9 @@ def list_tables(directory: Place) -> list[Found]:
 
 def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
     for stage, record in manifest.stages.items():
-        refs = list(_refs(record.outputs))
+        refs = list(table_refs(record.outputs))
         for ref in refs:
             yield (stage if len(refs) == 1 else f"{stage}/{place(ref.uri).stem}"), ref
-
-
-def _refs(outputs: Any) -> Iterator[TableRef]:
-    """The table references among a stage's outputs, wherever they stand."""
-    if isinstance(outputs, dict):
-        if outputs.keys() == {"uri", "version"}:
-            yield TableRef.from_json(outputs)
-            return
-        for value in outputs.values():
-            yield from _refs(value)
 
 
 def _count(uri: str, version: int | None) -> int | None:

@@ -20,6 +20,7 @@ import ray.exceptions
 from pyroaring import BitMap64
 
 from curation import store
+from curation.compaction import compact
 from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
@@ -115,7 +116,8 @@ def prepare(
         refuse_overlap({name: refs[name] for name in splits}, domains, last=POOL)
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
-    return PreparedRefs(tables=refs, counts=counts)
+    compacted = {name: compact(ref, config.fragment_mb) for name, ref in refs.items()}
+    return PreparedRefs(tables=compacted, counts=counts)
 
 
 def _source(config: RunConfig, name: str, files: Sequence[SourceFile]) -> Source:

@@ -24,7 +24,7 @@ from curation.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "status", "report")
-LOOKING = ("inspect", "doctor")
+LOOKING = ("inspect", "clean", "doctor")
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
 
@@ -76,7 +76,7 @@ def test_help_lists_the_verbs():
 def test_every_verb_explains_itself(verb: str):
     for option in ("-h", "--help"):
         result = curate(verb, option)
-        assert result.exit_code == 0 and ("TABLE" if verb == "inspect" else "CONFIG") in result.stdout
+        assert result.exit_code == 0 and {"inspect": "TABLE", "clean": "RUN_DIR"}.get(verb, "CONFIG") in result.stdout
 
 
 def test_help_answers_at_once():

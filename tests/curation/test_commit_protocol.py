@@ -1,15 +1,19 @@
 """The commit protocol as a state machine: whatever is interleaved, each row at most once, all after the last resume.
 
-The tables are real. The store is made flaky by :class:`Flaky`, which stands before ``lance.LanceDataset.commit`` and
-``lance.dataset`` and lets a call fail before or after it did its work.
+The tables are real. The store is made flaky by :class:`Flaky`, which stands before ``lance.LanceDataset.commit``,
+``Compaction.commit`` and ``lance.dataset`` and lets a call fail before or after it did its work. Meanwhile committers
+remove the versions that they replaced, tables are compacted and cleaned, and readers have some of them open.
 """
 
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -21,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap64
 
-from curation import row_ids, store, tables
+from curation import cleaning, compaction, row_ids, store, superseded, tables
 from curation.errors import CommitError
 from curation.stages.passes import Chunk, _chunks
 
@@ -57,23 +61,30 @@ class Flaky:
         self.rival: Callable[[], None] = lambda: None
         self._blind = False
         self._commit, self._dataset = lance.LanceDataset.commit, lance.dataset
+        self._compaction = compaction.Compaction
         lance.LanceDataset.commit, lance.dataset = self.commit, self.dataset
+        compaction.Compaction = SimpleNamespace(plan=self._compaction.plan, commit=self.commit)
 
     def remove(self) -> None:
         lance.LanceDataset.commit, lance.dataset = staticmethod(self._commit), self._dataset
+        compaction.Compaction = self._compaction
 
     def commit(self, *arguments: Any, **named: Any) -> Any:
+        of_compaction = isinstance(arguments[0], lance.LanceDataset)
+        return self._flaky(self._compaction.commit if of_compaction else self._commit, *arguments, **named)
+
+    def _flaky(self, commit: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         fault = self.plan.pop(0) if self.plan else "none"
         if fault == "killed before":
             raise Killed
         if fault == "late":
-            self.late.append(lambda: self._commit(*arguments, **named))
+            self.late.append(lambda: commit(*arguments, **named))
         if fault in ("refused", "late", "blind"):
             self._blind = fault == "blind"
             raise OSError("the store is busy")
         if fault == "rival":
             self.rival()
-        landed = self._commit(*arguments, **named)
+        landed = commit(*arguments, **named)
         if fault == "killed after":
             raise Killed
         if fault == "lost":
@@ -85,6 +96,10 @@ class Flaky:
             self._blind = False
             raise ValueError("LanceError(IO): the store is down")
         return self._dataset(*arguments, **named)
+
+    def calm(self) -> None:
+        """No fault any more."""
+        self.plan, self._blind = [], False
 
     def land(self) -> None:
         """What was late lands now, where the store still takes it."""
@@ -147,6 +162,17 @@ class Driver:
         store.commit_stream(Stream(outputs), list(self.committers.values()), seconds=seconds)
 
 
+AT_ONCE: tuple[tuple[Any, str, float], ...] = (
+    (store, "RETRY_SECONDS", 0.0),
+    (store, "MOST_SECONDS", 0.0),
+    (row_ids, "SAVE_SECONDS", 0.0),  # the cache of the ids is written at every commit
+    (superseded, "EVERY", 2),
+    (superseded, "KEPT_SECONDS", 0.0),
+    (compaction, "FEWEST", 2),
+    (compaction, "FACTOR", 1.5),
+)
+
+
 class CommitProtocol(RuleBasedStateMachine):
     """Two drivers at most, each at any point of its work."""
 
@@ -160,16 +186,21 @@ class CommitProtocol(RuleBasedStateMachine):
         self.drivers: list[Driver | None] = [None, None]
         self.stale: list[pa.Table] = []
         self.committed: dict[str, set[int]] = {name: set() for name in SCHEMAS}
+        self.on_record: dict[store.TableRef, pa.Table] = {}
+        self.readers: list[tuple[lance.LanceDataset, pa.Table]] = []
+        self.rewritten: list[tuple[store.TableRef, list[Any]]] = []
         self.flaky = Flaky()
-        self.before = store.RETRY_SECONDS, row_ids.SAVE_SECONDS
-        store.RETRY_SECONDS, row_ids.SAVE_SECONDS = 0.0, 0.0  # the cache of the ids is written at every commit
+        self.before = [(module, name, getattr(module, name)) for module, name, _ in AT_ONCE]
+        for module, name, value in AT_ONCE:
+            setattr(module, name, value)
 
     def teardown(self) -> None:
         try:
             self.finish()
         finally:
             self.flaky.remove()
-            store.RETRY_SECONDS, row_ids.SAVE_SECONDS = self.before
+            for module, name, value in self.before:
+                setattr(module, name, value)
             shutil.rmtree(self.directory)
 
     @rule(number=st.integers(0, 1), chunk_rows=st.sampled_from((3, 8, 40)))
@@ -183,8 +214,9 @@ class CommitProtocol(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1), places=st.lists(st.integers(0, 99), min_size=1, max_size=6))
     def work(self, number: int, places: list[int]) -> None:
         """Tasks write their fragments, some of them again and again."""
-        driver = self.drivers[number]
-        if driver is not None and driver.tasks:
+        driver = self.drivers[self.alive(number)]
+        assert driver is not None
+        if driver.tasks:
             driver.outputs += [driver.tasks[place % len(driver.tasks)].write(self.uris) for place in places]
 
     @precondition(lambda self: any(self.drivers))
@@ -195,6 +227,7 @@ class CommitProtocol(RuleBasedStateMachine):
     )
     def commit(self, number: int, faults: list[str], seconds: float) -> None:
         """The driver consumes what was written and commits, after each row or at the end."""
+        number = self.alive(number)
         self.flaky.plan = list(faults)
         self.flaky.rival = lambda: self.commit_quietly(1 - number)
         self.try_commit(number, seconds, max_faults=len(faults))
@@ -204,10 +237,10 @@ class CommitProtocol(RuleBasedStateMachine):
     @rule(number=st.integers(0, 1))
     def zombie(self, number: int) -> None:
         """What tasks of a killed driver wrote comes into a stream after all: other sets of rows than this one's."""
-        driver = self.drivers[number]
-        if driver is not None:
-            driver.outputs += self.stale
-            driver.alone, self.stale = False, []
+        driver = self.drivers[self.alive(number)]
+        assert driver is not None
+        driver.outputs += self.stale
+        driver.alone, self.stale = False, []
 
     @precondition(lambda self: self.flaky.late)
     @rule()
@@ -215,6 +248,78 @@ class CommitProtocol(RuleBasedStateMachine):
         """A commit that was given up lands now."""
         self.flaky.land()
         self.not_alone()
+
+    @precondition(lambda self: sum(driver is not None for driver in self.drivers) == 1)
+    @rule(
+        places=st.lists(st.integers(0, 99), max_size=6),
+        fragment_bytes=st.sampled_from((200, 1 << 20)),
+        later=st.booleans(),
+    )
+    def record(self, places: list[int], fragment_bytes: int, later: bool) -> None:
+        """A driver that has the lease, so that no other one is at work, ends, and what is there then goes on record.
+
+        Tasks write the fragments of a compaction, which is committed then or, after all, some time later.
+        """
+        number = self.alive(0)
+        self.work(number, places)
+        self.try_commit(number, -1.0, max_faults=0)
+        self.drivers = [None, None]
+        for uri in self.uris.values():
+            ref = store.latest(uri)
+            self.on_record[ref] = store.read(ref)
+            if tasks := compaction.plan(ref, fragment_bytes):
+                self.rewritten.append((ref, [compaction.rewrite(ref, task) for task in tasks]))
+                if not later:
+                    self.compact(0, [])
+
+    @precondition(lambda self: any(self.drivers))
+    @rule(name=st.sampled_from(sorted(SCHEMAS)))
+    def open(self, name: str) -> None:
+        """A reader opens a table, and reads it some time later."""
+        dataset = lance.dataset(self.uris[name])
+        self.readers.append((dataset, dataset.to_table()))
+
+    @precondition(lambda self: self.rewritten)
+    @rule(number=st.integers(0, 1), faults=st.lists(st.sampled_from(Flaky.FAULTS), max_size=1))
+    def compact(self, number: int, faults: list[str]) -> None:
+        """A compaction is committed, of a version that is the newest or was it some time ago."""
+        ref, rewritten = self.rewritten.pop(0)
+        self.flaky.plan = list(faults)
+        self.flaky.rival = lambda: self.commit_quietly(number)
+        with suppress(Killed):
+            try:
+                compacted = compaction.commit(ref, rewritten)
+                self.on_record[compacted] = self.on_record[ref]
+            except CommitError:
+                assert store.count(store.latest(ref.uri)) > self.on_record[ref].num_rows, "refused without need"
+        self.flaky.calm()
+        self.not_alone()
+        self.all_read_on()
+
+    @precondition(lambda self: self.on_record)
+    @rule(forget=st.booleans())
+    def clean(self, forget: bool) -> None:
+        """What is not on record is cleaned away, by one who has the lease, so long after that nobody is at work."""
+        self.drivers = [None, None]
+        self.flaky.land()
+        self.all_read_on()
+        self.stale, self.rewritten, self.readers = [], [], []
+        if forget:
+            self.on_record.clear()
+        for uri in self.uris.values():
+            pinned = {ref.version for ref in self.on_record if ref.uri == uri}
+            cleaning.clean_table(uri, pinned, time.time() + 60)
+            kept = [lance.dataset(uri, version=item["version"]) for item in lance.dataset(uri).versions()]
+            assert {dataset.version for dataset in kept} == pinned | {store.latest(uri).version}
+            named = {fragment.metadata.files[0].path for dataset in kept for fragment in dataset.get_fragments()}
+            assert {path.name for path in Path(uri).glob("data/*")} == named
+
+    def all_read_on(self) -> None:
+        """What is on record, and what somebody has open, holds what it held."""
+        for ref, table in self.on_record.items():
+            assert store.read(ref).equals(table)
+        for dataset, table in self.readers:
+            assert dataset.to_table().equals(table)
 
     @invariant()
     def each_row_at_most_once_and_whole(self) -> None:
@@ -230,6 +335,10 @@ class CommitProtocol(RuleBasedStateMachine):
             assert self.committed[name] <= found, f"{name}: committed rows went"
             self.committed[name] = found
         assert self.committed["signals"] <= self.committed["labels"], "signals before their labels"
+
+    def alive(self, number: int) -> int:
+        """The driver of that number, or the other one where that is not at work."""
+        return number if self.drivers[number] is not None else 1 - number
 
     def commit_quietly(self, number: int) -> None:
         """The other driver commits between a driver's decision and its commit."""
@@ -262,6 +371,7 @@ class CommitProtocol(RuleBasedStateMachine):
         driver.commit(1e9)
         self.flaky.land()
         self.each_row_at_most_once_and_whole()
+        self.all_read_on()
         assert Driver(self.examples, self.uris, chunk_rows=5).tasks == []
         for name, uri in self.uris.items():
             assert self.committed[name] == set(store.committed_ids(uri)) == set(IDS_N.tolist())

@@ -138,6 +138,7 @@ def test_a_source_named_like_a_key_gets_the_same_hint():
         ("generations", {"student": "x"}),
         ("evaluation.decoding.top_p", 0),
         ("commit_seconds", "2 s"),
+        ("fragment_mb", 0),
     ],
 )
 def test_a_wrong_value_is_named_with_its_file_and_key(key: str, value: Any):

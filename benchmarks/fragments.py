@@ -1,0 +1,120 @@
+"""What a long pass leaves on disk, and what it costs to tidy that: ``python -m benchmarks.fragments``.
+
+Manifests: ``--commits`` commits of one fragment each, as a pass makes them; the peer keeps every version. The age of
+the removal is 0 here, as if ``superseded.KEPT_SECONDS`` went by between two removals.
+
+Compaction: tables of ``--fragments`` fragments of 1,024 rows with a state of 1,024 float16, compacted to
+``--fragment-mb`` by Ray tasks on this machine; the peer is Lance's own ``compact_files``, which uses all cores from one
+process. Checked: the same rows in the same order. And scans of both, from the page cache, which is no store far away.
+"""
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.pairs import measure
+from curation import store, superseded, tables
+from curation.compaction import compact
+from curation.config import RayConfig
+from curation.refs import TableRef
+from curation.runs import local_or_cluster
+
+ROWS, STATE = 1024, 1024
+
+
+def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> TableRef:
+    """The table of a pass."""
+    schema = pa.schema([tables.ROW_ID, ("state", pa.list_(pa.float16(), state))])
+    store.create(uri, schema)
+    committer, rng = store.Committer(uri), np.random.default_rng(0)
+    states = pa.FixedSizeListArray.from_arrays(pa.array(rng.standard_normal(ROWS * state).astype(np.float16)), state)
+    for place in range(num_fragments):
+        table = pa.table({"row_id": np.arange(place * ROWS, (place + 1) * ROWS), "state": states}, schema=schema)
+        (row,) = store.write_fragment(table, uri, schema).to_pylist()
+        committer.add(row["fragments"], row["row_ids"])
+        if commit_each:
+            committer.flush()
+    committer.flush()
+    return store.latest(uri)
+
+
+def manifests(directory: Path, num_commits: int) -> None:
+    """Bytes of manifests and seconds of a pass, with the removal of replaced versions and without."""
+    superseded.KEPT_SECONDS = 0.0
+    for name, every in (("replaced versions removed", superseded.EVERY), ("all versions kept", num_commits + 1)):
+        superseded.EVERY, begun = every, time.monotonic()
+        ref = passed(str(directory / f"{every}.lance"), num_commits, 1, commit_each=True)
+        seconds = time.monotonic() - begun
+        files = list((Path(ref.uri) / "_versions").glob("*.manifest"))
+        mb = sum(file.stat().st_size for file in files) / 1e6
+        print(f"{num_commits:,} commits, {name}: {len(files):,} manifests, {mb:,.1f} MB, {seconds:.1f} s", flush=True)
+
+
+def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs: int) -> None:
+    """Rates of both ways to compact, and of a scan before and after."""
+
+    def compacting(name: str, way: Callable[[TableRef], None]) -> Callable[[int], float]:
+        def run(pair: int) -> float:
+            ref = passed(str(directory / f"{name}-{pair}.lance"), num_fragments, STATE, commit_each=False)
+            begun = time.monotonic()
+            way(ref)
+            seconds = time.monotonic() - begun
+            newest = store.latest(ref.uri)
+            assert newest != ref and store.read(newest, columns=["row_id"]).equals(store.read(ref, columns=["row_id"]))
+            if (name, pair) != ("ours", 0):
+                shutil.rmtree(ref.uri)
+            return num_fragments * ROWS * STATE * 2 / 1e6 / seconds
+
+        return run
+
+    def scanning(ref: TableRef, columns: list[str]) -> Callable[[int], float]:
+        def run(_: int) -> float:
+            begun = time.monotonic()
+            batches = store.open_table(ref).to_batches(columns=columns, batch_size=ROWS)
+            return sum(batch.num_rows for batch in batches) / (time.monotonic() - begun)
+
+        return run
+
+    def lances(ref: TableRef) -> None:
+        rows = fragment_mb * 2**20 // (2 * STATE + 8)
+        lance.dataset(ref.uri).optimize.compact_files(target_rows_per_fragment=rows)
+
+    def ours(ref: TableRef) -> None:
+        compact(ref, fragment_mb)
+
+    found = measure(compacting("ours", ours), compacting("peer", lances), num_pairs)
+    print(found.line("compaction", "MB/s", 0.7))
+    ref = store.latest(str(directory / "ours-0.lance"))
+    small = passed(str(directory / "small.lance"), num_fragments, STATE, commit_each=False)
+    counts = [len(store.open_table(table).get_fragments()) for table in (small, ref)]
+    print(f"fragments: {counts[0]} before, {counts[1]} after")
+    for columns in (["row_id"], ["row_id", "state"]):
+        rates = measure(scanning(ref, columns), scanning(small, columns), num_pairs)
+        ratio = statistics.median(rates.ratios)
+        spread = f"{min(rates.ratios):.2f} to {max(rates.ratios):.2f}, {num_pairs} pairs"
+        print(f"scan of {' and '.join(columns)}: compacted {ratio:.2f} times the rows/s ({spread})")
+
+
+def main() -> None:
+    """Run both and print the lines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--commits", type=int, default=2000)
+    parser.add_argument("--fragments", type=int, default=512)
+    parser.add_argument("--fragment-mb", type=int, default=256)
+    parser.add_argument("--pairs", type=int, default=7)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory, local_or_cluster(RayConfig(num_cpus=2)):
+        compaction(Path(directory), options.fragments, options.fragment_mb, options.pairs)
+        manifests(Path(directory), options.commits)
+
+
+if __name__ == "__main__":
+    main()

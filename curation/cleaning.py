@@ -1,0 +1,168 @@
+"""What a run directory holds and nobody needs any more: ``curate clean`` removes it, by age.
+
+Gone are versions of tables that no record of the manifest names, with the files that they alone name; orphans, files of
+a table that no version names, of tasks that were cut off; and directories of stages that were done again since with
+other settings. What was written later than the age says stays, and a table's newest version, what a tag or a record
+names, and what a stage that is under way has done. The lease is held, so that no driver writes meanwhile.
+"""
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import lance
+
+from curation import lease
+from curation.errors import RunDirError
+from curation.manifest import Manifest
+from curation.places import Place, Remote, place, remove, require_reachable, walk
+from curation.refs import table_refs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What was removed of one table, or with the directory of a stage (``versions`` 0)."""
+
+    path: str
+    versions: int
+    files: int
+    bytes: int
+
+
+class _File(NamedTuple):
+    name: str
+    """The path from the folder."""
+    bytes: int
+    modified: float
+
+
+def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Removed]:
+    """Remove what is older than ``hours``, place by place; ``dry``: only tell.
+
+    Raises:
+        RunDirError: no run directory, or one that was moved or is in use.
+    """
+    require_reachable(directory)
+    if not (directory / "manifest.json").is_file():
+        raise RunDirError(f"{directory}: is no run directory (no manifest.json); give the run_dir of a run")
+    before = time.time() - 3600 * hours
+    with nullcontext() if dry else lease.hold(directory):
+        manifest = Manifest.load(directory)
+        pinned = _pinned(manifest)
+        superseded = list(_superseded(manifest, before))
+        for folder in superseded:
+            files = _files(folder)
+            if not dry:
+                remove(folder)
+            yield Removed(path=str(folder), versions=0, files=len(files), bytes=sum(file.bytes for file in files))
+        for table in _tables(directory):
+            if not any(table.startswith(f"{folder}/") for folder in superseded):
+                removed = clean_table(table, pinned[_resolved(table)], before, dry=dry)
+                if removed.versions or removed.files:
+                    yield removed
+
+
+def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool = False) -> Removed:
+    """Remove versions of a table but the newest and those ``pinned``, and what they alone name, and orphans.
+
+    ``before``: seconds since 1970; what was written later stays.
+    """
+    dataset = lance.dataset(uri)
+    listed: list[Any] = dataset.versions()
+    versions = {item["version"]: item["timestamp"].timestamp() for item in listed}
+    kept = {dataset.version, *pinned, *(tag["version"] for tag in dataset.tags.list().values())} & versions.keys()
+    kept |= {version for version, written in versions.items() if written >= before}
+    old = sorted(versions.keys() - kept)
+    named = {
+        f"data/{file.path}"
+        for version in kept
+        for fragment in lance.dataset(uri, version=version).get_fragments()
+        for file in fragment.metadata.files
+    }
+    unnamed, manifests = [], []
+    for file in _files(place(uri)):
+        if file.name.startswith("data/") and file.name not in named and file.modified < before:
+            unnamed.append(file)
+        elif _version(file.name) in old:
+            manifests.append(file)
+    if not dry:
+        if old:
+            dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
+        for file in unnamed:  # Lance leaves those that no version ever named for a week
+            (place(uri) / file.name).unlink(missing_ok=True)
+    gone = [*unnamed, *manifests]
+    return Removed(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
+
+
+def _pinned(manifest: Manifest) -> defaultdict[str, set[int]]:
+    """The versions on record, by table."""
+    pinned: defaultdict[str, set[int]] = defaultdict(set)
+    for record in manifest.stages.values():
+        for ref in table_refs([record.inputs, record.outputs]):
+            pinned[_resolved(ref.uri)].add(ref.version)
+    home = _resolved(str(manifest.directory))
+    elsewhere = [table for table in pinned if not table.startswith(f"{home}/")]
+    if elsewhere:
+        raise RunDirError(
+            f"{manifest.directory}: was moved or copied, its manifest names {elsewhere[0]}; "
+            "clean it where it was made, under the same path"
+        )
+    return pinned
+
+
+def _resolved(path: str) -> str:
+    return str(place(path).resolve())
+
+
+def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
+    """The directories of stages that nothing names, last written before their stage was done as it is on record.
+
+    One that was written later belongs to a stage that is under way, with changed settings.
+    """
+    records = manifest.stages.values()
+    named = json.dumps([[record.inputs, record.outputs] for record in records], default=str)
+    for record in records:
+        stage = manifest.directory / record.name
+        done = datetime.fromisoformat(record.started).timestamp() + record.seconds
+        folders: Iterable[Place] = stage.parent.iterdir() if stage.parent.is_dir() else ()
+        for folder in sorted(folders, key=str):
+            if not re.fullmatch(re.escape(stage.name) + "-[0-9a-f]{8}", folder.name):
+                continue
+            digest = folder.name[-8:]
+            if digest == record.fingerprint[:8] or f"/{record.name}-{digest}" in named:
+                continue
+            if all(file.modified < min(done, before) for file in _files(folder)):
+                yield folder
+
+
+def _tables(directory: Place) -> Iterator[str]:
+    """The Lance tables in it; those of which there is no version yet are left out."""
+    for root, folders, _ in walk(directory):
+        folders.sort()
+        if "_versions" in folders:
+            folders.clear()
+            if any(path.name.endswith(".manifest") for path in (place(root) / "_versions").iterdir()):
+                yield root
+
+
+def _files(folder: Place) -> list[_File]:
+    """All files in a folder, however deep."""
+    if isinstance(folder, Remote):
+        return [_File(entry.path, entry.size, entry.modified) for entry in folder.entries()]
+    found = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
+    return [_File(str(path.relative_to(folder)), status.st_size, status.st_mtime) for path, status in found]
+
+
+def _version(name: str) -> int | None:
+    """The version of which a file is the manifest; Lance counts down, so that the newest stands first."""
+    found = re.fullmatch(r"_versions/(\d+)\.manifest", name)
+    if found is None:
+        return None
+    number = int(found[1])
+    return number if number < 1 << 63 else (1 << 64) - 1 - number

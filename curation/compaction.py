@@ -1,0 +1,105 @@
+"""Compaction: many small fragments of a table written anew as few large ones, in the table's own order.
+
+A pass writes a fragment a chunk, whatever its rows weigh. When it has ended, Ray tasks write the new fragments and one
+commit puts them in the old ones' place. The version before stays with its files, for who reads it, until ``curate
+clean``; so a table takes twice its room for a while.
+
+Nothing depends on it: where a task or the commit fails, the version before is handed on. The commit is refused where
+another driver's came before that named one of the old fragments; that driver's is refused where this one came first.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import lance
+from lance.fragment import FragmentMetadata
+from lance.optimize import Compaction, CompactionTask, RewriteResult
+
+from curation import lease
+from curation.errors import REFUSALS, CommitError
+from curation.refs import TableRef
+from curation.row_ids import RowIds
+
+logger = logging.getLogger(__name__)
+
+FEWEST = 16
+"""Fragments of a table that is worth the reading and writing of all its rows; a smaller one stays as it is."""
+FACTOR = 4
+"""By which at least their number is to shrink."""
+BATCH_BYTES = 16 << 20
+"""Rows that a task reads at a time."""
+
+
+def compact(ref: TableRef, fragment_mb: int) -> TableRef:
+    """The same rows in fragments of ``fragment_mb`` MiB or a little more; ``ref`` where that gains little, or failed.
+
+    Raises:
+        CommitError: the lease on the run directory was lost, or rows of another driver came in between.
+    """
+    tasks = plan(ref, fragment_mb << 20)
+    if not tasks:
+        return ref
+    import ray
+
+    results = [ray.remote(rewrite).options(num_cpus=1).remote(ref, task) for task in tasks]
+    try:
+        rewritten = ray.get(results)
+    except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
+        return ref
+    return commit(ref, rewritten)
+
+
+def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
+    """What is to be written anew, a fragment a task; nothing where that gains little."""
+    dataset = lance.dataset(ref.uri, version=ref.version)
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    num_bytes = sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
+    if len(fragments) < FEWEST or not num_bytes:
+        return []
+    row_bytes = num_bytes / sum(fragment.physical_rows for fragment in fragments)
+    tasks = Compaction.plan(
+        dataset,
+        {
+            "target_rows_per_fragment": max(1, int(fragment_bytes / row_bytes)),
+            "max_bytes_per_file": 2**40,  # rows alone decide, else a fragment is followed by a small one
+            "batch_size": max(1, min(8192, int(BATCH_BYTES / row_bytes))),
+            "num_threads": 1,
+        },
+    ).tasks
+    num_left = len(fragments) - sum(len(task.fragments) - 1 for task in tasks)
+    return tasks if num_left * FACTOR <= len(fragments) else []
+
+
+def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
+    """Write one fragment, without committing."""
+    return task.execute(lance.dataset(ref.uri, version=ref.version))
+
+
+def commit(ref: TableRef, rewritten: Sequence[RewriteResult]) -> TableRef:
+    """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
+
+    Raises:
+        CommitError: the lease on the run directory was lost, or rows of another driver came in between.
+    """
+    dataset = lance.dataset(ref.uri, version=ref.version)
+    ids = RowIds(ref.uri)
+    ids.follow(dataset)
+    known = _files(fragment.metadata for fragment in dataset.get_fragments())
+    known |= _files(fragment for result in rewritten for fragment in result.new_fragments)
+    lease.check(ref.uri)
+    try:
+        Compaction.commit(dataset, list(rewritten))
+    except REFUSALS as error:
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
+        return ref
+    files = _files(fragment.metadata for fragment in dataset.get_fragments())
+    if not files <= known or dataset.count_rows() != len(ids.ids):
+        raise CommitError(f"{ref.uri}: rows of another driver came in between version {ref.version} and its compaction")
+    ids.rebase(dataset)
+    return TableRef(uri=ref.uri, version=dataset.version)
+
+
+def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
+    """Those of the first columns; Lance draws their names at random."""
+    return {fragment.files[0].path for fragment in fragments}

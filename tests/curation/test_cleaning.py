@@ -1,0 +1,207 @@
+"""``curate clean``: what nothing names goes, what is young, named or under way stays."""
+
+import os
+import time
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from object_store import object_store
+
+from curation import cleaning, lease, store, tables
+from curation.cli import main
+from curation.manifest import Manifest
+from curation.places import Place, place
+from curation.refs import TableRef, fingerprint
+
+SCHEMA = pa.schema([tables.ROW_ID])
+STAGE = "gen-0/label-pool"
+
+
+def write(uri: str, first: int) -> dict[str, object]:
+    """Ten rows as a fragment; without its commit an orphan."""
+    (row,) = store.write_fragment(pa.table({"row_id": np.arange(first, first + 10)}), uri, SCHEMA).to_pylist()
+    return row
+
+
+def commit(uri: str, first: int) -> TableRef:
+    committer = store.Committer(uri)
+    row = write(uri, first)
+    committer.add(row["fragments"], row["row_ids"])
+    committer.flush()
+    return store.latest(uri)
+
+
+def directory_of(run: Place, inputs: dict[str, object]) -> Place:
+    return run / f"{STAGE}-{fingerprint(inputs)[:8]}"
+
+
+def label(run: Place, inputs: dict[str, object], *, done: bool = True) -> TableRef:
+    """A stage with a table of three commits, the version of the second on record."""
+    uri = str(directory_of(run, inputs) / "labels.lance")
+    store.create(uri, SCHEMA)
+    commit(uri, 0)
+    ref = commit(uri, 10)
+    commit(uri, 20)
+    if done:
+        Manifest.load(run).record(STAGE, inputs, {"labels": ref.to_json()}, rows=20, seconds=0.0)
+    return ref
+
+
+def age(directory: Path, hours: float) -> None:
+    """Let files look older, for versions hold the time of their commit themselves."""
+    for path in directory.rglob("*"):
+        status = path.stat()
+        os.utime(path, (status.st_atime, status.st_mtime - 3600 * hours))
+
+
+def curate(*arguments: object) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(main, ["clean", *map(str, arguments)])
+    return result.exit_code, result.output.splitlines()
+
+
+def versions(uri: str) -> list[int]:
+    return [item["version"] for item in lance.dataset(uri).versions()]
+
+
+def content(run: Path) -> dict[str, bytes]:
+    found = (path for path in run.rglob("*") if path.is_file() and path.parent.name != "lease")
+    return {str(path): path.read_bytes() for path in found}
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "run"
+
+
+def test_what_nothing_names_goes_and_what_is_on_record_stays(run):
+    ref = label(run, {"seed": 0})
+    write(ref.uri, 100)
+    age(run, 1)
+    newest = store.latest(ref.uri)
+    data = Path(ref.uri) / "data"
+    named = {path.name for path in data.iterdir()}
+    write(ref.uri, 200)
+    (young,) = {path.name for path in data.iterdir()} - named
+    before = content(run)
+    code, dry = curate(run, "--older-than", 0.5, "--dry-run")
+    assert (code, content(run)) == (0, before) and not (run / "lease").exists()
+    assert dry[0].startswith(f"{ref.uri}: 1 files, ") and dry[1].startswith("to be removed: 1 files, ")
+    code, told = curate(run, "--older-than", 0.5)
+    assert code == 0 and told == [dry[0], dry[1].replace("to be removed", "removed")]
+    left = {path.name for path in data.iterdir()}
+    assert young in left and len(named - left) == 1
+    assert versions(ref.uri) == [1, 2, 3, 4]
+
+    code, told = curate(run, "--older-than", 0)
+    assert code == 0 and told[0].startswith(f"{ref.uri}: 2 versions, 3 files, ")
+    assert versions(ref.uri) == [ref.version, newest.version] == [3, 4]
+    assert store.count(ref) == 20 and store.count(newest) == 30 and len(list(data.iterdir())) == 3
+    assert curate(run, "--older-than", 0) == (0, ["removed: 0 files, 0 bytes"])
+
+
+def test_what_only_a_compaction_replaced_is_freed_with_its_versions(run):
+    uri = label(run, {"seed": 0}, done=False).uri
+    lance.dataset(uri).optimize.compact_files()
+    ref = store.latest(uri)
+    Manifest.load(run).record(STAGE, {"seed": 0}, {"labels": ref.to_json()}, rows=30, seconds=0.0)
+    code, told = curate(run, "--older-than", 0)
+    assert code == 0 and "versions, " in told[0]
+    assert versions(uri) == [ref.version] and store.count(ref) == 30
+    assert len(list((Path(uri) / "data").iterdir())) == 1
+
+
+def test_versions_younger_than_the_policy_and_tagged_ones_stay(tmp_path):
+    uri = str(tmp_path / "t.lance")
+    store.create(uri, SCHEMA)
+    for first in (0, 10, 20):
+        commit(uri, first)
+    lance.dataset(uri).tags.create("mine", 2)
+    time.sleep(0.05)
+    before = time.time()
+    for first in (30, 40):
+        commit(uri, first)
+    removed = cleaning.clean_table(uri, {3}, before)
+    assert removed.versions == 2 and versions(uri) == [2, 3, 5, 6]
+    assert [store.count(TableRef(uri=uri, version=version)) for version in (2, 3, 5, 6)] == [10, 20, 40, 50]
+
+
+def test_results_of_other_settings_go_but_not_those_under_way_or_named(run):
+    label(run, {"seed": 0})
+    second = label(run, {"seed": 1})
+    graded = {"grades": second.to_json()}  # a later stage that was not done again
+    time.sleep(1.1)  # the record of a stage tells the second at which it began
+    third = label(run, {"seed": 2})
+    Manifest.load(run).record("gen-0/grade-pool", graded, {}, rows=20, seconds=0.0)
+    time.sleep(1.1)
+    under_way = label(run, {"seed": 3}, done=False)
+    first = directory_of(run, {"seed": 0})
+    size = sum(path.stat().st_size for path in first.rglob("*") if path.is_file())
+    assert curate(run, "--older-than", 1)[1] == ["removed: 0 files, 0 bytes"]
+    code, told = curate(run, "--older-than", 0)
+    assert code == 0 and told[0].startswith(f"{first}: ") and f"{size / 1024:,.1f} KiB" in told[0]
+    assert not first.exists()
+    assert [store.count(ref) for ref in (second, third)] == [20, 20]
+    assert store.count(store.latest(under_way.uri)) == 30
+
+
+@pytest.mark.parametrize("made", [None, "folder", "damaged"])
+def test_a_directory_that_is_no_run_is_refused(tmp_path, made):
+    directory = tmp_path / "run"
+    if made is not None:
+        directory.mkdir()
+    if made == "damaged":
+        (directory / "manifest.json").write_text("{")
+    code, told = curate(directory)
+    assert code == 2 and len(told) == 1
+    assert ("is no manifest" if made == "damaged" else "is no run directory (no manifest.json)") in told[0]
+
+
+def test_a_run_at_work_is_left_alone(run):
+    label(run, {"seed": 0})
+    with lease.hold(run):
+        code, told = curate(run, "--older-than", 0)
+    assert code == 2 and "another run is using it" in told[0]
+
+
+def test_a_run_that_was_moved_is_left_alone(run, tmp_path):
+    """Its manifest names tables under the old path, so nothing tells what of them is on record."""
+    ref = label(run, {"seed": 0})
+    moved = run.rename(tmp_path / "moved")
+    before = content(moved)
+    code, told = curate(moved, "--older-than", 0)
+    assert code == 2 and "was moved or copied" in told[0] and ref.uri in told[0]
+    assert content(moved) == before
+    run.symlink_to(moved)  # where it was, by another way
+    assert curate(moved, "--older-than", 0)[0] == 0 and store.count(ref) == 20
+
+
+def test_a_run_in_an_object_store_is_cleaned_alike():
+    with object_store() as server:
+        run = place(server.url("clean"))
+        first, second = (label(run, {"seed": seed}) for seed in (0, 1))
+        write(second.uri, 100)
+        time.sleep(1.1)
+        Manifest.load(run).record(STAGE, {"seed": 1}, {"labels": second.to_json()}, rows=20, seconds=0.0)
+        assert curate(run, "--older-than", 1)[1] == ["removed: 0 files, 0 bytes"]
+        code, told = curate(run, "--older-than", 0)
+        assert code == 0 and told[0].startswith(f"{place(first.uri).parent}: ")
+        assert told[1].startswith(f"{second.uri}: 2 versions, 3 files, ")
+        assert versions(second.uri) == [3, 4] and store.count(second) == 20
+        assert not place(first.uri).parent.exists()
+        code, told = curate(f"{run}-other")
+        assert code == 2 and "is no run directory" in told[0]
+
+
+def test_of_a_stage_whose_outputs_name_no_file_the_newest_directory_stays(run):
+    for inputs, folder in (({"seed": 0}, "prepare-0f0f0f0f"), ({"seed": 1}, f"prepare-{fingerprint({'seed': 1})[:8]}")):
+        (run / folder / "pool.lance" / "_versions").mkdir(parents=True)  # and a table of which there is no version
+        (run / folder / "notes").write_text("of a stage")
+        Manifest.load(run).record("prepare", inputs, {"n": 3}, rows=0, seconds=0.0)
+    age(run, 2)
+    left = str(run / folder / "notes")
+    assert left in content(run) and curate(run, "--older-than", 1)[0] == 0
+    assert content(run).keys() == {left, str(run / "manifest.json")}
