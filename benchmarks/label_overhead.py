@@ -15,7 +15,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,10 @@ import ray.data
 import torch
 
 from benchmarks.pairs import measure
+from benchmarks.plain import make_examples, write_parquet
 from curation import models, store, tables
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ModelConfig, ScriptedConfig, TeacherConfig
-from curation.domains import Example, Vocabulary, get_domain
+from curation.domains import get_domain
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob, label_rows
@@ -43,30 +44,6 @@ MAX_TOKENS = 4
 CHUNK_ROWS = 512
 
 
-class Plain:
-    """A domain that costs nothing: the prompt is a column, the label is the completion."""
-
-    name = "plain"
-    forms = (("text",),)
-    columns = pa.schema([("text", pa.string())])
-
-    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The text."""
-        return str(example["text"])
-
-    def options(self, example: Example) -> None:
-        """None: the teacher writes."""
-        return None
-
-    def parse(self, completion: str, example: Example) -> str | None:
-        """The completion."""
-        return completion
-
-    def vocabulary(self) -> Vocabulary:
-        """None of its own."""
-        return Vocabulary(words=(), pattern="")
-
-
 def chess_examples(directory: Path, num_rows: int) -> TableRef:
     """Shipped puzzles as an examples table."""
     domain = get_domain(CHESS)
@@ -74,20 +51,6 @@ def chess_examples(directory: Path, num_rows: int) -> TableRef:
     rows = [domain.read(row) | {"row_id": place, "error": None} for place, row in enumerate(raw)]
     table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
     uri = str(directory / "chess.lance")
-    return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
-
-
-def plain_examples(directory: Path, num_rows: int) -> TableRef:
-    """Rows of a short text as an examples table."""
-    table = pa.table(
-        {
-            "row_id": np.arange(num_rows),
-            "text": [f"row {place}" for place in range(num_rows)],
-            "error": pa.nulls(num_rows, pa.string()),
-        },
-        schema=tables.examples(Plain.columns, gold=False),
-    )
-    uri = str(directory / "plain.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
 
@@ -253,10 +216,11 @@ def _parts(examples: TableRef, ref: ModelRef) -> str:
 
 def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
     """Part 2; the line that sums it up."""
-    examples = plain_examples(directory, num_rows)
-    domain = DomainConfig(name="benchmarks.label_overhead:Plain")
+    examples = make_examples(str(directory / "plain.lance"), num_rows)
+    domain = DomainConfig(name="benchmarks.plain:Plain")
     script = ScriptedConfig(state_size=256)
-    settings = {"chunk_rows": 8192, "scripted": script, "actors": ActorsConfig(min=2, max=2)}
+    actors = ActorsConfig(min=2, max=2)
+    settings = {"chunk_rows": 8192, "scripted": script, "actors": actors}
 
     def ours(pair: int) -> float:
         target = directory / f"free-{pair}.lance"
@@ -272,14 +236,7 @@ def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
         target = directory / f"free-{pair}"
         job = _job(examples, target, None, domain, **settings)
         begun = time.monotonic()
-        items = [{"start": start} for start in range(0, num_rows, 8192)]
-        ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-            PeerActor,  # type: ignore[arg-type]
-            fn_constructor_args=(job,),
-            batch_size=1,
-            compute=ray.data.ActorPoolStrategy(min_size=2, max_size=2),
-            num_cpus=1,
-        ).write_parquet(str(target))
+        write_parquet(job, str(target), actors)
         seconds = time.monotonic() - begun
         if pair:
             shutil.rmtree(target)
@@ -299,20 +256,6 @@ def against_ray_data(directory: Path, num_rows: int, num_pairs: int) -> str:
         f"{size / 1e6:.0f} MB of Parquet)"
     )
     return result.line("label stage, free teacher, against Ray Data map_batches + write_parquet", "rows/s", 0.9)
-
-
-class PeerActor:
-    """The same teacher, with nothing around it: rows out as blocks, for Ray Data to write."""
-
-    def __init__(self, job: LabelJob) -> None:
-        self._job, self._domain, self._teacher = job, get_domain(job.domain), load_teacher(job.teacher, None)
-
-    def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
-        """The labelled rows of one chunk."""
-        start = int(batch["start"][0])
-        dataset = store.open_table(self._job.examples)
-        rows = dataset.take(range(start, min(start + 8192, dataset.count_rows()))).to_pylist()
-        return pa.Table.from_batches(list(label_rows(self._job, self._domain, self._teacher, rows)))
 
 
 def main() -> None:
