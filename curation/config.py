@@ -269,8 +269,9 @@ class ActorsConfig(Section):
     """How often in a row an actor's process may die before it has done anything, until the run gives up."""
     max_row_retries: Annotated[int, Field(ge=0)] = 1
     """How often a row is tried again whose process died on it alone, before it is an error row (``poison``)."""
-    hang_seconds: Annotated[float, Field(gt=0)] = 1800
-    """An actor whose model gives nothing for so long while it works is ended, for Ray to restart it."""
+    hang_seconds: Annotated[float, Field(gt=0)] = 7200
+    """An actor whose model gives no row for so long while it works is ended, for Ray to restart it; more than the
+    longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

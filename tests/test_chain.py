@@ -116,6 +116,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
         run(load(tmp_path, puzzle_file, overrides=("seed=1",)))
 
 
+@pytest.mark.slow  # the test of a risk below changes the promise, which is the same
 def test_a_changed_budget_redoes_the_selection_alone(local_ray, tmp_path, puzzle_file):
     changes = {"generations": [], "teacher": CONFIG["teacher"] | {"adapt": None}}
     run(load(tmp_path, puzzle_file, changes))

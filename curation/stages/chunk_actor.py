@@ -25,7 +25,7 @@ from curation import store, telemetry
 from curation.config import ActorsConfig
 from curation.errors import RowError
 from curation.refs import TableRef
-from curation.stages.memory import Memory
+from curation.stages.memory import Memory, here, is_gone
 from curation.stages.narrowing import Narrowing
 from curation.telemetry import Telemetry
 
@@ -62,7 +62,7 @@ class ChunkActor(ABC, Generic[Part]):
     def __init__(self, examples: TableRef, actors: ActorsConfig, pass_id: str, told: Telemetry) -> None:
         self._begun = time.monotonic()
         self._examples, self.told = examples, told
-        self._max_row_retries = actors.max_row_retries
+        self._node, self._max_row_retries = here(), actors.max_row_retries
         self._memory = Memory(pass_id)
         self._memory.count_start(actors.max_restarts)
         self._turns = _Turns()
@@ -106,7 +106,8 @@ class ChunkActor(ABC, Generic[Part]):
             return known
         rows = store.open_table(self._examples).take(chunk.offsets).to_pylist()
         known = known or Narrowing.of(len(rows))
-        known.begin(max_row_retries=self._max_row_retries)
+        known.begin(max_row_retries=self._max_row_retries, node_is_gone=is_gone(known.node))
+        known.node = self._node
         parts: list[Part] = []
         with self._turns.together() if known.is_whole else self._turns.alone(), self._busy():
             for piece in known.pieces():

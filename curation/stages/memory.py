@@ -9,6 +9,7 @@ from collections import deque
 
 import pyarrow as pa
 
+from curation import nodes
 from curation.errors import RunFailedError
 from curation.stages.narrowing import Narrowing
 
@@ -82,6 +83,18 @@ class Memory:
 
     def _key(self, name: str) -> str:
         return f"{self._pass}/{name}"
+
+
+def here() -> str:
+    """The node of this process."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
+def is_gone(node: str) -> bool:
+    """Whether a node, where one is named, has left the cluster."""
+    return bool(node) and all(living["NodeID"] != node for living in nodes.living())
 
 
 def forget_pass(pass_id: str) -> None:

@@ -28,6 +28,8 @@ class Narrowing:
     poison: list[int] = field(default_factory=list)
     under_way: list[int] = field(default_factory=list)
     """The piece that a process has begun and not ended."""
+    node: str = ""
+    """Where it was begun."""
     lonely_deaths: dict[int, int] = field(default_factory=dict)
     """How often a process died on a row alone."""
     num_deaths: int = 0
@@ -42,10 +44,10 @@ class Narrowing:
         """Whether no process has died in the chunk."""
         return self.num_deaths == 0
 
-    def begin(self, *, max_row_retries: int) -> None:
-        """A new attempt; what is under way killed the last one."""
+    def begin(self, *, max_row_retries: int, node_is_gone: bool = False) -> None:
+        """A new attempt; what is under way killed the last one, but where that went with its whole node."""
         lost, self.under_way = self.under_way, []
-        if not lost:
+        if not lost or node_is_gone:
             return
         self.num_deaths += 1
         self.suspect = [piece for piece in self.suspect if piece != lost]

@@ -54,3 +54,10 @@ def test_deaths_by_chance_seldom_condemn_a_row():
         condemned += len(known.poison)
         assert sorted([*known.poison, *(row for piece in attempts[-1] for row in piece)]) == list(range(64))
     assert condemned <= 2
+
+
+def test_a_chunk_whose_node_was_lost_is_begun_again_as_it_was():
+    known = Narrowing.of(50)
+    next(known.pieces())
+    known.begin(max_row_retries=1, node_is_gone=True)
+    assert known.is_whole and list(known.pieces()) == [list(range(50))]
