@@ -46,7 +46,7 @@ LOOK_SECONDS = 3.0
 SHARES = {"actor": 0.5, "node": 0.15, "driver": 0.15, "store": 0.2}
 DOWN_SECONDS = (2.0, 8.0)
 """How long the store is away."""
-DRIVER_SECONDS = 30.0
+DRIVER_SECONDS = 60.0
 """A driver is left alone for so long: one that is killed before its actors are up shows nothing."""
 MAX_GIVEN_UP = 3
 """How often the driver may end by itself before the run is done, as a controller's limit of retries."""
@@ -233,7 +233,7 @@ def make_trial(
         "teacher": {
             "backend": "scripted",
             "chunk_rows": options.chunk_rows,
-            "actors": {"min": 1, "max": NUM_NODES, "num_cpus": 1},
+            "actors": {"min": 1, "initial": NUM_NODES, "max": NUM_NODES, "num_cpus": 1},
             "scripted": {
                 "completions": [f" {label}" for label in LABELS],
                 "seconds_per_row": options.minutes * 60 / 2 * NUM_NODES / options.rows,
