@@ -5,12 +5,12 @@ thing to look at when a run is slow.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from curation import nodes
+from curation.ticking import every
 
 SECONDS = 2.0
 """How often Ray is asked; the head answers in milliseconds."""
@@ -30,7 +30,6 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
 
     known: dict[str, str] = {}
     told = 0.0
-    ended = threading.Event()
 
     def look() -> None:
         nonlocal known, told
@@ -41,18 +40,12 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
             tell(len(now), came, left)
             known, told = now, time.monotonic()
 
-    def poll() -> None:
-        while not ended.wait(seconds):
-            try:
-                look()
-            except (OSError, RayError) as error:  # the disk is full, or the head is away for a moment
-                logger.warning("the cluster's nodes are not known: %s", error)
+    def look_again() -> None:
+        try:
+            look()
+        except (OSError, RayError) as error:  # the disk is full, or the head is away for a moment
+            logger.warning("the cluster's nodes are not known: %s", error)
 
     look()
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
-    try:
+    with every(seconds, look_again):
         yield
-    finally:
-        ended.set()
-        thread.join()

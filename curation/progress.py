@@ -5,7 +5,6 @@ What works in the driver calls the bar itself; a worker notes its progress in a 
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from curation.places import Place, Remote, write_atomically
 from curation.standing import Standing, Update
+from curation.ticking import every
 
 
 @contextmanager
@@ -56,19 +56,12 @@ def note(path: Place, done: int, total: int) -> None:
 @contextmanager
 def follow(path: Place, update: Update) -> Iterator[None]:
     """Pass on what is noted in a file, again and again as long as the context lasts."""
-    ended = threading.Event()
     seconds = 5.0 if isinstance(path, Remote) else 0.5
 
-    def poll() -> None:
-        while not ended.wait(seconds):
-            with suppress(OSError):  # nothing is noted yet, or the store is away
-                done, total = json.loads(path.read_text())
-                update(Standing(rows=done, total=total))
+    def look() -> None:
+        with suppress(OSError):  # nothing is noted yet, or the store is away
+            done, total = json.loads(path.read_text())
+            update(Standing(rows=done, total=total))
 
-    thread = threading.Thread(target=poll, daemon=True)
-    thread.start()
-    try:
+    with every(seconds, look):
         yield
-    finally:
-        ended.set()
-        thread.join()

@@ -1,13 +1,14 @@
 """What the actors of a pass leave to their successors, in the key-value store of Ray's head, where it outlives them.
 
 Of a chunk: which piece of it is under way, and later what was written of it. Of an actor: how often it was started
-without getting anything done. Some hundred bytes a chunk that is worked on, some kilobytes for each of the last few
-that are done.
+without getting anything done. Some bytes a row of the chunks that are worked on, and of the last few that are done.
 """
 
 from collections import deque
 
 import pyarrow as pa
+import ray
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from curation import nodes
 from curation.errors import RunFailedError
@@ -21,8 +22,6 @@ class Memory:
     """What an actor knows of its predecessors and leaves to its successors."""
 
     def __init__(self, pass_id: str) -> None:
-        import ray
-
         self._pass = pass_id
         self._starts = f"actor-{ray.get_runtime_context().get_actor_id()}"
         self._is_new = True
@@ -61,8 +60,6 @@ class Memory:
 
     def finish(self, chunk: int, written: pa.Table) -> None:
         """Note what was written of a chunk."""
-        from ray.experimental.internal_kv import _internal_kv_del
-
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, written.schema) as stream:
             stream.write_table(written)
@@ -72,13 +69,9 @@ class Memory:
             _internal_kv_del(self._key(self._finished.popleft()))
 
     def _get(self, name: str) -> bytes | None:
-        from ray.experimental.internal_kv import _internal_kv_get
-
         return _internal_kv_get(self._key(name))
 
     def _put(self, name: str, value: bytes) -> None:
-        from ray.experimental.internal_kv import _internal_kv_put
-
         _internal_kv_put(self._key(name), value)
 
     def _key(self, name: str) -> str:
@@ -87,8 +80,6 @@ class Memory:
 
 def here() -> str:
     """The node of this process."""
-    import ray
-
     return ray.get_runtime_context().get_node_id()
 
 
@@ -99,6 +90,4 @@ def is_gone(node: str) -> bool:
 
 def forget_pass(pass_id: str) -> None:
     """Remove what the actors of a pass left behind."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
     _internal_kv_del(f"{pass_id}/", del_by_prefix=True)

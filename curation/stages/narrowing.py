@@ -10,7 +10,7 @@ harm are one piece in the next attempt.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -90,6 +90,6 @@ class Narrowing:
         return cls(**value)
 
 
-def _cut(piece: list[int]) -> Iterable[list[int]]:
+def _cut(piece: list[int]) -> list[list[int]]:
     size = -(-len(piece) // PARTS)
     return [piece[start : start + size] for start in range(0, len(piece), size)]
