@@ -14,7 +14,9 @@ from curation.places import Place, place
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML), paths made absolute.
+    """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
+
+    Sources and models are looked for from the file's folder on, which may be one of an object store.
 
     Raises:
         ConfigError: a file that is missing or no YAML mapping, a broken rule, an unknown key.
@@ -31,8 +33,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
     for override in overrides:
         _override(raw, override)
-    root = path.resolve().parent if isinstance(path, Path) else Path.cwd()
-    config: RunConfig = _absolute(parse_config(raw, str(path)), root)
+    config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
     return config
 
 
@@ -69,13 +70,14 @@ def _place(node: list[Any], part: str, text: str) -> int:
     return int(part)
 
 
-def _absolute(item: Any, root: Path) -> Any:
-    """A configuration whose local sources and models, wherever they are named, have absolute paths."""
+def _absolute(item: Any, root: Place) -> Any:
+    """A configuration whose sources and models, wherever they are named, have absolute paths or URLs."""
     if isinstance(item, SourceConfig):
-        return item if "://" in item.path else item.model_copy(update={"path": str(root / item.path)})
+        return item if _is_absolute(item.path) else item.model_copy(update={"path": str(root / item.path)})
     if isinstance(item, ModelConfig):
         given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
-        found = {key: str(root / value) for key, value in given.items() if (root / value).exists()}
+        relative = {key: root / value for key, value in given.items() if not _is_absolute(value)}
+        found = {key: str(path) for key, path in relative.items() if path.exists()}
         return item.model_copy(update=found)  # what is not there is a hub id
     if isinstance(item, BaseModel):
         return item.model_copy(update={name: _absolute(getattr(item, name), root) for name in type(item).model_fields})
@@ -84,6 +86,10 @@ def _absolute(item: Any, root: Path) -> Any:
     if isinstance(item, dict):
         return {name: _absolute(part, root) for name, part in item.items()}
     return item
+
+
+def _is_absolute(path: str) -> bool:
+    return "://" in path or Path(path).is_absolute()
 
 
 def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:

@@ -64,10 +64,11 @@ def test_nodes_of_ray_up_are_alike_and_closed_to_strangers(prepared: dict[str, A
     assert prepared["file_mounts"]["~/trust-curation"] == "."
     for role in ("head", "worker"):
         (start,) = (command for command in prepared[f"{role}_start_ray_commands"] if "ray start" in command)
-        assert "RAY_AUTH_MODE=token" in start
+        assert start.startswith(". ~/curation.sh;")
+        (environment,) = (command for command in prepared[f"{role}_setup_commands"] if "> ~/curation.sh" in command)
+        assert "RAY_AUTH_MODE=token" in environment and "AWS_REGION=" in environment
         (install,) = (command for command in prepared[f"{role}_setup_commands"] if "trust-curation" in command)
         assert f"ray[default]=={pinned('ray')}" in install and f"transformers=={pinned('transformers')}" in install
-    assert any("mount -t nfs4" in command for command in prepared["initialization_commands"])
 
 
 def test_the_image_has_the_same_packages_as_the_nodes_of_ray_up(prepared: dict[str, Any]):
@@ -104,18 +105,18 @@ def test_what_the_operator_asks_beyond_its_schema():
     spec = cluster_specs()["raycluster"]
     assert spec["rayVersion"] == pinned("ray") and spec["authOptions"] == {"mode": "token"}
     assert spec["enableInTreeAutoscaling"] and spec["autoscalerOptions"]["version"] == "v2"
-    claim = loaded(DEPLOY / "pvc.yaml")
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    account = loaded(DEPLOY / "serviceaccount.yaml")
+    environments = []
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         pod = group["template"]["spec"]
         assert pod["restartPolicy"] == "Never"  # asked for by version 2 of the autoscaler
-        (volume,) = pod["volumes"]
-        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        assert pod["serviceAccountName"] == account["metadata"]["name"]
         (container,) = pod["containers"]
-        assert container["volumeMounts"] == [{"name": volume["name"], "mountPath": "/mnt/curation"}]
+        environments.append(container["env"])
+    assert environments == [[{"name": "AWS_REGION", "value": "us-east-1"}]] * 3
     job = loaded(DEPLOY / "rayjob.yaml")["spec"]
     assert job["backoffLimit"] > 0 and job["shutdownAfterJobFinishes"]
-    assert job["entrypoint"] == "curate run /mnt/curation/my.yaml"
+    assert job["entrypoint"] == "curate run s3://my-bucket/my.yaml"
 
 
 @pytest.mark.parametrize("kind", ["raycluster", "rayjob"])
