@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from curation import store, telemetry
-from curation.config import ActorsConfig
+from curation.config import TeacherConfig
 from curation.errors import RowError
 from curation.refs import TableRef
 from curation.stages.memory import Memory, here, is_gone
@@ -56,12 +56,28 @@ class Chunk:
         return offsets
 
 
+class Job(Protocol):
+    """What an actor is told of its pass; pickled to every actor."""
+
+    @property
+    def examples(self) -> TableRef:
+        """The table that the chunks are of."""
+
+    @property
+    def teacher(self) -> TeacherConfig:
+        """How large the chunks are, and how many actors work on them."""
+
+    @property
+    def told(self) -> Telemetry:
+        """Emits the metrics of the pass."""
+
+
 class ChunkActor(ABC, Generic[Part]):
     """Works on chunks of a table, one call a chunk; a subclass says how, and loads its model once this is set up."""
 
-    def __init__(self, examples: TableRef, actors: ActorsConfig, pass_id: str, told: Telemetry) -> None:
+    def __init__(self, job: Job, pass_id: str) -> None:
         self._begun = time.monotonic()
-        self._examples, self.told = examples, told
+        self._examples, self.told, actors = job.examples, job.told, job.teacher.actors
         self._node, self._max_row_retries = here(), actors.max_row_retries
         self._memory = Memory(pass_id)
         self._memory.count_start(actors.max_restarts)

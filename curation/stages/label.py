@@ -13,7 +13,6 @@ from curation.refs import TableRef
 from curation.stages.label_actor import LabelActor, LabelJob
 from curation.stages.passes import Bools, Int64s, PassResult, run_pass
 from curation.standing import Update
-from curation.teachers import concurrent_calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +66,8 @@ def label(
         name="labelling",
         uri=job.labels_uri,
         schema=job.schema(state_size),
-        examples=job.examples,
         takes=share.takes,
-        chunk_rows=job.teacher.chunk_rows,
-        actors=job.teacher.actors,
-        calls=concurrent_calls(job.teacher.backend),
         commit_seconds=commit_seconds,
-        told=job.told,
         progress=progress,
     )
     _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)

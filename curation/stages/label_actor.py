@@ -66,7 +66,7 @@ class LabelActor(ChunkActor[Labelled]):
     """Holds one teacher."""
 
     def __init__(self, job: LabelJob, pass_id: str) -> None:
-        super().__init__(job.examples, job.teacher.actors, pass_id, job.told)
+        super().__init__(job, pass_id)
         self._job = job
         self._domain = get_domain(job.domain)
         self._teacher = load_teacher(job.teacher, job.model)

@@ -21,12 +21,12 @@ from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.actors import ActorBook
-from curation.stages.chunk_actor import Chunk, ChunkActor
+from curation.stages.chunk_actor import Chunk, ChunkActor, Job
 from curation.stages.memory import forget_pass
 from curation.stages.ray_errors import cause
 from curation.stages.tally import Tally
 from curation.standing import Update
-from curation.telemetry import Telemetry
+from curation.teachers import concurrent_calls
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -46,23 +46,18 @@ class PassResult(NamedTuple):
 
 def run_pass(
     actor: type[ChunkActor[Any]],
-    job: Any,
+    job: Job,
     *,
     name: str,
     uri: str,
     schema: pa.Schema,
-    examples: TableRef,
     takes: Callable[[Int64s], Bools],
-    chunk_rows: int,
-    actors: ActorsConfig,
-    calls: int,
     commit_seconds: float,
-    told: Telemetry,
     progress: Update | None = None,
 ) -> PassResult:
     """Have ``actor(job, id of the pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
 
-    An actor is called ``calls`` times at once. ``progress`` is told where the pass stands.
+    ``progress`` is told where the pass stands.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -72,12 +67,12 @@ def run_pass(
     committer = store.Committer(uri)
     num_done, total = len(committer.done), 0
     items: list[Any] = []
-    for chunk, num_wanted in _chunks(examples, chunk_rows, takes, committer.done):
+    for chunk, num_wanted in _chunks(job.examples, job.teacher.chunk_rows, takes, committer.done):
         total += num_wanted
         if chunk is not None:
             items.append(asdict(chunk))
 
-    begun = time.monotonic()
+    begun, calls = time.monotonic(), concurrent_calls(job.teacher.backend)
     tally = Tally(
         uri,
         ActorBook(actor),
@@ -85,13 +80,13 @@ def run_pass(
         total=total,
         chunks=len(items),
         calls=calls,
-        told=told,
+        told=job.told,
         update=progress,
     )
     with tally:
         if items:
             pass_id = f"pass-{uuid.uuid4().hex}"
-            written = _written(actor, job, pass_id, items, actors, calls)
+            written = _written(actor, job, pass_id, items, job.teacher.actors, calls)
             try:
                 store.commit_stream(
                     written, [committer], seconds=commit_seconds, on_commit=tally.committed, on_written=tally.wrote
@@ -114,11 +109,11 @@ def run_pass(
 
 
 def _written(
-    actor: type[ChunkActor[Any]], job: Any, pass_id: str, items: list[Any], actors: ActorsConfig, calls: int
+    actor: type[ChunkActor[Any]], job: Job, pass_id: str, items: list[Any], actors: ActorsConfig, calls: int
 ) -> ray.data.Dataset:
     """The lazily written chunks: one block an item, so that a task has one chunk and one output.
 
-    Ray restarts and retries without end; the actors themselves bound that.
+    An actor is called ``calls`` times at once. Ray restarts and retries without end; the actors themselves bound that.
     """
     return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         actor,

@@ -22,7 +22,7 @@ from curation.stages.asks import Ask, Values
 from curation.stages.chunk_actor import ChunkActor, Row
 from curation.stages.passes import run_pass
 from curation.standing import Update
-from curation.teachers import concurrent_calls, load_teacher
+from curation.teachers import load_teacher
 from curation.telemetry import Telemetry
 
 
@@ -58,7 +58,7 @@ class SignalActor(ChunkActor[Measured]):
     """Holds one model."""
 
     def __init__(self, job: SignalJob, pass_id: str) -> None:
-        super().__init__(job.examples, job.teacher.actors, pass_id, job.told)
+        super().__init__(job, pass_id)
         self._job = job
         self._domain = get_domain(job.domain)
         self._labels = store.Lookup(job.labels)
@@ -119,12 +119,7 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
         name=f"the signal {job.ask.signal}",
         uri=job.ask.uri,
         schema=tables.SIGNAL,
-        examples=job.examples,
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
-        chunk_rows=job.teacher.chunk_rows,
-        actors=job.teacher.actors,
-        calls=concurrent_calls(job.teacher.backend),
         commit_seconds=commit_seconds,
-        told=job.told,
         progress=progress,
     ).table
