@@ -102,7 +102,9 @@ class Trial:
     address: str
     config: Path
     labelled_before: list[tuple[np.ndarray, int]] = field(default_factory=list)
-    """Row ids that were committed, and how long the teacher's log was after that."""
+    """Row ids that were seen committed for the first time, and how long the teacher's log was after that."""
+    fragments: set[int] = field(default_factory=set)
+    """Those of the table whose rows were seen."""
     given_up: list[str] = field(default_factory=list)
     starts: int = 0
 
@@ -133,12 +135,16 @@ class Trial:
     def look(self) -> None:
         """Note what is committed, and then how much the teacher has labelled: none of the first comes later."""
         uri = self.pool_table()
-        if uri is not None:
-            try:
-                ids_N = lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_numpy()
-            except (OSError, ValueError):  # not created yet
-                return
-            self.labelled_before.append((ids_N, self.log.stat().st_size if self.log.exists() else 0))
+        if uri is None:
+            return
+        try:
+            table = lance.dataset(uri)
+            fresh = [fragment for fragment in table.get_fragments() if fragment.fragment_id not in self.fragments]
+            ids_N = table.scanner(columns=["row_id"], fragments=fresh).to_table()["row_id"].to_numpy()
+        except (OSError, ValueError):  # not created yet
+            return
+        self.fragments.update(fragment.fragment_id for fragment in fresh)
+        self.labelled_before.append((ids_N, self.log.stat().st_size if self.log.exists() else 0))
 
 
 class Nodes:

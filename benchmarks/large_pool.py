@@ -1,10 +1,11 @@
 """A large pool, and what it costs in memory: ``python -m benchmarks.large_pool --rows 10_000_000 --plot memory.svg``.
 
-The label stage around a free teacher (scripted, 64-wide float16 states) over one table of examples, with two actors, in
-a process of its own; every second the memory (resident, shared pages included) of the driver, of the largest actor and
-of all of Ray's processes together is noted. Then the table of labels is put back to versions in which about 50 % and
-99 % of the rows were committed, and the same stage is started again: seconds until the driver knows what is left, and
-until the first new rows are committed, the start of Ray and of an actor included.
+The label stage around a free teacher (scripted, float16 states, 64-wide unless ``--state-size`` says otherwise) over
+one table of examples, with two actors, in a process of its own; every second the memory (resident, shared pages
+included) of the driver, of the largest actor and of all of Ray's processes together is noted. Then the table of labels
+is put back to versions in which about 50 % and 99 % of the rows were committed, and the same stage is started again:
+seconds until the driver knows what is left, and until the first new rows are committed, the start of Ray and of an
+actor included.
 
 The peer is Ray Data's own ``map_batches`` + ``write_parquet`` of the same bytes with two actors, in a process of its
 own too; start-up is in both rates. Checked: the same rows on both sides, and for a sample of them the same states.
@@ -35,17 +36,16 @@ from curation.runs import local_or_cluster
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob
 
-STATE_SIZE = 64
 CHUNK_ROWS = 8192
 SHARES = (0.5, 0.99)
 
 
-def make_job(examples: TableRef, uri: str) -> LabelJob:
+def make_job(examples: TableRef, uri: str, state_size: int) -> LabelJob:
     """What both sides label with."""
     teacher = TeacherConfig(
         backend="scripted",
         chunk_rows=CHUNK_ROWS,
-        scripted=ScriptedConfig(state_size=STATE_SIZE),
+        scripted=ScriptedConfig(state_size=state_size),
         actors=ActorsConfig(min=2, max=2),
     )
     return LabelJob(
@@ -59,24 +59,24 @@ def make_job(examples: TableRef, uri: str) -> LabelJob:
     )
 
 
-def ours(examples: TableRef, target: str) -> None:
+def ours(examples: TableRef, target: str, state_size: int) -> None:
     """The label stage; a line for each standing: rows done."""
     label(
-        make_job(examples, target),
-        state_size=STATE_SIZE,
+        make_job(examples, target, state_size),
+        state_size=state_size,
         share=Share(),
         commit_seconds=2.0,
         progress=lambda at: print(json.dumps({"rows": at.rows}), flush=True),
     )
 
 
-def peer(examples: TableRef, target: str) -> None:
+def peer(examples: TableRef, target: str, state_size: int) -> None:
     """The same rows as Parquet."""
-    job = make_job(examples, target)
+    job = make_job(examples, target, state_size)
     write_parquet(job, target, job.teacher.actors)
 
 
-SIDES: dict[str, Callable[[TableRef, str], None]] = {"ours": ours, "peer": peer}
+SIDES: dict[str, Callable[[TableRef, str, int], None]] = {"ours": ours, "peer": peer}
 
 
 @dataclass
@@ -89,13 +89,12 @@ class Trace:
     """Seconds; MB of the driver, of the largest actor, and of all together."""
 
 
-def watch(side: str, examples: TableRef, target: str, *, until: int | None = None) -> Trace:
+def watch(side: str, examples: TableRef, target: str, state_size: int, *, until: int | None = None) -> Trace:
     """Do one side in a process of its own, until it ends or is killed, as more rows than ``until`` are done."""
-    command = [sys.executable, "-m", "benchmarks.large_pool", "--side", side, "--version", str(examples.version)]
+    command = [sys.executable, "-m", "benchmarks.large_pool", "--side", side, "--state-size", str(state_size)]
+    command += ["--examples", examples.uri, "--version", str(examples.version), "--target", target]
     begun = time.monotonic()
-    process = subprocess.Popen(
-        [*command, "--examples", examples.uri, "--target", target], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     reader, trace, pending = process.stdout, Trace(), b""
     os.set_blocking(reader.fileno(), False)
@@ -206,6 +205,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--state-size", type=int, default=64)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--examples", help=argparse.SUPPRESS)
@@ -214,12 +214,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.side is not None:
         with local_or_cluster(RayConfig(num_cpus=2)):
-            SIDES[options.side](TableRef(uri=options.examples, version=options.version), options.target)
+            examples = TableRef(uri=options.examples, version=options.version)
+            SIDES[options.side](examples, options.target, options.state_size)
         return
     with tempfile.TemporaryDirectory() as directory:
         examples = make_examples(f"{directory}/pool.lance", options.rows)
         labels, parquet = f"{directory}/labels.lance", f"{directory}/labels.parquet"
-        traces = {"label stage": watch("ours", examples, labels), "Ray Data": watch("peer", examples, parquet)}
+        traces = {
+            "label stage": watch("ours", examples, labels, options.state_size),
+            "Ray Data": watch("peer", examples, parquet, options.state_size),
+        }
         check(labels, parquet, options.rows)
         rates = {name: options.rows / trace.seconds for name, trace in traces.items()}
         ratio = rates["label stage"] / rates["Ray Data"]
@@ -228,7 +232,7 @@ def main() -> None:
         print("\n".join(told(name, trace) for name, trace in traces.items()))
         for share in SHARES:
             done = put_back(labels, share, options.rows)
-            again = watch("ours", examples, labels, until=done)
+            again = watch("ours", examples, labels, options.state_size, until=done)
             print(
                 f"resumed at {done / options.rows:.1%}: what is left is known after {again.rows[0][0]:.1f} s, "
                 f"the first new rows are committed after {again.seconds:.1f} s"
