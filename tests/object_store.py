@@ -1,4 +1,4 @@
-"""An S3 server of a test's own (moto, in memory), behind a proxy that can be taken away and put back."""
+"""An S3 server of a test's own (moto, in memory) that can refuse writes, behind a proxy that can be away or hang."""
 
 import os
 import socket
@@ -18,8 +18,18 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from werkzeug.serving import run_simple
 
 app, one_by_one = DomainDispatcherApplication(create_backend_app), threading.Lock()
+refusal = ""
 
 def serve(environ, start_response):
+    global refusal
+    if environ["PATH_INFO"] == "/-/refuse-writes":
+        refusal = environ["QUERY_STRING"]
+        start_response("200 OK", [("Content-Length", "0")])
+        return [b""]
+    if refusal and environ["REQUEST_METHOD"] != "GET" and environ["REQUEST_METHOD"] != "HEAD":
+        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        start_response(f"{refusal} Refused", [("Content-Length", "0")])
+        return [b""]
     with one_by_one:  # moto looks and writes in two steps: of two conditional writes at once both may succeed
         return app(environ, start_response)
 
@@ -28,16 +38,27 @@ run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
 
 
 class Proxy:
-    """Passes TCP connections on to a port; while it is down they are refused, and those that are open are cut."""
+    """Passes TCP connections on to a port, but while it is down or hangs."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
+        self._flows = threading.Event()
+        self._flows.set()
         self._open: list[socket.socket] = []
         self._lock = threading.Lock()
         self._listen(0)
         self.port = self._listener.getsockname()[1]
 
+    def hang(self) -> None:
+        """Connections stand, and take what is sent, and nothing comes of it."""
+        self._flows.clear()
+
+    def go_on(self) -> None:
+        """No longer hang."""
+        self._flows.set()
+
     def down(self) -> None:
+        """Connections are refused, and those that are open are cut."""
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
         with self._lock:
@@ -47,6 +68,7 @@ class Proxy:
             self._open.clear()
 
     def up(self) -> None:
+        """No longer be down."""
         self._listen(self.port)
 
     def _listen(self, port: int) -> None:
@@ -60,7 +82,7 @@ class Proxy:
         while True:
             try:
                 ours, _ = listener.accept()
-                theirs = socket.create_connection(("127.0.0.1", self._target))
+                theirs = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 return
             with self._lock:
@@ -71,6 +93,7 @@ class Proxy:
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                self._flows.wait()
                 sink.sendall(data)
         for connection in (source, sink):
             with suppress(OSError):
@@ -94,6 +117,16 @@ class ObjectStore:
 
     def url(self, name: str) -> str:
         return f"s3://{self.bucket}/{name}"
+
+    @contextmanager
+    def writes_refused(self, status: int) -> Iterator[None]:
+        """Within, whatever would write is answered with this HTTP status."""
+        control = f"http://127.0.0.1:{self.proxy.target}/-/refuse-writes"
+        urllib.request.urlopen(f"{control}?{status}").close()
+        try:
+            yield
+        finally:
+            urllib.request.urlopen(control).close()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pytest
 from object_store import ObjectStore, object_store
 
 from curation import copies, events, lease, places, registers, store, tables
-from curation.config_file import parse_config
+from curation.config_file import load_config, parse_config
 from curation.errors import CommitError, ConfigError, RunDirError
 from curation.inspection import find, list_tables
 from curation.manifest import Manifest
@@ -197,13 +197,14 @@ def test_events_are_parts_that_a_second_driver_goes_on_with(s3, monkeypatch):
 def test_a_folder_is_put_whole_and_got_once_a_content(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = at(s3, "models/student")
+    weights = np.arange(7 << 20, dtype=np.float32).tobytes()  # more than a part of an upload, and of a download
     with copies.staged(target) as local:
         (local / "sub").mkdir(parents=True)
-        (local / "weights").write_bytes(b"0" * (12 << 20))  # more than a part of an upload
+        (local / "weights").write_bytes(weights)
         (local / "sub" / "config.json").write_text("{}")
     got = in_parallel(3, lambda _: copies.fetched(str(target)))
     assert got[0] == got[1] == got[2]
-    assert (got[0] / "weights").stat().st_size == 12 << 20 and (got[0] / "sub" / "config.json").read_text() == "{}"
+    assert (got[0] / "weights").read_bytes() == weights and (got[0] / "sub" / "config.json").read_text() == "{}"
     assert len(list((tmp_path / "trust-curation").iterdir())) == 2  # the copy and its lock
     before = directory_digest(target)
     with pytest.raises(RuntimeError), copies.staged(target) as local:
@@ -220,6 +221,29 @@ def test_a_folder_is_put_whole_and_got_once_a_content(s3, tmp_path, monkeypatch)
     assert (copies.fetched(str(target)) / "weights").read_bytes() == b"1"
 
 
+def test_a_configuration_may_stand_in_the_store_beside_its_sources_and_models(s3):
+    folder = at(s3, "configured")
+    (folder / "bases" / "small" / "config.json").put(b"{}")
+    sections = {
+        "name": "there",
+        "domain": "math",
+        "sources": {"near": {"path": "data/*.jsonl"}, "far": {"path": "hf://x/y.parquet"}, "here": {"path": "/x.csv"}},
+        "splits": {name: {"from": "near", "rows": 1} for name in ("source", "test", "pool")},
+        "teacher": {"model": {"path": "bases/small"}},
+        "generations": [{"student": {"path": "org/name"}}],
+        "selection": {"budget": {"n": 1}, "arms": ["naive"]},
+    }
+    (folder / "my.yaml").put(json.dumps(sections).encode())
+    config = load_config(str(folder / "my.yaml"))
+    assert {name: source.path for name, source in config.sources.items()} == {
+        "near": f"{folder}/data/*.jsonl",
+        "far": "hf://x/y.parquet",
+        "here": "/x.csv",
+    }
+    assert config.teacher.model is not None and config.teacher.model.path == f"{folder}/bases/small"
+    assert config.generations[0].student.path == "org/name"
+
+
 def test_tables_of_a_run_are_found(s3):
     directory = at(s3, "inspected")
     ref = store.write(rows(0, 3), str(directory / "gen-0" / "label-pool-1" / "labels.lance"))
@@ -228,6 +252,40 @@ def test_tables_of_a_run_are_found(s3):
     assert find(str(directory), "gen-0/label-pool") == (ref.uri, ref.version)
     found = [(item.state, item.rows) for item in list_tables(directory)]
     assert found == [("done", 3), ("not on record", 2)]
+
+
+@pytest.mark.parametrize("status", [500, 503, 507])
+def test_a_store_that_refuses_writes_for_a_while_is_asked_again(s3, status):
+    target = at(s3, f"refused-{status}")
+    with s3.writes_refused(status):
+        writer = threading.Thread(target=write_a_table_and_an_object, args=(target,))
+        writer.start()
+        time.sleep(1.5)
+        assert writer.is_alive() and not target.exists()
+    writer.join(30)
+    assert (target / "object").read_text() == "1" and lance.dataset(str(target / "t.lance")).count_rows() == 3
+
+
+def write_a_table_and_an_object(target: Remote) -> None:
+    places.write_atomically(target / "object", "1")
+    store.write(pa.table({"row_id": [1, 2, 3]}), str(target / "t.lance"))
+
+
+def test_a_store_that_hangs_is_asked_again(s3, monkeypatch):
+    """A request that nobody answers is given up, here after a second, and made again."""
+    monkeypatch.setenv("AWS_TIMEOUT", "1 second")  # 30
+    monkeypatch.setattr(places, "_store", places._store.__wrapped__)
+    target = at(s3, "hung") / "object"
+    s3.proxy.hang()
+    try:
+        writer = threading.Thread(target=target.put, args=(b"1",))
+        writer.start()
+        time.sleep(3)
+        assert writer.is_alive()
+    finally:
+        s3.proxy.go_on()
+    writer.join(30)
+    assert target.read_bytes() == b"1"
 
 
 def test_what_cannot_be_used_is_named(s3, monkeypatch):
