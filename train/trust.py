@@ -27,8 +27,9 @@ from curation.hashing import hash_unit
 from curation.places import Place, place
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.tables import state_column
+from curation.trust import saved
 from curation.trust.linear_probe import fit_linear_probe
-from curation.trust.neural import NeuralTrust, pin, read_states
+from curation.trust.neural import NeuralTrust, read_states
 from train.launch import launch
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
@@ -56,7 +57,7 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         name=f"trust-{fingerprint(origin)}",  # a checkpoint of other rows or settings is not taken up
         storage=output.with_name(f"{output.name}.ray"),
     )
-    return pin(output)
+    return saved.pin(output, TrustRef)
 
 
 def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:

@@ -1,23 +1,19 @@
 """A linear probe: logistic regression on the teacher's hidden states (ours; the paper has none)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from curation.copies import fetched, staged
-from curation.errors import DegenerateSourceError, ModelError, SourceError
-from curation.places import Place, place
+from curation.errors import DegenerateSourceError, SourceError
+from curation.places import Place
 from curation.refs import TrustRef
-from curation.trust import Scores
-from curation.trust.neural import DESCRIPTION, SCORE_ROWS, WEIGHTS, StateTrust, pin, read_states
+from curation.trust import Scores, saved
+from curation.trust.neural import SCORE_ROWS, StateTrust, read_states
 
 MAX_ITERATIONS = 1000
 
@@ -53,12 +49,8 @@ class LinearProbe(StateTrust):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
-        with staged(directory) as local:
-            local.mkdir(exist_ok=True)
-            safetensors.torch.save_file({"weight_D": self.weight_D, "bias": self.bias}, local / WEIGHTS)
-            description = {"states": self.states, "fit": self.fit}
-            (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-        return pin(directory)
+        weights = {"weight_D": self.weight_D, "bias": self.bias}
+        return saved.save(directory, TrustRef, weights, {"states": self.states, "fit": self.fit})
 
     @classmethod
     def load(cls, ref: TrustRef) -> Self:
@@ -67,15 +59,9 @@ class LinearProbe(StateTrust):
         Raises:
             ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
         """
-        if (found := pin(place(ref.uri)).digest) != ref.digest:
-            raise ModelError(f"trust function {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
-        directory = fetched(ref.uri)
-        try:
-            weights = safetensors.torch.load_file(directory / WEIGHTS)
-            description = json.loads((directory / DESCRIPTION).read_text())
-            return cls(weights["weight_D"], weights["bias"], description["states"], description["fit"])
-        except (KeyError, TypeError, ValueError, SafetensorError) as error:
-            raise ModelError(f"trust function {ref.uri}: no linear probe ({error})") from error
+        return saved.load(
+            ref, lambda weights, told: cls(weights["weight_D"], weights["bias"], told["states"], told["fit"])
+        )
 
 
 def fit_linear_probe(

@@ -6,7 +6,6 @@ linearly over the blocks to the last one's (Huang et al. 2016); PyTorch's own in
 off: standardised inputs. Ours, and off by default: several states side by side as one input.
 """
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,21 +14,17 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.dlpack import from_dlpack
 
 from curation.config import TrustConfig
-from curation.copies import fetched, staged
-from curation.errors import ModelError, SourceError
-from curation.places import Place, place
-from curation.refs import TrustRef, directory_digest
+from curation.errors import SourceError
+from curation.places import Place
+from curation.refs import TrustRef
 from curation.tables import state_column
-from curation.trust import Scores
+from curation.trust import Scores, saved
 
-WEIGHTS, DESCRIPTION = "trust.safetensors", "trust.json"
 NORM_EPS = 1e-6
 SCORE_ROWS = 4096
 """Rows of one forward pass when scoring."""
@@ -171,43 +166,23 @@ class NeuralTrust(StateTrust):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
-        weights = {name: tensor.cpu().contiguous() for name, tensor in self.net.state_dict().items()}
         description = {"architecture": asdict(self.net.architecture), "states": self.states, "fit": self.fit}
-        with staged(directory) as local:
-            local.mkdir(exist_ok=True)
-            safetensors.torch.save_file(weights, local / WEIGHTS)
-            (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-        return pin(directory)
+        return saved.save(directory, TrustRef, self.net.state_dict(), description)
 
     @classmethod
-    def load(cls, ref: TrustRef, *, device: str = "cpu") -> Self:
+    def load(cls, ref: TrustRef, *, device: str = "cpu") -> "NeuralTrust":
         """The trust function that ``ref`` pins.
 
         Raises:
             ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
         """
-        if (found := pin(place(ref.uri)).digest) != ref.digest:
-            raise ModelError(f"trust function {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
-        directory = fetched(ref.uri)
-        try:
-            description = json.loads((directory / DESCRIPTION).read_text())
+
+        def make(weights: dict[str, Tensor], description: dict[str, Any]) -> "NeuralTrust":
             net = NeuralTrustNet(Architecture(**description["architecture"]))
-            net.load_state_dict(safetensors.torch.load_file(directory / WEIGHTS))
+            net.load_state_dict(weights)
             return cls(net.to(device), description["states"], description["fit"])
-        except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
-            raise ModelError(f"trust function {ref.uri}: not one that this version saved ({error})") from error
 
-
-def pin(directory: Place) -> TrustRef:
-    """The reference to a saved trust function.
-
-    Raises:
-        ModelError: one of its two files is missing.
-    """
-    for name in (WEIGHTS, DESCRIPTION):
-        if not (directory / name).is_file():
-            raise ModelError(f"trust function {directory}: has no {name}; give a directory that a fit saved")
-    return TrustRef(uri=str(directory.resolve()), digest=directory_digest(directory))
+        return saved.load(ref, make)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,25 +5,20 @@ states side by side have one projection; components are ordered by variance and 
 positive; nothing is rescaled.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Self
 
 import pyarrow as pa
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from curation.copies import fetched, staged
-from curation.errors import ConfigError, ModelError
-from curation.places import Place, place
-from curation.refs import ProjectionRef, directory_digest
+from curation.errors import ConfigError
+from curation.places import Place
+from curation.refs import ProjectionRef
 from curation.tables import state_column
+from curation.trust import saved
 from curation.trust.neural import SCORE_ROWS, States, read_states
-
-WEIGHTS, DESCRIPTION = "pca.safetensors", "pca.json"
 
 
 class Projection:
@@ -60,13 +55,8 @@ class Projection:
 
     def save(self, directory: Place) -> ProjectionRef:
         """Write weights and description into ``directory``, made where missing."""
-        weights = {"mean_D": self.mean_D, "components_DK": self.components_DK.contiguous()}
-        description = {"states": self.states, "fit": self.fit}
-        with staged(directory) as local:
-            local.mkdir(exist_ok=True)
-            safetensors.torch.save_file(weights, local / WEIGHTS)
-            (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-        return ProjectionRef(uri=str(directory.resolve()), digest=directory_digest(directory))
+        weights = {"mean_D": self.mean_D, "components_DK": self.components_DK}
+        return saved.save(directory, ProjectionRef, weights, {"states": self.states, "fit": self.fit})
 
     @classmethod
     def load(cls, ref: ProjectionRef) -> Self:
@@ -75,15 +65,9 @@ class Projection:
         Raises:
             ModelError: the directory changed since it was pinned, or holds something else.
         """
-        if (found := directory_digest(place(ref.uri))) != ref.digest:
-            raise ModelError(f"projection {ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
-        directory = fetched(ref.uri)
-        try:
-            weights = safetensors.torch.load_file(directory / WEIGHTS)
-            description = json.loads((directory / DESCRIPTION).read_text())
-            return cls(weights["mean_D"], weights["components_DK"], description["states"], description["fit"])
-        except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-            raise ModelError(f"projection {ref.uri}: not one that this version saved ({error})") from error
+        return saved.load(
+            ref, lambda weights, told: cls(weights["mean_D"], weights["components_DK"], told["states"], told["fit"])
+        )
 
 
 @lru_cache(maxsize=4)

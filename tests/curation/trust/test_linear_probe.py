@@ -98,21 +98,21 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
     assert loaded.fit == probe.fit
     np.testing.assert_array_equal(loaded.raw_score(labels), probe.raw_score(labels))
     assert fit(rows).save(tmp_path / "again").digest == ref.digest
-    with pytest.raises(ModelError, match="no linear probe"):
+    with pytest.raises(ModelError, match="not what this version saved"):
         LinearProbe.load(_without_states(tmp_path / "probe"))
     with pytest.raises(ModelError, match=r"pinned was .*; fit it again"):
         LinearProbe.load(ref)
-    with pytest.raises(ModelError, match="not one that this version saved"):
+    with pytest.raises(ModelError, match="not what this version saved"):
         load_fitted("neural", fit(rows).save(tmp_path / "third"))
-    with pytest.raises(ModelError, match=r"has no trust\.safetensors"):
+    with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
         LinearProbe.load(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
 
 
 def _without_states(directory: Path) -> TrustRef:
-    from curation.trust.neural import pin
+    from curation.trust.saved import pin
 
-    (directory / "trust.json").write_text(json.dumps({"fit": {}}))
-    return pin(directory)
+    (directory / "description.json").write_text(json.dumps({"fit": {}}))
+    return pin(directory, TrustRef)
 
 
 def test_what_cannot_be_fitted_or_scored_is_refused(rows: tuple[np.ndarray, np.ndarray]) -> None:

@@ -175,7 +175,7 @@ def test_saved_and_loaded_scores_the_same(standardise: bool, hidden_ND: np.ndarr
     labels = labels_of(output_last=hidden_ND)
     np.testing.assert_array_equal(loaded.raw_score(labels), trust.raw_score(labels))
     assert (loaded.states, loaded.fit, loaded.net.architecture) == (trust.states, trust.fit, trust.net.architecture)
-    assert sorted(path.name for path in (tmp_path / "trust").iterdir()) == ["trust.json", "trust.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "trust").iterdir()) == ["description.json", "weights.safetensors"]
     for path in (tmp_path / "trust").iterdir():
         with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, KeyError, IndexError)):
             pickle.loads(path.read_bytes())
@@ -187,17 +187,17 @@ def test_what_is_no_trust_function_is_refused(tmp_path: Path) -> None:
     assert issubclass(ModelError, UserError)
     with pytest.raises(ModelError, match="pinned was 0000"):
         NeuralTrust.load(TrustRef(uri=ref.uri, digest="0000"))
-    with pytest.raises(ModelError, match=r"has no trust\.safetensors"):
+    with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
         NeuralTrust.load(TrustRef(uri=str(tmp_path), digest="0000"))
-    description = json.loads((tmp_path / "trust" / "trust.json").read_text())
+    description = json.loads((tmp_path / "trust" / "description.json").read_text())
     description["architecture"]["width"] = 8
-    (tmp_path / "trust" / "trust.json").write_text(json.dumps(description))
+    (tmp_path / "trust" / "description.json").write_text(json.dumps(description))
     with pytest.raises(ModelError, match="pinned was"):
         NeuralTrust.load(ref)
-    from curation.trust.neural import pin
+    from curation.trust.saved import pin
 
-    with pytest.raises(ModelError, match="not one that this version saved"):
-        NeuralTrust.load(pin(tmp_path / "trust"))
+    with pytest.raises(ModelError, match="not what this version saved"):
+        NeuralTrust.load(pin(tmp_path / "trust", TrustRef))
 
 
 def test_a_saturated_logit_still_ranks() -> None:

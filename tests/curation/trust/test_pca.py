@@ -66,6 +66,6 @@ def test_too_many_components_are_refused(num_rows, size):
 
 def test_a_projection_that_changed_is_refused(tmp_path):
     ref = fit([batch_of(np.random.default_rng(0), 50)], 2).save(tmp_path / "pca")
-    (tmp_path / "pca" / "pca.json").write_text("{}")
+    (tmp_path / "pca" / "description.json").write_text("{}")
     with pytest.raises(ModelError, match="pinned was"):
         Projection.load(ref)

@@ -1,0 +1,56 @@
+"""What was fitted, in files: a directory of safetensors and JSON, pinned by the digest of its content."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from curation.copies import fetched, staged
+from curation.errors import ModelError
+from curation.places import Place, place
+from curation.refs import ProjectionRef, TrustRef, directory_digest
+
+WEIGHTS, DESCRIPTION = "weights.safetensors", "description.json"
+Fitted = TypeVar("Fitted")
+Ref = TypeVar("Ref", TrustRef, ProjectionRef)
+
+
+def save(directory: Place, kind: type[Ref], weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Ref:
+    """Write both into ``directory``, made where missing; the reference, of the kind asked for."""
+    with staged(directory) as local:
+        local.mkdir(exist_ok=True)
+        copies = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
+        safetensors.torch.save_file(copies, local / WEIGHTS)
+        (local / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    return pin(directory, kind)
+
+
+def load(ref: Ref, make: Callable[[dict[str, Tensor], dict[str, Any]], Fitted]) -> Fitted:
+    """What ``make`` makes of the weights and the description that ``ref`` pins.
+
+    Raises:
+        ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
+    """
+    if (found := pin(place(ref.uri), type(ref)).digest) != ref.digest:
+        raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
+    directory = fetched(ref.uri)
+    try:
+        weights = safetensors.torch.load_file(directory / WEIGHTS)
+        return make(weights, json.loads((directory / DESCRIPTION).read_text()))
+    except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
+        raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
+
+
+def pin(directory: Place, kind: type[Ref]) -> Ref:
+    """The reference to a directory that :func:`save` wrote.
+
+    Raises:
+        ModelError: one of its two files is missing.
+    """
+    for name in (WEIGHTS, DESCRIPTION):
+        if not (directory / name).is_file():
+            raise ModelError(f"{directory}: has no {name}; give a directory that a fit saved")
+    return kind(uri=str(directory.resolve()), digest=directory_digest(directory))
