@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ NUM_SOURCE = 100
 
 
 class SumsRun:
-    """One run directory and the command that is run in it again and again; about half of the labels are right."""
+    """One run directory and the command that is run in it again and again; half of the labels are right unless told."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class SumsRun:
         seconds_per_row: float,
         chunk_rows: int = 25,
         commit_seconds: float = 0.2,
+        completions: Sequence[str] = (" \\boxed{1}", " \\boxed{2}"),
     ) -> None:
         self.directory = directory / "run"
         self._stderr, self._log = directory / "stderr.log", directory / "labelled.log"
@@ -45,7 +47,7 @@ class SumsRun:
                 "chunk_rows": chunk_rows,
                 "actors": actors,
                 "scripted": {
-                    "completions": [" \\boxed{1}", " \\boxed{2}"],
+                    "completions": list(completions),
                     "seconds_per_row": seconds_per_row,
                     "log": str(self._log),
                 },
@@ -86,10 +88,15 @@ class SumsRun:
         """The row ids that the teacher was given, again and again where it was."""
         return [int(line) for line in self._log.read_text().split("\n") if line] if self._log.exists() else []
 
+    def labels(self) -> lance.LanceDataset | None:
+        """The pool's labels, as far as they are committed."""
+        found = [str(path) for path in self.directory.glob("gen-0/label-pool-*/labels.lance")]
+        return lance.dataset(found[0]) if found else None
+
     def committed(self) -> list[int]:
         """The row ids in the pool's labels, in order."""
-        found = [str(path) for path in self.directory.glob("gen-0/label-pool-*/labels.lance")]
-        return sorted(lance.dataset(found[0]).to_table(columns=["row_id"])["row_id"].to_pylist()) if found else []
+        labels = self.labels()
+        return [] if labels is None else sorted(labels.to_table(columns=["row_id"])["row_id"].to_pylist())
 
     def pool(self) -> list[int]:
         """The row ids of the pool, in order."""
