@@ -13,7 +13,7 @@ from curation.learning import teacher_model
 from curation.manifest import Manifest, versions
 from curation.places import Place, write_atomically
 from curation.refs import TableRef
-from curation.runs import Done, Generation, Pending, Run, local_or_cluster, say
+from curation.runs import Done, Generation, Pending, Run, files_of, local_or_cluster, say
 from curation.selection.budget import check_pool
 from curation.sources import SourceFile, check_unchanged, discover, split_sizes
 
@@ -28,7 +28,7 @@ def run_chain(
     """
     tracking.require(config.tracking)
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
-    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray):
+    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
         if (waits := cluster.check_room(config)) is not None:
             say(waits)
         run = _open(config, Manifest.load(config.directory))

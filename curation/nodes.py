@@ -125,6 +125,23 @@ def others(here: Mapping[str, str], answers: Sequence[Answer]) -> Iterator[str]:
             yield f"{answer.node} has {', '.join(differing)}"
 
 
+def require_here(versions: Mapping[str, str]) -> None:
+    """Refuse to work in this process where it has other versions than those, which are the driver's.
+
+    Raises:
+        ClusterError: with the node's address and both versions.
+    """
+    import ray
+
+    if differing := differences(versions, installed()()):
+        here = ray.get_runtime_context().get_node_id()
+        node = next(name(node) for node in living() if node["NodeID"] == here)
+        raise ClusterError(
+            f"{node}, which joined the cluster while the run was at work, has {', '.join(differing)}; "
+            "install the same on every node (constraints.txt) or take the node away"
+        )
+
+
 def require_same_versions() -> None:
     """Refuse a cluster on which a living node has other versions than this process.
 

@@ -125,6 +125,19 @@ class Run:
 
 
 @contextmanager
+def files_of(directory: Place) -> Iterator[None]:
+    """Between the stages: what goes wrong with the run directory itself, as on a full disk, fails the run.
+
+    Raises:
+        RunFailedError: with what the store says.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunFailedError(f"{error} (run directory {directory}; the same command goes on from here)") from error
+
+
+@contextmanager
 def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
     """Ray as the configuration says; one that runs already is used and left running.
 

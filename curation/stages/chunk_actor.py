@@ -24,6 +24,7 @@ import pyarrow as pa
 from curation import store, telemetry
 from curation.config import TeacherConfig
 from curation.errors import RowError
+from curation.nodes import require_here
 from curation.refs import TableRef
 from curation.stages.memory import Memory, here, is_gone
 from curation.stages.narrowing import Narrowing
@@ -72,14 +73,24 @@ class Job(Protocol):
         """Emits the metrics of the pass."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What an actor knows of the pass beside its job."""
+
+    id: str
+    versions: Mapping[str, str]
+    """Those of the driver, to which an actor on a node that has joined the cluster since is held."""
+
+
 class ChunkActor(ABC, Generic[Part]):
     """Works on chunks of a table, one call a chunk; a subclass says how, and loads its model once this is set up."""
 
-    def __init__(self, job: Job, pass_id: str) -> None:
+    def __init__(self, job: Job, of: Pass) -> None:
         self._begun = time.monotonic()
+        require_here(of.versions)
         self._examples, self.told, actors = job.examples, job.told, job.teacher.actors
         self._node, self._max_row_retries = here(), actors.max_row_retries
-        self._memory = Memory(pass_id)
+        self._memory = Memory(of.id)
         self._memory.count_start(actors.max_restarts)
         self._turns = _Turns()
         self._last_sign = time.monotonic()

@@ -20,7 +20,7 @@ from curation.refs import ModelRef, TableRef
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
-from curation.stages.chunk_actor import ChunkActor, Row
+from curation.stages.chunk_actor import ChunkActor, Pass, Row
 from curation.stages.reduce import Reduction
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
@@ -65,8 +65,8 @@ class Labelled(NamedTuple):
 class LabelActor(ChunkActor[Labelled]):
     """Holds one teacher."""
 
-    def __init__(self, job: LabelJob, pass_id: str) -> None:
-        super().__init__(job, pass_id)
+    def __init__(self, job: LabelJob, of: Pass) -> None:
+        super().__init__(job, of)
         self._job = job
         self._domain = get_domain(job.domain)
         self._teacher = load_teacher(job.teacher, job.model)

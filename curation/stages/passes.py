@@ -15,13 +15,13 @@ import pyarrow as pa
 import ray.data
 from pyroaring import BitMap64
 
-from curation import store
+from curation import nodes, store
 from curation.config import ActorsConfig
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.actors import ActorBook
-from curation.stages.chunk_actor import Chunk, ChunkActor, Job
+from curation.stages.chunk_actor import Chunk, ChunkActor, Job, Pass
 from curation.stages.memory import forget_pass
 from curation.stages.ray_errors import cause
 from curation.stages.tally import Tally
@@ -55,7 +55,7 @@ def run_pass(
     commit_seconds: float,
     progress: Update | None = None,
 ) -> PassResult:
-    """Have ``actor(job, id of the pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
+    """Have ``actor(job, pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
 
     ``progress`` is told where the pass stands.
 
@@ -85,8 +85,8 @@ def run_pass(
     )
     with tally:
         if items:
-            pass_id = f"pass-{uuid.uuid4().hex}"
-            written = _written(actor, job, pass_id, items, job.teacher.actors, calls)
+            this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=nodes.installed()())
+            written = _written(actor, job, this, items, job.teacher.actors, calls)
             try:
                 store.commit_stream(
                     written, [committer], seconds=commit_seconds, on_commit=tally.committed, on_written=tally.wrote
@@ -94,7 +94,7 @@ def run_pass(
             except ray.exceptions.RayError as error:
                 raise cause(error, name) from error
             finally:
-                forget_pass(pass_id)
+                forget_pass(this.id)
     ref = store.latest(uri)
     if not len(committer.done) == (num_rows := store.count(ref)) == total:
         known = len(committer.done)
@@ -109,7 +109,7 @@ def run_pass(
 
 
 def _written(
-    actor: type[ChunkActor[Any]], job: Job, pass_id: str, items: list[Any], actors: ActorsConfig, calls: int
+    actor: type[ChunkActor[Any]], job: Job, this: Pass, items: list[Any], actors: ActorsConfig, calls: int
 ) -> ray.data.Dataset:
     """The lazily written chunks: one block an item, so that a task has one chunk and one output.
 
@@ -117,7 +117,7 @@ def _written(
     """
     return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         actor,
-        fn_constructor_args=(job, pass_id),
+        fn_constructor_args=(job, this),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(
             min_size=actors.min,

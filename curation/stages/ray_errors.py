@@ -2,7 +2,10 @@
 
 import re
 
-from curation.errors import CurationError, RunFailedError, SourceError
+from curation.errors import ClusterError, CurationError, RunFailedError, SourceError
+
+MISTAKES = {f"{kind.__module__}.{kind.__name__}": kind for kind in (SourceError, ClusterError)}
+"""The user's, that tasks meet."""
 
 
 def cause(error: BaseException, stage: str) -> CurationError:
@@ -13,6 +16,6 @@ def cause(error: BaseException, stage: str) -> CurationError:
     raised = re.findall(r"^([\w.]+(?:Error|Exception)): (.+)$", str(error), flags=re.MULTILINE)
     own = [line for line in raised if not line[0].startswith("ray.")]
     name, message = (own or raised or [("", str(error).strip().splitlines()[0])])[-1]
-    if name == f"{SourceError.__module__}.{SourceError.__name__}":
-        return SourceError(message)
+    if name in MISTAKES:
+        return MISTAKES[name](message)
     return RunFailedError(f"{stage} failed: {name} {message}; the same command goes on from what is committed")

@@ -19,7 +19,7 @@ from curation.signals import Weak, get_signal
 from curation.signals.measure import measure
 from curation.signals.reward import RewardModel
 from curation.stages.asks import Ask, Values
-from curation.stages.chunk_actor import ChunkActor, Row
+from curation.stages.chunk_actor import ChunkActor, Pass, Row
 from curation.stages.passes import run_pass
 from curation.standing import Update
 from curation.teachers import load_teacher
@@ -57,8 +57,8 @@ class Measured(NamedTuple):
 class SignalActor(ChunkActor[Measured]):
     """Holds one model."""
 
-    def __init__(self, job: SignalJob, pass_id: str) -> None:
-        super().__init__(job, pass_id)
+    def __init__(self, job: SignalJob, of: Pass) -> None:
+        super().__init__(job, of)
         self._job = job
         self._domain = get_domain(job.domain)
         self._labels = store.Lookup(job.labels)

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import store, tables
+from curation import nodes, store, tables
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
-from curation.errors import CommitError, RunFailedError
+from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.refs import TableRef
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelActor, LabelJob
@@ -74,6 +74,36 @@ def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tm
     assert len(labelled_ids(tmp_path)) == NUM_ROWS
     schema = store.open_table(ref).schema
     assert schema.field("state_output_last").type == pa.list_(pa.float16(), 8)
+
+
+def test_states_do_not_pass_through_the_object_store(local_ray, examples, tmp_path):
+    """Of 600 x 8 KiB of states less than one of 512 rows is ever there, however long nobody commits."""
+    before, peaks, stop = plasma_bytes(), [], threading.Event()
+
+    def watch():
+        while not stop.wait(0.1):
+            peaks.append(plasma_bytes())
+
+    job = make_job(examples, tmp_path, script={"state_size": 4096, "seconds_per_row": 0.003})
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        ref = run(job, commit_seconds=60)
+    finally:
+        stop.set()
+        thread.join()
+    stored = sum(path.stat().st_size for path in (tmp_path / "labels.lance" / "data").iterdir())
+    assert stored > NUM_ROWS * 8192 and store.count(ref) == NUM_ROWS
+    assert len(peaks) > 10 and max(peaks) - before < stored / 10
+
+
+def plasma_bytes() -> int:
+    """What Ray's object store holds on this node."""
+    import ray
+    from ray._private.internal_api import get_memory_info_reply, get_state_from_address
+
+    reply = get_memory_info_reply(get_state_from_address(ray.get_runtime_context().gcs_address))
+    return reply.store_stats.object_store_bytes_used + reply.store_stats.spilled_bytes_total
 
 
 def test_a_part_that_is_committed_is_not_labelled_again_whatever_the_chunks(local_ray, examples, tmp_path):
@@ -143,6 +173,16 @@ def _is_label_actor(pid: str) -> bool:
         return b"LabelActor" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def test_a_node_that_joins_with_other_versions_does_not_work(local_ray, examples, tmp_path, monkeypatch):
+    """To a driver that has another torch all nodes are such."""
+    other = nodes.installed()() | {"torch": "0.1"}
+    monkeypatch.setattr(nodes, "installed", lambda: lambda: other)
+    job = make_job(examples, tmp_path)
+    with pytest.raises(ClusterError, match=r"\(node \w{8}\).*torch \S+ \(here 0\.1\); install the same"):
+        run(job)
+    assert not labelled_ids(tmp_path)
 
 
 def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
