@@ -1,0 +1,38 @@
+"""The configuration of a run: pydantic models, unknown keys refused with the nearest known one.
+
+Defaults follow the paper where it gives a value (App. "Training Details", "Detailed NTF Architectures"); each choice
+that it leaves open is named in docs/method.md. Relative paths of sources and models are relative to the file.
+"""
+
+from curation.config.base import TrainSection
+from curation.config.inputs import DomainConfig, SourceConfig, SplitConfig
+from curation.config.models import InitConfig, ModelConfig, SftConfig
+from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
+from curation.config.selection import BudgetConfig, SelectionConfig
+from curation.config.signals import RewardConfig
+from curation.config.teacher import ActorsConfig, DecodingConfig, PcaConfig, ScriptedConfig, TeacherConfig
+from curation.config.trust import TrustConfig
+
+__all__ = [
+    "ActorsConfig",
+    "BudgetConfig",
+    "DecodingConfig",
+    "DomainConfig",
+    "InitConfig",
+    "MlflowConfig",
+    "ModelConfig",
+    "PcaConfig",
+    "RayConfig",
+    "RewardConfig",
+    "RunConfig",
+    "ScriptedConfig",
+    "SelectionConfig",
+    "SftConfig",
+    "SourceConfig",
+    "SplitConfig",
+    "TeacherConfig",
+    "TrackingConfig",
+    "TrainSection",
+    "TrustConfig",
+    "WandbConfig",
+]

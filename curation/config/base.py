@@ -1,0 +1,45 @@
+"""What the sections have in common: strictness, presets, the recipes that Ray Train runs, types of numbers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class PresetSection(Section, ABC):
+    """A section whose ``preset`` gives the values of the keys that are not named."""
+
+    @classmethod
+    @abstractmethod
+    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+        """The values of each preset."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get("preset", cls.model_fields["preset"].default)
+        return {**(cls.presets().get(name, {}) if isinstance(name, str) else {}), **value}
+
+
+class TrainSection(PresetSection):
+    """A recipe that Ray Train runs, and what its workers take."""
+
+    RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "max_failures"}
+    """Keys that change how a result is made, not what it is."""
+
+    num_workers: PositiveInt = 1
+    cpus_per_worker: PositiveInt = 1
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+    max_failures: Annotated[int, Field(ge=0)] = 2

@@ -1,0 +1,107 @@
+"""Models, from elsewhere or from scratch, and how they are fine-tuned."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from curation.config.base import PositiveInt, Section, TrainSection
+
+
+class InitConfig(Section):
+    """A model from scratch: random weights and a word-level tokenizer of the domain's vocabulary."""
+
+    family: str = "qwen3"
+    hidden_size: PositiveInt
+    num_layers: PositiveInt
+    num_heads: PositiveInt = 4
+    num_kv_heads: PositiveInt | None = None
+    head_dim: PositiveInt | None = None
+    intermediate_size: PositiveInt | None = None
+    max_positions: PositiveInt = 256
+    extra: dict[str, Any] = Field(default={})
+    """Further fields of the family's transformers configuration."""
+
+    def shape(self) -> dict[str, Any]:
+        """The fields under transformers' own names."""
+        return {
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads,
+            "num_key_value_heads": self.num_kv_heads or self.num_heads,
+            "head_dim": self.head_dim or self.hidden_size // self.num_heads,
+            "intermediate_size": self.intermediate_size or 3 * self.hidden_size,
+            "max_position_embeddings": self.max_positions,
+            **self.extra,
+        }
+
+
+class ModelConfig(Section):
+    """A causal LM: a local path or hub id, or one made from scratch (``init``)."""
+
+    path: str | None = None
+    revision: str | None = None
+    adapter: str | None = None
+    init: InitConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if (self.path is None) == (self.init is None):
+            raise ValueError("takes exactly one of path and init")
+        return self
+
+
+class LoraConfig(Section):
+    """LoRA on all linear layers (paper, table of SFT hyperparameters)."""
+
+    rank: PositiveInt = 16
+    alpha: PositiveInt = 32
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+class SftConfig(TrainSection):
+    """Supervised fine-tuning, loss on the completion's tokens only.
+
+    Preset ``paper``: App. "Training Details", table of SFT hyperparameters. Preset ``scratch``: full weights of a small
+    model from random ones, or from a small base.
+    """
+
+    preset: Literal["paper", "scratch"] = "paper"
+    epochs: PositiveInt | None = None
+    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows, else 1."""
+    max_length: PositiveInt = 1024
+    global_batch_size: PositiveInt = 128
+    micro_batch_size: PositiveInt = 4
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    adam_betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    lora: LoraConfig | None = LoraConfig()
+    gradient_checkpointing: bool = True
+    chat_template: bool = False
+    """Learn answers to prompts in the tokenizer's chat template, a prompt as one user turn."""
+
+    @classmethod
+    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+        """``paper`` (the defaults) and ``scratch``."""
+        scratch = {
+            "epochs": 3,
+            "max_length": 256,
+            "micro_batch_size": 128,
+            "learning_rate": 1e-3,
+            "lora": None,
+            "gradient_checkpointing": False,
+        }
+        return {"paper": {}, "scratch": scratch}
+
+    def num_epochs(self, num_rows: int) -> int:
+        """The number of passes for a training set of ``num_rows``."""
+        return self.epochs or (3 if num_rows < 2_000 else 1)
+
+
+class GenerationConfig(Section):
+    """One generation: the student's un-adapted base."""
+
+    student: ModelConfig

@@ -1,0 +1,191 @@
+"""A whole run: its parts, what they ask of each other, its tests, where it runs and who is told of it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from curation.arms import ARMS, REFERENCE_ARM, signals_of
+from curation.config.base import PositiveInt, Section, Share
+from curation.config.inputs import DomainConfig, SourceConfig, SplitsConfig
+from curation.config.models import GenerationConfig, SftConfig
+from curation.config.selection import SelectionConfig
+from curation.config.signals import JudgeConfig, SignalsConfig
+from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
+from curation.config.trust import TrustConfig
+from curation.places import Place, place
+
+
+def _run_dir(path: str) -> str:
+    place(path)
+    return path
+
+
+class EvaluationConfig(Section):
+    """How students are tested; greedy unless said otherwise."""
+
+    decoding: DecodingConfig = DecodingConfig()
+    num_runs: PositiveInt = 1
+    """Tests with a seed each, whose accuracies are averaged (paper, math: 5); more than one needs a temperature."""
+    chat_template: bool = False
+    """Ask base, teacher and students through the tokenizer's chat template, a prompt as one user turn."""
+    margin: Share = 0.02
+    """What a student may fall short of ground truth by and still be called near-lossless."""
+
+    @model_validator(mode="after")
+    def _runs_differ(self) -> Self:
+        if self.num_runs > 1 and self.decoding.temperature == 0:
+            raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
+        return self
+
+
+class RayConfig(Section):
+    """Where Ray runs: in a cluster, or on this machine with ``num_cpus`` (all cores where unset)."""
+
+    address: str | None = None
+    """``HOST:PORT`` of a cluster's head, or ``auto``: the Ray that runs on this machine. Unset: ``RAY_ADDRESS`` of the
+    environment where it is set, as in a job of Ray; else Ray starts here."""
+    num_cpus: PositiveInt | None = None
+
+
+class MlflowConfig(Section):
+    """Where MLflow keeps a finished run."""
+
+    uri: str | None = None
+    """A tracking server or store; unset: what MLflow itself finds, first of all ``MLFLOW_TRACKING_URI``."""
+    experiment: str = "trust-curation"
+
+
+class WandbConfig(Section):
+    """Where Weights & Biases keep a finished run; the key is theirs to find (``wandb login``, ``WANDB_API_KEY``)."""
+
+    project: str = "trust-curation"
+    entity: str | None = None
+    mode: Literal["online", "offline"] = "online"
+
+
+class TrackingConfig(Section):
+    """Trackers of experiments that are told of a finished run; none unless named (``{mlflow: {}}``)."""
+
+    mlflow: MlflowConfig | None = None
+    wandb: WandbConfig | None = None
+
+    def given(self) -> dict[str, MlflowConfig | WandbConfig]:
+        """The trackers that are named; a tracker's name is its package's too."""
+        named = {"mlflow": self.mlflow, "wandb": self.wandb}
+        return {name: config for name, config in named.items() if config is not None}
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
+    """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
+    where unset."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
+    """The paper's use of chat templates with a family (App. "Mathematical Problem Solving"): fills ``chat_template`` of
+    teacher, student and evaluation where they are not given."""
+    domain: DomainConfig = DomainConfig(name="chess")
+    sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
+    splits: SplitsConfig
+    teacher: TeacherConfig
+    trust: TrustConfig = TrustConfig()
+    signals: SignalsConfig = SignalsConfig()
+    judge: JudgeConfig | None = None
+    selection: SelectionConfig
+    student: SftConfig = SftConfig()
+    """How every student is trained."""
+    generations: tuple[GenerationConfig, ...] = ()
+    """The students' bases, one a generation; none: curate only, train nothing."""
+    chain_arm: str = REFERENCE_ARM
+    """The arm whose student teaches the next generation."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    commit_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """Between two commits of a pass; where a commit takes long, more."""
+    fragment_mb: PositiveInt = 256
+    """MiB of a fragment after the compaction that ends a pass."""
+    ray: RayConfig = RayConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {
+        "qwen3": {"teacher": False, "student": False, "evaluation": True},
+        "gemma3": {"teacher": True, "student": False, "evaluation": True},
+        "llama3": {"teacher": True, "student": False, "evaluation": True},
+    }
+
+    @model_validator(mode="before")
+    @classmethod
+    def _chat(cls, value: Any) -> Any:
+        family = value.get("chat_preset") if isinstance(value, Mapping) else None
+        if not isinstance(family, str) or family not in cls.CHAT_PRESETS:
+            return value
+        filled = dict(value)
+        for section, on in cls.CHAT_PRESETS[family].items():
+            given = filled.get(section) or {}
+            if isinstance(given, Mapping):
+                filled[section] = {"chat_template": on, **given}
+            if section == "teacher" and isinstance(given, Mapping) and isinstance(given.get("adapt"), Mapping):
+                filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
+        return filled
+
+    @property
+    def directory(self) -> Place:
+        """The run directory, absolute: workers have working directories of their own."""
+        return place(self.run_dir or f"runs/{self.name}").absolute()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, split in self.splits.named().items():
+            if split.source not in self.sources:
+                known = ", ".join(sorted(self.sources))
+                raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
+        if missing := set(self.trust.states) - set(self.teacher.states):
+            raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
+            raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
+        if self.teacher.adapt is not None and self.splits.adapt is None:
+            raise ValueError("teacher.adapt needs a split: add splits.adapt")
+        if self.generations and self.splits.test is None:
+            raise ValueError("generations need a test split: add splits.test")
+        oracles = [f"the {name} arm" for name in self.selection.arms if ARMS[name].oracle]
+        if self.selection.budget.needs_gold:
+            oracles.append(f"the {self.selection.budget.rule} budget")
+        if oracles and not self.splits.audit:
+            raise ValueError(f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it")
+        if len(self.generations) > 1 and self.chain_arm not in self.selection.arms:
+            raise ValueError(f"chain_arm: {self.chain_arm!r} is not among selection.arms")
+        self._signals_can_be_made()
+        return self
+
+    def _signals_can_be_made(self) -> None:
+        asked = signals_of(self.selection.used)
+        if "icl_mean_logprob" in asked and self.splits.shots is None:
+            raise ValueError("the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)")
+        if "icl_mean_logprob" in asked and self.domain_of("shots") != self.domain_of("pool"):
+            raise ValueError("splits.shots: demonstrations are rows of another domain than the pool's")
+        if "ensemble_agreement" in asked and self.signals.second_teacher is None:
+            raise ValueError("the ensemble arm asks a second teacher: set signals.second_teacher")
+        if "reward" in asked and self.signals.reward is None:
+            raise ValueError("the reward arm ranks by a reward model: set signals.reward.model")
+        graded = {"pool": self.splits.audit, "calibration": self.selection.budget.risk is not None}
+        for split in self.judge.splits if self.judge is not None else ():
+            if not graded.get(split, True):
+                mend = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
+                raise ValueError(f"judge.splits: {split} is not graded in this run; {mend}, or leave it out")
+        if self.selection.budget.risk is not None and self.splits.calibration is None:
+            raise ValueError(
+                "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: "
+                "add splits.calibration"
+            )
+
+    @property
+    def fitting(self) -> TrustConfig:
+        """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
+        projected = isinstance(self.teacher.store_states, PcaConfig)
+        return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
+
+    def domain_of(self, split: str) -> DomainConfig:
+        """The task interface of a split's rows: its source's, where that names one."""
+        return self.sources[self.splits.named()[split].source].domain or self.domain

@@ -1,0 +1,97 @@
+"""The arms and how many rows each selects."""
+
+import difflib
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from curation.arms import ARMS, REFERENCE_ARM
+from curation.config.base import PositiveInt, Section, Share
+
+
+class RiskConfig(Section):
+    """Risk-controlled selection, calibrated on ``splits.calibration`` (paper, "Risk-Controlled Data Selection").
+
+    With probability 1 - ``delta`` over the calibration rows at most ``alpha`` of the labels selected are wrong, in
+    expectation over the pool's distribution. ``curation.selection.risk`` says what each rule proves.
+    """
+
+    alpha: Share
+    delta: Share = 0.1
+    rule: Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"] = (
+        "fixed_sequence"
+    )
+    kind: Literal["threshold", "top_k"] = "threshold"
+
+
+class BudgetConfig(Section):
+    """How many rows every arm selects; exactly one rule, each resolved into one common n."""
+
+    RULES: ClassVar = ("n", "share", "oracle", "fit_purity", "threshold", "risk")
+
+    n: PositiveInt | None = None
+    """A fixed number of rows."""
+    share: Share | None = None
+    """A share of the pool rows that were labelled without error, unparsed ones included."""
+    oracle: bool = False
+    """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
+    cap: PositiveInt = 2_000
+    fit_purity: bool = False
+    """floor(purity of the reference arm on its fit set x right weak labels in the pool) (paper, quantitative
+    reasoning); needs the audit set."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """As many rows as have a trust of at least this in the reference arm."""
+    risk: RiskConfig | None = None
+    """As many rows as a calibrated threshold of the reference arm lets pass; none where none can be certified."""
+    reference: str = REFERENCE_ARM
+    """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
+
+    @property
+    def rule(self) -> str:
+        """The rule that is given."""
+        return self._given()[0]
+
+    @property
+    def needs_gold(self) -> bool:
+        """The pool's gold labels go into n."""
+        return self.oracle or self.fit_purity
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        given = self._given()
+        if len(given) != 1:
+            found = " and ".join(given) or "none"
+            raise ValueError(f"takes exactly one of {', '.join(self.RULES)}; found {found}")
+        return self
+
+    def _given(self) -> list[str]:
+        return [name for name in self.RULES if (value := getattr(self, name)) is not None and value is not False]
+
+
+class SelectionConfig(Section):
+    """The arms and their common budget."""
+
+    budget: BudgetConfig
+    arms: tuple[str, ...] = ("naive", "internal_confidence", "neural", "ground_truth")
+    """Names of ``curation.arms.ARMS``."""
+    difficulty_bins: PositiveInt = 10
+    """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The arms and the budget's reference: whose trust functions and signals are needed."""
+        return (*self.arms, self.budget.reference)
+
+    @model_validator(mode="after")
+    def _arms(self) -> Self:
+        if len(set(self.arms)) != len(self.arms) or not self.arms:
+            raise ValueError("arms must name at least one arm, none twice")
+        for name in self.used:
+            if name not in ARMS:
+                near = difflib.get_close_matches(name, ARMS, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARMS)}"
+                raise ValueError(f"no arm is called {name!r}; {hint}")
+        reference = ARMS[self.budget.reference]
+        if not reference.ranked or reference.gold:
+            raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
+        return self

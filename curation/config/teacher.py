@@ -1,0 +1,168 @@
+"""The teacher: its model and backend, how it answers, what is kept of its states, the actors that ask it."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from curation.config.base import PositiveInt, Section
+from curation.config.models import ModelConfig, SftConfig
+from curation.states import beyond, others_of, parse
+
+
+def _state(name: str) -> str:
+    parse(name)
+    return name
+
+
+class DecodingConfig(Section):
+    """How a completion is drawn, temperature 0 is greedy; of requests with options, how one is chosen."""
+
+    max_tokens: PositiveInt = 8
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """0 is no limit."""
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Tokens less likely than this share of the likeliest one are not drawn; 0 is no limit."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    """Taken from the logits of tokens that the answer already has (the prompt's do not count), greedy or not."""
+    normalise_options: bool = False
+    """Choose an option by the mean log-probability of its tokens; off, as in the paper: by their sum."""
+    stop: tuple[str, ...] = ("\n",)
+    """Strings that end an answer, besides the tokenizer's end token; cut from the completion."""
+
+
+class ActorsConfig(Section):
+    """The pool of teacher actors and what each takes."""
+
+    min: PositiveInt = 1
+    max: PositiveInt = 1
+    initial: PositiveInt | None = None
+    """How many are asked for at the start of a pass, though no more than it has chunks; ``min`` where not set. On a
+    cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
+    num_cpus: Annotated[float, Field(gt=0)] = 1
+    num_gpus: Annotated[float, Field(ge=0)] = 0
+    max_restarts: Annotated[int, Field(ge=0)] = 8
+    """How often in a row an actor's process may die before it has done anything, until the run gives up."""
+    max_row_retries: Annotated[int, Field(ge=0)] = 1
+    """How often a row is tried again whose process died on it alone, before it is an error row (``poison``)."""
+    hang_seconds: Annotated[float, Field(gt=0)] = 7200
+    """An actor whose model gives no row for so long while it works is ended, for Ray to restart it; more than the
+    longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max < self.min:
+            raise ValueError(f"max {self.max} is below min {self.min}")
+        if self.initial is not None and not self.min <= self.initial <= self.max:
+            raise ValueError(f"initial {self.initial} is not between min {self.min} and max {self.max}")
+        return self
+
+
+class ScriptedConfig(Section):
+    """The scripted teacher: completions by row id, and faults on demand (tests and dry runs)."""
+
+    completions: tuple[str, ...] = (" e2e4",)
+    """One is chosen by a hash of the row id."""
+    state_size: PositiveInt = 8
+    seconds_per_row: Annotated[float, Field(ge=0)] = 0.0
+    log: str | None = None
+    """A file that receives a line ``row_id`` for each row labelled, before the row is handed on."""
+    crash_rows: tuple[int, ...] = ()
+    """Rows that kill the actor's process, each once per file ``<log>.crashed-<row>``."""
+    poison_rows: tuple[int, ...] = ()
+    """Rows that kill the actor's process whenever they are labelled."""
+    hang_rows: tuple[int, ...] = ()
+    """Rows on which the teacher hangs for ever."""
+    error_rows: tuple[int, ...] = ()
+    """Rows that come back as error rows."""
+
+
+class VllmConfig(Section):
+    """The engine of the vLLM backend."""
+
+    engine: dict[str, Any] = Field(default={})
+    """Arguments of vLLM's ``EngineArgs`` by name; unknown ones are refused.
+
+    ``tensor_parallel_size: 2`` wants ``actors.num_gpus: 2``; with a fraction of a GPU an actor,
+    ``gpu_memory_utilization`` is nine tenths of that fraction unless it is given. Where ``teacher.states`` names other
+    layers than the last, ``enforce_eager`` is set, which is slower: CUDA graphs and compiled code would be recorded
+    without those layers."""
+    hang_seconds: Annotated[float, Field(gt=0)] = 300
+    """A step of the engine that takes longer ends the actor's process, for Ray to restart it."""
+
+
+class PcaConfig(Section):
+    """Store principal components of the hidden states, fitted on the source split.
+
+    Paper, App. "Dimensionality Ablations": 256 of 1,024 numbers lose nothing.
+    """
+
+    pca: PositiveInt
+    """How many, over all of ``trust.states`` side by side."""
+
+
+class TeacherConfig(Section):
+    """The weak teacher of the first generation and how every teacher labels."""
+
+    backend: Literal["transformers", "vllm", "auto", "scripted"] = "transformers"
+    """``auto`` takes vLLM where a probe finds that it can run the model, else transformers."""
+    model: ModelConfig | None = None
+    adapt: SftConfig | None = None
+    """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
+    states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
+    """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
+    layer's, ``layer<L>_<position>`` are another one's (``curation.states``)."""
+    state_dtype: Literal["float16", "float32"] = "float16"
+    store_states: bool | PcaConfig = True
+    """What is stored of the hidden states; of the source split, which trust is fitted on, all of them in any case.
+
+    ``true``: all, so that another trust function scores the labels that are there. ``false``: scores in their place,
+    given by the labelling actors, 8 bytes a row and trust function (and the states of some 5,000 rows, for the shift
+    test); the other splits are then labelled after the fit, and labelled again where the fit changes. ``{pca: k}``:
+    k numbers a row; labelled again where the projection changes (``trust.states``, ``trust.validation_fraction``)."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    decoding: DecodingConfig = DecodingConfig()
+    chat_template: bool = False
+    """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
+    batch_tokens: PositiveInt = 8192
+    """Tokens (prompt, padded, plus answer) in one forward batch."""
+    chunk_rows: PositiveInt = 4096
+    """Rows of one task and one table fragment: the unit of commit and of what a crash loses."""
+    actors: ActorsConfig = ActorsConfig()
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    vllm: VllmConfig = VllmConfig()
+    scripted: ScriptedConfig = ScriptedConfig()
+
+    @field_validator("store_states", mode="before")
+    @classmethod
+    def _storage(cls, value: Any) -> Any:
+        size = value.get("pca") if isinstance(value, Mapping) and set(value) == {"pca"} else None
+        if isinstance(value, bool | PcaConfig) or (type(size) is int and size > 0):
+            return value
+        raise ValueError(f"takes true, false or {{pca: k}} with a whole number k above 0; found {value!r}")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.backend != "scripted" and self.model is None:
+            raise ValueError(f"backend {self.backend} needs a model (path or init)")
+        if len(set(self.states)) != len(self.states) or not self.states:
+            raise ValueError("states must name at least one position, none twice")
+        ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus
+        if num_gpus and ranks not in (1, num_gpus):
+            raise ValueError(
+                f"vllm.engine.tensor_parallel_size {ranks} and actors.num_gpus {num_gpus:g} differ: a tensor-parallel "
+                "group is one actor with a GPU a rank, all on one node; set both alike"
+            )
+        if self.model is not None and self.model.init is not None:
+            problem = beyond(self.states, self.model.init.num_layers)
+            if problem is not None:
+                raise ValueError(f"states: {problem}")
+        eager = self.vllm.engine.get("enforce_eager", True)
+        if not eager and others_of(self.states):
+            raise ValueError(
+                f"vllm.engine.enforce_eager: {eager!r} cannot be used where states names other layers than the last: "
+                "CUDA graphs and compiled code would be recorded without them; leave it out"
+            )
+        return self
