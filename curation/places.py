@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -30,6 +30,15 @@ PART_BYTES = 16 << 20
 PARTS_AT_ONCE = 8
 FIRST_SECONDS = 10
 """How long the first request of a command is: nothing is lost yet, and the address may be wrong."""
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""What a store lets somebody in by; likewise ``SETTINGS``, what leads to it."""
+SETTINGS = {
+    "s3": "AWS_REGION, and for a store other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, without which a machine's role is asked for",
+}
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Za-z0-9._=@+-]+)+)/*")
 
@@ -148,7 +157,7 @@ class Remote:
             return bytes(result.bytes()), _tag(result.meta)
 
     def download(self, path: Path) -> None:
-        """Copy the object to a local file, part by part: a request is cut off after 30 s unless AWS_TIMEOUT is set."""
+        """Copy the object to a local file, in parts: a request is cut off after 30 s (AWS_TIMEOUT, GOOGLE_TIMEOUT)."""
         import obstore
 
         with _errors(self):
@@ -180,10 +189,10 @@ class Remote:
                 raise FileExistsError(f"{self}: was written by another since it was read") from error
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object; where it is gone already, an object store says nothing."""
+        """Remove the object, where it is there: S3 says nothing of one that is gone, Google does."""
         import obstore
 
-        with _errors(self):
+        with suppress(FileNotFoundError), _errors(self):
             obstore.delete(self.store, self.key)
 
     def entries(self) -> list[Entry]:
@@ -220,6 +229,11 @@ class Remote:
     def key(self) -> str:
         """Its name in the bucket."""
         return "/".join(self._path.parts[1:])
+
+    @property
+    def scheme(self) -> str:
+        """What its URL begins with, of ``SCHEMES``."""
+        return self._scheme
 
     @property
     def bucket(self) -> str:
@@ -269,7 +283,7 @@ def require_reachable(directory: Place) -> None:
     except PermissionError as error:
         raise RunDirError(
             f"{directory}: access is denied ({_said(error)}); give credentials that may list, read and write there "
-            "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, or the machine's role)"
+            f"({CREDENTIALS[directory.scheme]}, or the machine's role)"
         ) from error
     except OSError as error:
         if "status code: 404" in str(error):  # of a listing: that of no prefix is empty
@@ -277,8 +291,7 @@ def require_reachable(directory: Place) -> None:
                 f"{directory}: there is no bucket {bucket!r}; make it, or give another run_dir"
             ) from error
         raise RunDirError(
-            f"{directory}: the store does not answer as it should ({_said(error)}); see AWS_REGION, and for a store "
-            "other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP"
+            f"{directory}: the store does not answer as it should ({_said(error)}); see {SETTINGS[directory.scheme]}"
         ) from error
 
 

@@ -1,4 +1,7 @@
-"""An S3 server of a test's own (moto, in memory) that can refuse writes, behind a proxy that can be away or hang."""
+"""An S3 server of a test's own (moto, in memory) that can refuse writes, behind a proxy that can be away or hang.
+
+:func:`served` does the same for other servers.
+"""
 
 import os
 import socket
@@ -7,34 +10,44 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 SECONDS_TO_START = 60
 
-SERVE = """
-import sys, threading
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import run_simple
 
-app, one_by_one = DomainDispatcherApplication(create_backend_app), threading.Lock()
-refusal = ""
+class RefusesWrites:
+    """A WSGI application before another one: answers what would write with a status that it can be told."""
 
-def serve(environ, start_response):
-    global refusal
-    if environ["PATH_INFO"] == "/-/refuse-writes":
-        refusal = environ["QUERY_STRING"]
-        start_response("200 OK", [("Content-Length", "0")])
-        return [b""]
-    if refusal and environ["REQUEST_METHOD"] != "GET" and environ["REQUEST_METHOD"] != "HEAD":
-        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        start_response(f"{refusal} Refused", [("Content-Length", "0")])
-        return [b""]
-    with one_by_one:  # moto looks and writes in two steps: of two conditional writes at once both may succeed
-        return app(environ, start_response)
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self._refusal = ""
 
-run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
-"""
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/-/refuse-writes":
+            self._refusal = environ["QUERY_STRING"]
+            start_response("200 OK", [("Content-Length", "0")])
+            return [b""]
+        if self._refusal and environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response(f"{self._refusal} Refused", [("Content-Length", "0")])
+            return [b""]
+        return self._application(environ, start_response)
+
+
+def serve_s3(port: int) -> None:
+    """Serve moto for good."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    application, one_by_one = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with one_by_one:  # moto looks and writes in two steps: of two conditional writes at once both may succeed
+            return application(environ, start_response)
+
+    run_simple("127.0.0.1", port, RefusesWrites(serve), threaded=True)
 
 
 class Proxy:
@@ -104,19 +117,15 @@ class Proxy:
 class ObjectStore:
     """A server and one bucket in it."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: Proxy, scheme: str, environment_at: Callable[[int], dict[str, str]]) -> None:
         self.proxy = proxy
+        self.scheme = scheme
         self.bucket = f"bucket-{proxy.port}"
-        self.environment = {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}",
-            "AWS_ALLOW_HTTP": "true",
-        }
+        self.environment_at = environment_at
+        self.environment = environment_at(proxy.port)
 
     def url(self, name: str) -> str:
-        return f"s3://{self.bucket}/{name}"
+        return f"{self.scheme}://{self.bucket}/{name}"
 
     @contextmanager
     def writes_refused(self, status: int) -> Iterator[None]:
@@ -132,22 +141,41 @@ class ObjectStore:
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
     """A server with an empty bucket; within, the environment of this process leads there."""
+    with served([sys.executable, __file__], "s3", s3_environment) as store:
+        yield store
+
+
+def s3_environment(port: int) -> dict[str, str]:
+    """Of clients of the server at this port."""
+    return {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+
+
+@contextmanager
+def served(command: list[str], scheme: str, environment_at: Callable[[int], dict[str, str]]) -> Iterator[ObjectStore]:
+    """A server with an empty bucket that the command starts on the port that it is given, behind a proxy.
+
+    Within, the environment of this process leads there, as it does clients of the server at a port.
+    """
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVE, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    server = subprocess.Popen([*command, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     before = dict(os.environ)
     try:
         deadline = time.monotonic() + SECONDS_TO_START
         while True:
             with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break
-            assert time.monotonic() < deadline and server.poll() is None, "the S3 server did not start"
+            assert time.monotonic() < deadline and server.poll() is None, f"the {scheme} server did not start"
             time.sleep(0.05)
         proxy = Proxy(port)
-        store = ObjectStore(proxy)
+        store = ObjectStore(proxy, scheme, environment_at)
         request = urllib.request.Request(f"http://127.0.0.1:{port}/{store.bucket}", method="PUT")
         urllib.request.urlopen(request).close()
         os.environ |= store.environment
@@ -159,3 +187,7 @@ def object_store() -> Iterator[ObjectStore]:
         os.environ |= before
         server.kill()
         server.wait()
+
+
+if __name__ == "__main__":
+    serve_s3(int(sys.argv[1]))

@@ -6,13 +6,14 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import lance
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs
 import pytest
+from google_store import google_store
 from object_store import ObjectStore, object_store
 
 from curation import copies, events, lease, places, registers, store, tables
@@ -33,14 +34,14 @@ with lease.hold(place(sys.argv[1])):
 """
 
 
-@pytest.fixture(scope="module")
-def s3():
-    with object_store() as server:
+@pytest.fixture(scope="module", params=[object_store, google_store], ids=["s3", "gs"])
+def server(request):
+    with request.param() as server:
         yield server
 
 
-def at(s3: ObjectStore, name: str) -> Remote:
-    return Remote(s3.url(name))
+def at(server: ObjectStore, name: str) -> Remote:
+    return Remote(server.url(name))
 
 
 def in_parallel(number: int, work) -> list:
@@ -62,8 +63,8 @@ def in_parallel(number: int, work) -> list:
     return results
 
 
-def test_a_remote_place_does_what_a_path_does(s3):
-    place_ = at(s3, "paths") / "a"
+def test_a_remote_place_does_what_a_path_does(server):
+    place_ = at(server, "paths") / "a"
     for name, text in {"x.txt": "one", "deep/y.json": "two"}.items():
         (place_ / name).put(text.encode())
     assert (place_ / "x.txt").read_text() == "one"
@@ -72,16 +73,22 @@ def test_a_remote_place_does_what_a_path_does(s3):
     assert not (place_.parent / "ab").exists() and not (place_.parent / "").is_file()
     assert sorted(item.name for item in place_.iterdir()) == ["deep", "x.txt"]
     assert [entry.path for entry in place_.entries()] == ["deep/y.json", "x.txt"]
-    assert str((place_ / "x.txt").with_suffix(".ids")) == s3.url("paths/a/x.ids")
+    assert str((place_ / "x.txt").with_suffix(".ids")) == server.url("paths/a/x.ids")
     with pytest.raises(FileNotFoundError):
         (place_ / "z").read_text()
+    for number in range(25):  # more than a page of a listing
+        (place_ / f"{number}" / "z.txt").put(b"")
+    assert len(place_.entries()) == 27 and len(list(place_.iterdir())) == 27
+    for _ in range(2):
+        (place_ / "x.txt").unlink(missing_ok=True)
+    assert not (place_ / "x.txt").is_file()
     remove(place_)
     assert not place_.exists()
 
 
-def test_of_many_writers_of_a_register_one_succeeds_each_time(s3):
+def test_of_many_writers_of_a_register_one_succeeds_each_time(server):
     def add(index: int) -> int:
-        register, added = registers.OneObject(at(s3, "register")), 0
+        register, added = registers.OneObject(at(server, "register")), 0
         while added < 5:
             found = register.read()
             if found is None:
@@ -92,11 +99,11 @@ def test_of_many_writers_of_a_register_one_succeeds_each_time(s3):
         return added
 
     assert in_parallel(4, add) == [5] * 4
-    assert registers.OneObject(at(s3, "register")).read().text.startswith("20 by ")
+    assert registers.OneObject(at(server, "register")).read().text.startswith("20 by ")
 
 
-def test_a_register_knows_its_own_write_whose_answer_was_lost(s3):
-    register = registers.OneObject(at(s3, "lost"))
+def test_a_register_knows_its_own_write_whose_answer_was_lost(server):
+    register = registers.OneObject(at(server, "lost"))
     first = register.put_if_absent("mine")
     assert register.put_if_absent("mine") == first  # sent again
     assert register.put_if_absent("other") is None
@@ -105,8 +112,8 @@ def test_a_register_knows_its_own_write_whose_answer_was_lost(s3):
     assert register.put_if_match("late", first) is None
 
 
-def test_a_lease_keeps_a_second_driver_off_and_falls_with_its_process(s3):
-    directory = at(s3, "leased")
+def test_a_lease_keeps_a_second_driver_off_and_falls_with_its_process(server):
+    directory = at(server, "leased")
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(directory)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     with pytest.raises(RunDirError, match=f"another run is using it .process {process.pid} "), lease.hold(directory):
@@ -125,11 +132,11 @@ def test_a_lease_keeps_a_second_driver_off_and_falls_with_its_process(s3):
             lease.check(str(directory / "gen-0" / "labels.lance"))
 
 
-def put_folder_marks(s3: ObjectStore, *names: str) -> None:
-    """As Amazon's console and pyarrow do."""
+def put_folder_marks(server: ObjectStore, *names: str) -> None:
+    """As the stores' consoles and pyarrow do."""
     for name in names:
-        filesystem, path = pyarrow.fs.FileSystem.from_uri(s3.url(name))
-        filesystem.create_dir(path)
+        url = f"http://127.0.0.1:{server.proxy.port}/{server.bucket}/{name}/"
+        urllib.request.urlopen(urllib.request.Request(url, data=b"", method="PUT")).close()
 
 
 def rows(first: int, number: int) -> pa.Table:
@@ -137,8 +144,8 @@ def rows(first: int, number: int) -> pa.Table:
     return pa.table({"row_id": ids, "value": pa.nulls(number, pa.float32()), "error": pa.nulls(number, pa.string())})
 
 
-def test_two_committers_on_one_table_leave_each_row_once(s3):
-    uri = s3.url("race/labels.lance")
+def test_two_committers_on_one_table_leave_each_row_once(server):
+    uri = server.url("race/labels.lance")
     schema = tables.SIGNAL
     created = in_parallel(3, lambda _: store.create(uri, schema))
     assert len({ref.version for ref in created}) == 1
@@ -163,8 +170,8 @@ def test_two_committers_on_one_table_leave_each_row_once(s3):
     assert len(store.committed_ids(uri)) == 60
 
 
-def test_a_manifest_that_another_driver_wrote_is_not_overwritten(s3):
-    directory = at(s3, "manifests")
+def test_a_manifest_that_another_driver_wrote_is_not_overwritten(server):
+    directory = at(server, "manifests")
     first, second = Manifest.load(directory), Manifest.load(directory)
     first.identify({"seed": 1}, {}, save=True)
     with pytest.raises(CommitError, match="another driver has written it"):
@@ -177,8 +184,8 @@ def test_a_manifest_that_another_driver_wrote_is_not_overwritten(s3):
     assert list(Manifest.load(directory).stages) == ["prepare"]
 
 
-def test_events_are_parts_that_a_second_driver_goes_on_with(s3, monkeypatch):
-    directory = at(s3, "run-with-events")
+def test_events_are_parts_that_a_second_driver_goes_on_with(server, monkeypatch):
+    directory = at(server, "run-with-events")
     monkeypatch.setattr(events, "PART_BYTES", 2000)
     for driver in range(2):
         manifest = Manifest.load(directory)
@@ -194,9 +201,9 @@ def test_events_are_parts_that_a_second_driver_goes_on_with(s3, monkeypatch):
     assert json.loads(last[-1])["event"] == "finished" and len(last) < len(told)
 
 
-def test_a_folder_is_put_whole_and_got_once_a_content(s3, tmp_path, monkeypatch):
+def test_a_folder_is_put_whole_and_got_once_a_content(server, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    target = at(s3, "models/student")
+    target = at(server, "models/student")
     weights = np.arange(7 << 20, dtype=np.float32).tobytes()  # more than a part of an upload, and of a download
     with copies.staged(target) as local:
         (local / "sub").mkdir(parents=True)
@@ -211,7 +218,7 @@ def test_a_folder_is_put_whole_and_got_once_a_content(s3, tmp_path, monkeypatch)
         local.mkdir()
         raise RuntimeError
     assert directory_digest(target) == before
-    put_folder_marks(s3, "models/student", "models/student/sub")
+    put_folder_marks(server, "models/student", "models/student/sub")
     assert [entry.path for entry in target.entries()] == ["sub/config.json", "weights"]
     assert directory_digest(target) == before
     with copies.staged(target) as local:
@@ -221,8 +228,8 @@ def test_a_folder_is_put_whole_and_got_once_a_content(s3, tmp_path, monkeypatch)
     assert (copies.fetched(str(target)) / "weights").read_bytes() == b"1"
 
 
-def test_a_configuration_may_stand_in_the_store_beside_its_sources_and_models(s3):
-    folder = at(s3, "configured")
+def test_a_configuration_may_stand_in_the_store_beside_its_sources_and_models(server):
+    folder = at(server, "configured")
     (folder / "bases" / "small" / "config.json").put(b"{}")
     sections = {
         "name": "there",
@@ -244,8 +251,8 @@ def test_a_configuration_may_stand_in_the_store_beside_its_sources_and_models(s3
     assert config.generations[0].student.path == "org/name"
 
 
-def test_tables_of_a_run_are_found(s3):
-    directory = at(s3, "inspected")
+def test_tables_of_a_run_are_found(server):
+    directory = at(server, "inspected")
     ref = store.write(rows(0, 3), str(directory / "gen-0" / "label-pool-1" / "labels.lance"))
     store.write(rows(0, 2), str(directory / "gen-0" / "label-pool-2" / "labels.lance"))
     Manifest.load(directory).record("gen-0/label-pool", {}, {"labels": ref.to_json()}, rows=3, seconds=1.0)
@@ -254,10 +261,10 @@ def test_tables_of_a_run_are_found(s3):
     assert found == [("done", 3), ("not on record", 2)]
 
 
-@pytest.mark.parametrize("status", [500, 503, 507])
-def test_a_store_that_refuses_writes_for_a_while_is_asked_again(s3, status):
-    target = at(s3, f"refused-{status}")
-    with s3.writes_refused(status):
+@pytest.mark.parametrize("status", [429, 500, 503, 507])
+def test_a_store_that_refuses_writes_for_a_while_is_asked_again(server, status):
+    target = at(server, f"refused-{status}")
+    with server.writes_refused(status):
         writer = threading.Thread(target=write_a_table_and_an_object, args=(target,))
         writer.start()
         time.sleep(1.5)
@@ -271,24 +278,25 @@ def write_a_table_and_an_object(target: Remote) -> None:
     store.write(pa.table({"row_id": [1, 2, 3]}), str(target / "t.lance"))
 
 
-def test_a_store_that_hangs_is_asked_again(s3, monkeypatch):
+def test_a_store_that_hangs_is_asked_again(server, monkeypatch):
     """A request that nobody answers is given up, here after a second, and made again."""
-    monkeypatch.setenv("AWS_TIMEOUT", "1 second")  # 30
+    for cloud in ("AWS", "GOOGLE"):
+        monkeypatch.setenv(f"{cloud}_TIMEOUT", "1 second")  # 30
     monkeypatch.setattr(places, "_store", places._store.__wrapped__)
-    target = at(s3, "hung") / "object"
-    s3.proxy.hang()
+    target = at(server, "hung") / "object"
+    server.proxy.hang()
     try:
         writer = threading.Thread(target=target.put, args=(b"1",))
         writer.start()
         time.sleep(3)
         assert writer.is_alive()
     finally:
-        s3.proxy.go_on()
+        server.proxy.go_on()
     writer.join(30)
     assert target.read_bytes() == b"1"
 
 
-def test_what_cannot_be_used_is_named(s3, monkeypatch):
+def test_what_cannot_be_used_is_named(server, monkeypatch):
     minimal = {
         "name": "x",
         "sources": {"a": {"path": "a"}},
@@ -296,16 +304,17 @@ def test_what_cannot_be_used_is_named(s3, monkeypatch):
         "teacher": {"backend": "scripted"},
         "selection": {"budget": {"n": 1}, "arms": ["naive"]},
     }
-    assert str(parse_config(minimal | {"run_dir": s3.url("x/")}).directory) == s3.url("x")
+    assert str(parse_config(minimal | {"run_dir": server.url("x/")}).directory) == server.url("x")
     assert parse_config(minimal | {"run_dir": "file:///data/x"}).directory == Path("/data/x")
     for wrong in ("ftp://bucket/x", "s3:///x", "s3://bucket/a b", "s3://bucket/x?region=a"):
         with pytest.raises(ConfigError, match=r"run_dir: .*s3\|gs://BUCKET"):
             parse_config(minimal | {"run_dir": wrong})
     with pytest.raises(RunDirError, match="there is no bucket 'no-such-bucket'"):
-        Manifest.load(place("s3://no-such-bucket/run"))
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+        Manifest.load(place(f"{server.scheme}://no-such-bucket/run"))
+    for name, value in server.environment_at(9).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(places, "FIRST_SECONDS", 1)
     begun = time.monotonic()
-    with pytest.raises(RunDirError, match=r"does not answer as it should.*AWS_ENDPOINT_URL"):
-        require_reachable(place("s3://unreachable-bucket/run"))
+    with pytest.raises(RunDirError, match=rf"does not answer as it should.*{places.SETTINGS[server.scheme]}"):
+        require_reachable(place(f"{server.scheme}://unreachable-bucket/run"))
     assert time.monotonic() - begun < 10
