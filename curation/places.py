@@ -3,7 +3,8 @@
 :class:`Remote` is of ``pathlib.Path`` what a run uses, so that code that is given a :data:`Place` asks for no more than
 that. An object is put whole or not at all, a listing is never kept, and what the store refuses for a while is asked
 again for ``PATIENCE_SECONDS``. Credentials, region and endpoint are those of the environment (``AWS_*``,
-``GOOGLE_*``), of the pod or of the machine, as Lance reads them too: both stand on the same library.
+``GOOGLE_*``), of the pod or of the machine, as Lance reads them too: both stand on the same library. Keys of a profile
+of AWS are put into the environment before (:mod:`curation.aws_profile`).
 """
 
 import copy
@@ -18,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from curation import aws_profile
 from curation.errors import RunDirError
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ class Remote:
                 f"{url!r} is no URL of an object store that is known here; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
                 "of letters, digits and . _ - = @ +"
             )
+        if found[1] == "s3":
+            aws_profile.use()
         self._scheme = found[1]
         self._path = PurePosixPath(found[2])
 

@@ -6,6 +6,8 @@ import pytest
 
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}  # no profile of who tests
+os.environ.pop("AWS_PROFILE", None)
 
 ROOT = Path(__file__).parents[1]
 PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
