@@ -1,10 +1,12 @@
-"""A Google Cloud Storage of a test's own, in memory: of its XML API what obstore and Lance ask for.
+"""A Google Cloud Storage of a test's own, in memory: of its XML API what obstore and Lance ask for, of its JSON API
+what pyarrow does, which reads sources and keeps the checkpoints of Ray.
 
 Departures: any bearer token will do, and an object may be written more often than once a second.
 """
 
 import hashlib
 import json
+import os
 import re
 import sys
 import threading
@@ -13,10 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from object_store import ObjectStore, RefusesWrites, served
 from werkzeug import Request, Response
 from werkzeug.serving import WSGIRequestHandler, run_simple
@@ -34,6 +41,8 @@ STATUS_OF = {
     "InvalidRange": 416,
 }
 
+JSON_PATH = re.compile(r"(/upload)?/storage/v1/b/(?P<bucket>[^/]+)(/o(/(?P<key>.+))?)?/?")
+
 
 class Refusal(Exception):
     """What the store answers with a code of ``STATUS_OF``."""
@@ -45,7 +54,28 @@ class Object:
     e_tag: str
     generation: int
     """Drawn anew by every write, and greater than those before."""
+    custom: dict[str, str] = field(default_factory=dict)
+    """What a client noted with it, as pyarrow does with its marks of folders."""
     modified: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def time(self) -> str:
+        return f"{self.modified:%Y-%m-%dT%H:%M:%S.%fZ}"
+
+    def metadata(self, bucket: str, key: str) -> dict[str, Any]:
+        """Of the JSON API."""
+        return {
+            "kind": "storage#object",
+            "bucket": bucket,
+            "name": key,
+            "size": str(len(self.content)),
+            "etag": self.e_tag,
+            "generation": str(self.generation),
+            "metageneration": "1",
+            "metadata": self.custom,
+            "timeCreated": self.time,
+            "updated": self.time,
+        }
 
     def headers(self) -> dict[str, str]:
         return {
@@ -70,7 +100,10 @@ class Google:
         bucket, _, key = request.path.lstrip("/").partition("/")
         try:
             with self._lock:
-                response = self._object(request, bucket, key, content) if key else self._bucket(request, bucket)
+                if found := JSON_PATH.fullmatch(environ["PATH_INFO"]):
+                    response = self._json(request, found["bucket"], found["key"], content)
+                else:
+                    response = self._object(request, bucket, key, content) if key else self._bucket(request, bucket)
         except Refusal as refusal:
             code = str(refusal)
             response = Response(_xml("Error", f"<Code>{code}</Code>"), STATUS_OF[code], content_type="application/xml")
@@ -82,33 +115,38 @@ class Google:
             return Response()
         if request.method != "GET" or request.args.get("list-type") != "2":
             raise Refusal("MethodNotAllowed")
-        objects = self._objects(bucket)
-        prefix, delimiter = request.args.get("prefix", ""), request.args.get("delimiter", "")
         after = request.args.get("continuation-token") or request.args.get("start-after", "")
-        number = min(int(request.args.get("max-keys", MAX_KEYS)), MAX_KEYS)
-        listed: dict[str, str] = {}  # by what a later page begins after
+        listed, token = self._page(request, bucket, after, "max-keys")
+        inner = "".join(
+            f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+            if found is None
+            else f"<Contents><Key>{escape(name)}</Key><Size>{len(found.content)}</Size>"
+            f"<Generation>{found.generation}</Generation><ETag>{escape(found.e_tag)}</ETag>"
+            f"<LastModified>{found.time}</LastModified></Contents>"
+            for name, found in listed.items()
+        )
+        if token:
+            inner += f"<NextContinuationToken>{escape(token)}</NextContinuationToken>"
+        return Response(_xml("ListBucketResult", inner), content_type="application/xml")
+
+    def _page(self, request: Request, bucket: str, after: str, limit: str) -> tuple[dict[str, Object | None], str]:
+        """Objects, and folders without one, of a page of a listing, and what the next page begins after."""
+        objects, listed = self._objects(bucket), dict[str, Object | None]()
+        prefix, delimiter = request.args.get("prefix", ""), request.args.get("delimiter", "")
         for key in sorted(objects):
             if not key.startswith(prefix):
                 continue
-            head, found, _ = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
-            folder = prefix + head + found
-            name = folder if found else key
+            head, found, rest = key[len(prefix) :].partition(delimiter) if delimiter else ("", "", "")
+            if not rest and request.args.get("includeTrailingDelimiter") == "true":
+                found = ""  # the mark of a folder, as an object
+                head = key[len(prefix) :]
+            name = prefix + head + found if found else key
             if name <= after or name in listed:
                 continue
-            if len(listed) == number:
-                listed[""] = f"<NextContinuationToken>{escape(next(reversed(listed)))}</NextContinuationToken>"
-                break
-            listed[name] = (
-                f"<CommonPrefixes><Prefix>{escape(folder)}</Prefix></CommonPrefixes>"
-                if found
-                else _xml(
-                    "Contents",
-                    f"<Key>{escape(key)}</Key><Size>{len(objects[key].content)}</Size>"
-                    f"<Generation>{objects[key].generation}</Generation><ETag>{escape(objects[key].e_tag)}</ETag>"
-                    f"<LastModified>{objects[key].modified:%Y-%m-%dT%H:%M:%S.%fZ}</LastModified>",
-                )
-            )
-        return Response(_xml("ListBucketResult", "".join(listed.values())), content_type="application/xml")
+            if len(listed) == min(int(request.args.get(limit, MAX_KEYS)), MAX_KEYS):
+                return listed, next(reversed(listed))
+            listed[name] = None if found else objects[key]
+        return listed, ""
 
     def _object(self, request: Request, bucket: str, key: str, content: bytes) -> Response:
         objects, upload = self._objects(bucket), request.args.get("uploadId")
@@ -151,8 +189,56 @@ class Google:
                 return Response(status=204)
         raise Refusal("MethodNotAllowed")
 
-    def _put(self, objects: dict[str, Object], key: str, content: bytes, e_tag: str) -> Object:
-        objects[key] = Object(content=content, e_tag=e_tag, generation=self._next())
+    def _json(self, request: Request, bucket: str, key: str | None, content: bytes) -> Response:
+        objects = self._objects(bucket)
+        if request.path.startswith("/upload/"):
+            return self._upload(request, bucket, objects, content)
+        if key is None and not request.path.rstrip("/").endswith("/o"):
+            return _answer({"kind": "storage#bucket", "name": bucket, "id": bucket})
+        if key is None:
+            listed, token = self._page(request, bucket, request.args.get("pageToken", ""), "maxResults")
+            items = [found.metadata(bucket, name) for name, found in listed.items() if found is not None]
+            folders = [name for name, found in listed.items() if found is None]
+            return _answer({"items": items, "prefixes": folders} | ({"nextPageToken": token} if token else {}))
+        if request.method == "DELETE":
+            _found(objects.pop(key, None))
+            return Response(status=204)
+        if request.args.get("alt") == "media":
+            return _read(request, objects.get(key))
+        return _answer(_found(objects.get(key)).metadata(bucket, key))
+
+    def _upload(self, request: Request, bucket: str, objects: dict[str, Object], content: bytes) -> Response:
+        """An upload in one piece, or in pieces that are sent one after the other."""
+        upload, about = request.args.get("upload_id"), dict[str, Any]()
+        if request.args.get("uploadType") == "multipart":
+            boundary = request.mimetype_params["boundary"].encode()
+            _, first, second, _ = content.split(b"--" + boundary)
+            text, content = (part.partition(b"\r\n\r\n")[2] for part in (first, second))
+            about = json.loads(text)
+            key = request.args.get("name") or about["name"]
+            content = content.removesuffix(b"\r\n")
+        elif upload is None:
+            upload = f"upload-{self._next()}"
+            self._uploads[upload] = {}
+            return Response(
+                headers={"Location": f"{request.base_url}?upload_id={upload}&name={quote(request.args['name'])}"}
+            )
+        else:
+            key, parts = request.args["name"], self._parts(upload)
+            begins, size = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", request.headers["Content-Range"]).groups()
+            if content:
+                parts[int(begins)] = content
+            whole = b"".join(parts[begin] for begin in sorted(parts))
+            if size == "*" or len(whole) < int(size):
+                return Response(status=308, headers={"Range": f"bytes=0-{len(whole) - 1}"} if whole else {})
+            content = whole
+            del self._uploads[upload]
+        return _answer(self._put(objects, key, content, _e_tag(content), about.get("metadata")).metadata(bucket, key))
+
+    def _put(
+        self, objects: dict[str, Object], key: str, content: bytes, e_tag: str, custom: dict[str, str] | None = None
+    ) -> Object:
+        objects[key] = Object(content=content, e_tag=e_tag, generation=self._next(), custom=custom or {})
         return objects[key]
 
     def _objects(self, bucket: str) -> dict[str, Object]:
@@ -217,6 +303,10 @@ def _e_tag(content: bytes) -> str:
     return f'"{hashlib.md5(content).hexdigest()}"'
 
 
+def _answer(value: dict[str, Any]) -> Response:
+    return Response(json.dumps(value), content_type="application/json")
+
+
 def _xml(name: str, inner: str) -> str:
     return f"<{name}>{inner}</{name}>"
 
@@ -224,7 +314,10 @@ def _xml(name: str, inner: str) -> str:
 @contextmanager
 def google_store() -> Iterator[ObjectStore]:
     """A server with an empty bucket; within, the environment of this process leads there."""
-    with served([sys.executable, __file__], "gs", google_environment) as store:
+    with served([sys.executable, __file__], "gs", google_environment) as store, TemporaryDirectory() as folder:
+        # Not by the proxy: pyarrow waits for Google with the interpreter locked, and the proxy is a thread of it.
+        store.environment |= pyarrow_environment(store.proxy.target, Path(folder) / "key.json")
+        os.environ |= store.environment
         yield store
 
 
@@ -238,6 +331,24 @@ def google_environment(port: int) -> dict[str, str]:
         "private_key_id": "",
     }
     return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key), "GOOGLE_ALLOW_HTTP": "true"}
+
+
+def pyarrow_environment(port: int, file: Path) -> dict[str, str]:
+    """Of pyarrow, which knows no other settings: a key by which it signs its own tokens, put into this file."""
+    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    formats = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key = {
+        "type": "service_account",
+        "client_email": "test@project.iam.gserviceaccount.com",
+        "private_key": private.private_bytes(*formats).decode(),
+        "private_key_id": "1",
+        "token_uri": "http://127.0.0.1:9/none",
+    }
+    file.write_text(json.dumps(key))
+    return {
+        "GOOGLE_APPLICATION_CREDENTIALS": str(file),
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": f"http://127.0.0.1:{port}",
+    }
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pyarrow.fs
@@ -55,5 +54,5 @@ def launch(
 def _remove(storage: Place) -> None:
     """Remove what Ray put in a folder, by what it put it with: that marks folders with objects of their own."""
     filesystem, path = pyarrow.fs.FileSystem.from_uri(str(storage))
-    with suppress(FileNotFoundError):
+    if filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound:
         filesystem.delete_dir(path)
