@@ -267,7 +267,7 @@ def test_a_store_that_refuses_writes_for_a_while_is_asked_again(server, status):
     with server.writes_refused(status):
         writer = threading.Thread(target=write_a_table_and_an_object, args=(target,))
         writer.start()
-        time.sleep(1.5)
+        time.sleep(0.7)
         assert writer.is_alive() and not target.exists()
     writer.join(30)
     assert (target / "object").read_text() == "1" and lance.dataset(str(target / "t.lance")).count_rows() == 3
