@@ -18,6 +18,7 @@ import pytest
 from curation import lease, registers, store, tables
 from curation.errors import CommitError, RunDirError
 from curation.manifest import Manifest
+from curation.store import commits
 
 HOLD = """
 import sys, time
@@ -222,12 +223,12 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
     uri = str(tmp_path / "gen-0" / "labels.lance")
     store.create(uri, schema)
 
-    def queue(committer: store.Committer, ids: list[int]) -> None:
-        (row,) = store.write_fragment(pa.table({"row_id": np.array(ids)}), uri, schema).to_pylist()
+    def queue(committer: commits.Committer, ids: list[int]) -> None:
+        (row,) = commits.write_fragment(pa.table({"row_id": np.array(ids)}), uri, schema).to_pylist()
         committer.add(row["fragments"], row["row_ids"])
 
     with lease.hold(tmp_path, seconds=0.6):
-        committer = store.Committer(uri)
+        committer = commits.Committer(uri)
         queue(committer, [1, 2])
         committer.flush()
         overwrite(tmp_path, owner="other", host="node-7", expires=time.time() + 600)
