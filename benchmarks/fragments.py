@@ -26,6 +26,7 @@ from curation.compaction import compact
 from curation.config import RayConfig
 from curation.refs import TableRef
 from curation.runs import local_or_cluster
+from curation.store import commits
 
 ROWS, STATE = 1024, 1024
 
@@ -34,11 +35,11 @@ def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> Ta
     """The table of a pass."""
     schema = pa.schema([tables.ROW_ID, ("state", pa.list_(pa.float16(), state))])
     store.create(uri, schema)
-    committer, rng = store.Committer(uri), np.random.default_rng(0)
+    committer, rng = commits.Committer(uri), np.random.default_rng(0)
     states = pa.FixedSizeListArray.from_arrays(pa.array(rng.standard_normal(ROWS * state).astype(np.float16)), state)
     for place in range(num_fragments):
         table = pa.table({"row_id": np.arange(place * ROWS, (place + 1) * ROWS), "state": states}, schema=schema)
-        (row,) = store.write_fragment(table, uri, schema).to_pylist()
+        (row,) = commits.write_fragment(table, uri, schema).to_pylist()
         committer.add(row["fragments"], row["row_ids"])
         if commit_each:
             committer.flush()

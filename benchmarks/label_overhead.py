@@ -35,6 +35,7 @@ from curation.domains import get_domain
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob, label_rows
+from curation.store import commits
 from curation.teachers import load_teacher
 
 PUZZLES = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
@@ -187,14 +188,14 @@ def _parts(examples: TableRef, ref: ModelRef) -> str:
     seconds = dict.fromkeys(("read", "label: prompts, teacher and parsing", "write the fragment", "commit"), 0.0)
     prompts = 0.0
     num_rows = store.count(examples)
-    committer = store.Committer(job.labels_uri)
+    committer = commits.Committer(job.labels_uri)
     for start in range(0, num_rows, CHUNK_ROWS):
         clock = [time.perf_counter()]
         rows = store.open_table(examples).take(range(start, min(start + CHUNK_ROWS, num_rows))).to_pylist()
         clock.append(time.perf_counter())
         batches = list(label_rows(job, domain, teacher, rows))
         clock.append(time.perf_counter())
-        (written,) = store.write_fragment(
+        (written,) = commits.write_fragment(
             pa.Table.from_batches(batches).cast(schema), job.labels_uri, schema
         ).to_pylist()
         clock.append(time.perf_counter())

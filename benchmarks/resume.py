@@ -3,7 +3,7 @@
 A table of examples and a table of what is done of them, 0, 50 or 99 % of the chunks drawn at random, both of ids alone.
 Two ways to find what is left, each in a process of its own:
 
-- ours: what a driver does at its start, ``store.Committer`` and the chunks of ``stages.passes``, without the cache of
+- ours: what a driver does at its start, ``commits.Committer`` and the chunks of ``stages.passes``, without the cache of
   ids (``row_ids``) and with the one that commits leave;
 - the peer: the same two columns of ids as pyarrow tables, ``np.sort`` of those done and one ``np.isin``.
 
@@ -28,6 +28,7 @@ from curation.refs import TableRef
 from curation.row_ids import RowIds
 from curation.stages.chunk_actor import Chunk
 from curation.stages.passes import Int64s, _chunks
+from curation.store import commits
 
 SCHEMA = pa.schema([tables.ROW_ID])
 CHUNK_ROWS = 1024
@@ -39,7 +40,7 @@ Left = list[Chunk] | list[Int64s]
 
 def ours(examples: TableRef, uri: str) -> Left:
     """The chunks that a driver would hand out."""
-    done = store.Committer(uri).done
+    done = commits.Committer(uri).done
     chunks = _chunks(examples, CHUNK_ROWS, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_), done)
     return [chunk for chunk, _ in chunks if chunk is not None]
 

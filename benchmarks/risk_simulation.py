@@ -20,7 +20,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from curation.metrics import proportion
-from curation.selection.risk import Floats, Kind, Rule, calibrate
+from curation.selection.risk import calibrate
+from curation.selection.risk.problem import Floats, Kind, Rule
 
 ALPHAS = (0.1, 0.5)
 SIZES = (300, 3000)

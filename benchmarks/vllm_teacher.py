@@ -36,6 +36,7 @@ from curation.refs import ModelRef, TableRef
 from curation.runs import local_or_cluster
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelJob, label_rows
+from curation.store import commits
 from curation.teachers import Request, Teacher, load_teacher
 from curation.teachers.vllm_engine import ENVIRONMENT
 
@@ -169,12 +170,12 @@ def label_once(job: LabelJob, teacher: Teacher, target: Path, seconds: dict[str,
     """Label all rows into a new table; the number of output tokens."""
     schema = tables.labels(STATES, job.teacher.state_dtype, teacher.state_size)
     store.create(str(target), schema)
-    committer = store.Committer(str(target))
+    committer = commits.Committer(str(target))
     clock = [time.perf_counter()]
     rows = store.open_table(job.examples).to_table().to_pylist()
     labelled = pa.Table.from_batches(list(label_rows(job, Words(), teacher, rows)))
     clock.append(time.perf_counter())
-    (written,) = store.write_fragment(labelled.cast(schema), str(target), schema).to_pylist()
+    (written,) = commits.write_fragment(labelled.cast(schema), str(target), schema).to_pylist()
     committer.add(written["fragments"], written["row_ids"])
     committer.flush()
     clock.append(time.perf_counter())

@@ -8,7 +8,7 @@ commit whether it is still there. A record that is past its time, or whose drive
 Clocks: the holder counts by its own, others compare its ``expires`` with theirs and wait ``SKEW_SECONDS`` more. So two
 drivers never hold a directory at once where the clocks of their hosts differ by less than that (NTP keeps milliseconds;
 ``SKEW_SECONDS`` is for a host whose NTP does not run). What a commit that hung all that time does then, the store
-refuses (:mod:`curation.store`: a commit is conditional too).
+refuses (:mod:`curation.store.commits`: a commit is conditional too).
 """
 
 import json

@@ -79,7 +79,7 @@ class NumberedFiles:
                 return None
         finally:
             temporary.unlink(missing_ok=True)
-        if self._newest() != number:  # the number was free again because its successors removed it
+        if number <= self._newest() - KEPT:  # the number was free again because its successors removed it
             self._path(number).unlink(missing_ok=True)
             return None
         for old in self._numbers():

@@ -1,7 +1,7 @@
 r"""Mathematics with a final answer (paper, App. "Evaluation Details", quantitative reasoning).
 
 The label is the last ``\boxed{}`` expression of the teacher's solution; two labels are the same where
-:mod:`curation.domains.equivalence` finds them equivalent. Not given in the paper and chosen here: the prompt, and that
+:mod:`curation.equivalence` finds them equivalent. Not given in the paper and chosen here: the prompt, and that
 a solution whose last box is broken off is unparsed. Rows come as MATH, MATH-500, GSM8K, Omni-MATH and AIME are
 published, or with ``problem`` and ``answer``.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from curation.domains import Example, Vocabulary
-from curation.domains.equivalence import Equivalence
+from curation.equivalence.process import Equivalence
 from curation.errors import ConfigError, RowError
 
 INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."

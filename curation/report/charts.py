@@ -67,10 +67,9 @@ def purity_chart(curves: Json, name: str) -> str:
         axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
         _thousands(axes)
         axes.set_ylim(0, 1)
-        axes.set_xlabel("rows taken, most trusted first (log scale)")
-        axes.set_ylabel("share of right labels (purity)")
-        _legend(axes)
-        return _svg(figure, name)
+        return _drawn(
+            figure, axes, name, x="rows taken, most trusted first (log scale)", y="share of right labels (purity)"
+        )
 
 
 def reliability_chart(bins_of: Json, name: str) -> str:
@@ -98,10 +97,7 @@ def reliability_chart(bins_of: Json, name: str) -> str:
             )
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
-        axes.set_xlabel("mean trust in the bin")
-        axes.set_ylabel("share of right labels")
-        _legend(axes)
-        return _svg(figure, name)
+        return _drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
 
 
 def histogram_chart(histogram: Json, name: str) -> str:
@@ -117,10 +113,7 @@ def histogram_chart(histogram: Json, name: str) -> str:
         )
         axes.set_xlim(edges[0], edges[-1])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        axes.set_xlabel("neural trust")
-        axes.set_ylabel("rows")
-        _legend(axes)
-        return _svg(figure, name)
+        return _drawn(figure, axes, name, x="neural trust", y="rows")
 
 
 def difficulty_chart(difficulty: Json, name: str) -> str:
@@ -135,10 +128,7 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        axes.set_xlabel("difficulty")
-        axes.set_ylabel("share of the rows")
-        _legend(axes)
-        return _svg(figure, name)
+        return _drawn(figure, axes, name, x="difficulty", y="share of the rows")
 
 
 def _style() -> Any:
@@ -158,9 +148,12 @@ def _line(arm: str, index: int) -> tuple[str, Any]:
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
 
 
-def _legend(axes: "Axes") -> None:
-    """Above the plot, where no data are."""
+def _drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
+    """The figure's SVG once its axes are named; the legend stands above the plot, where no data are."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
+    return _svg(figure, name)
 
 
 def _thousands(axes: "Axes") -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation import store, tables
+from curation import tables
+from curation.store import commits
 
 Values = Mapping[int, float | None]
 """By row id; None where a value cannot be asked, answered or read."""
@@ -28,12 +29,12 @@ class Ask:
     def write(
         self, values: Values, errors: Mapping[int, str] = MappingProxyType({}), *, note: Mapping[str, Any] | None = None
     ) -> pa.Table:
-        """Write values, and rows that failed, as a fragment; a row of ``store.WRITTEN``, none where there are none."""
+        """Write values, and rows that failed, as a fragment; a row of ``WRITTEN``, none where there are none."""
         if not values and not errors:
-            return store.WRITTEN.empty_table()
+            return commits.WRITTEN.empty_table()
         columns = {
             "row_id": [*values, *errors],
             "value": [*values.values(), *[None] * len(errors)],
             "error": [*[None] * len(values), *errors.values()],
         }
-        return store.write_fragment(pa.table(columns, schema=tables.SIGNAL), self.uri, tables.SIGNAL, note=note)
+        return commits.write_fragment(pa.table(columns, schema=tables.SIGNAL), self.uri, tables.SIGNAL, note=note)

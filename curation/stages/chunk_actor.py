@@ -107,7 +107,7 @@ class ChunkActor(ABC, Generic[Part]):
 
     @abstractmethod
     def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
-        """Write what became of a chunk's rows; rows of ``store.WRITTEN``, the first with the note."""
+        """Write what became of a chunk's rows; rows of ``commits.WRITTEN``, the first with the note."""
 
     def loaded(self) -> None:
         """The model is there."""
@@ -126,7 +126,7 @@ class ChunkActor(ABC, Generic[Part]):
         self._last_sign = time.monotonic()
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
-        """Work on a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``store.WRITTEN``."""
+        """Work on a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``commits.WRITTEN``."""
         begun, chunk = time.monotonic(), Chunk.of(batch)
         known = self._memory.recall(chunk.start)
         if isinstance(known, pa.Table):  # a node that is lost takes along that a call has returned: Ray replays it

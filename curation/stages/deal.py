@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import store, tables
+from curation import tables
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.sources import Assignment, SourceFile, read_rows, row_ids
+from curation.store import commits
 
 POOL, AUDIT = "pool", "audit"
 
@@ -78,7 +79,7 @@ class _Row:
 
 
 def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
-    """Write a chunk's rows to the tables of their splits; a row of ``store.WRITTEN`` a table."""
+    """Write a chunk's rows to the tables of their splits; a row of ``commits.WRITTEN`` a table."""
     chunk = Chunk(**json.loads(str(item["chunk"][0])))
     source = job.sources[chunk.source]
     domain = get_domain(source.domain)
@@ -92,12 +93,12 @@ def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
         raw = batch.take(pa.array(taken)).to_pylist()
         rows |= {start + int(row): _read(domain, values) for row, values in zip(taken, raw, strict=True)}
         start += batch.num_rows
-    written = [store.WRITTEN.empty_table()]
+    written = [commits.WRITTEN.empty_table()]
     for name in chunk.targets:
         taken = np.flatnonzero(place_N == places[name])
         if len(taken):
             table = _table(domain, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
-            written.append(store.write_fragment(table, job.uris[name], table.schema))
+            written.append(commits.write_fragment(table, job.uris[name], table.schema))
     return pa.concat_tables(written)
 
 

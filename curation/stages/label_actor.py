@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation import store, tables, telemetry
+from curation import tables, telemetry
 from curation.config import DecodingConfig, DomainConfig, TeacherConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
@@ -22,6 +22,7 @@ from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
 from curation.stages.chunk_actor import ChunkActor, Pass, Row
 from curation.stages.reduce import Reduction
+from curation.store import commits
 from curation.teachers import Teacher, load_teacher
 from curation.teachers.completions import error_batch
 from curation.telemetry import Telemetry
@@ -100,7 +101,7 @@ class LabelActor(ChunkActor[Labelled]):
         if job.reduction is not None:
             (whole,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([job.reduction.reduce(whole)])
-        written = [store.write_fragment(labels.cast(self._schema), job.labels_uri, self._schema, note=note)]
+        written = [commits.write_fragment(labels.cast(self._schema), job.labels_uri, self._schema, note=note)]
         for ask, *of_parts in zip(job.asks, *(part.signals for part in parts), strict=True):
             written.append(ask.write(dict(chain.from_iterable(values.items() for values in of_parts))))
         return pa.concat_tables(written)

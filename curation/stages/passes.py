@@ -26,6 +26,8 @@ from curation.stages.memory import forget_pass
 from curation.stages.ray_errors import cause
 from curation.stages.tally import Tally
 from curation.standing import Update
+from curation.store import commits
+from curation.store.stream import commit_stream
 from curation.teachers import concurrent_calls
 
 Int64s = npt.NDArray[np.int64]
@@ -64,7 +66,7 @@ def run_pass(
         CommitError: the store refused, or rows in and rows out differ.
     """
     store.create(uri, schema)
-    committer = store.Committer(uri)
+    committer = commits.Committer(uri)
     num_done, total = len(committer.done), 0
     items: list[Any] = []
     for chunk, num_wanted in _chunks(job.examples, job.teacher.chunk_rows, takes, committer.done):
@@ -88,7 +90,7 @@ def run_pass(
             this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=nodes.installed()())
             written = _written(actor, job, this, items, job.teacher.actors, calls)
             try:
-                store.commit_stream(
+                commit_stream(
                     written, [committer], seconds=commit_seconds, on_commit=tally.committed, on_written=tally.wrote
                 )
             except ray.exceptions.RayError as error:

@@ -32,6 +32,8 @@ from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, t
 from curation.stages.overlap import refuse_overlap
 from curation.stages.ray_errors import cause
 from curation.standing import Standing, Update
+from curation.store import commits
+from curation.store.stream import Round, commit_stream
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
@@ -102,14 +104,14 @@ def prepare(
         store.create(uri, schemas[name])
     chunks, num_done = _left(job, schemas, list(_chunks(job, chunk_rows)))
 
-    def committed(done: store.Round) -> None:
+    def committed(done: Round) -> None:
         if progress is not None:
             progress(Standing(rows=num_done + sum(done.rows.values()), total=sum(expected.values())))
 
-    committed(store.Round({}, 0.0))
+    committed(Round({}, 0.0))
     try:
         if chunks:
-            store.commit_stream(_written(job, chunks), seconds=config.commit_seconds, on_commit=committed)
+            commit_stream(_written(job, chunks), seconds=config.commit_seconds, on_commit=committed)
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
         counts = {name: _count(ref, name) for name, ref in refs.items()}
         _check(refs, counts, expected)
@@ -148,7 +150,7 @@ def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
 
 def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: list[Chunk]) -> tuple[list[Chunk], int]:
     """The chunks with the tables that each still has to fill, and how many rows are committed."""
-    done = {name: store.committed_ids(uri) for name, uri in job.uris.items()}
+    done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
     if any(done.values()):
         found = dict.fromkeys(job.uris, 0)

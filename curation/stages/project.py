@@ -8,6 +8,7 @@ from curation import store, tables
 from curation.hashing import hash_unit
 from curation.places import Place
 from curation.refs import ProjectionRef, TableRef
+from curation.store.columns import add_columns
 from curation.trust.neural import States, read_states
 from curation.trust.pca import fit_projection, load_projection
 
@@ -41,4 +42,4 @@ def add_projection(labels: TableRef, ref: ProjectionRef) -> TableRef:
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch([load_projection(ref).project(batch)], schema=added)
 
-    return store.add_columns(labels, projection.features, added, compute)
+    return add_columns(labels, projection.features, added, compute)

@@ -10,6 +10,7 @@ from curation import store, tables
 from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
 from curation.signals import SIGNALS
+from curation.store.columns import add_columns
 from curation.trust import FittedTrust, Scores, load_fitted
 
 
@@ -27,7 +28,7 @@ def score(labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str
         looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
         return pa.record_batch([*scores(batch, fitted).values(), *looked_up], schema=added)
 
-    return store.add_columns(labels, ["row_id", *sorted(features)], added, compute) if len(added) else labels
+    return add_columns(labels, ["row_id", *sorted(features)], added, compute) if len(added) else labels
 
 
 def score_fields(names: Iterable[str]) -> list[pa.Field]:

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from curation import telemetry
 from curation.stages.actors import ActorBook
 from curation.standing import Actors, Standing, Update, Work
-from curation.store import Round, Written
+from curation.store.stream import Round, Written
 from curation.telemetry import Telemetry
 
 TELL_SECONDS = 2.0

@@ -16,6 +16,7 @@ from curation.cli import main
 from curation.manifest import Manifest
 from curation.places import Place, place
 from curation.refs import TableRef, fingerprint
+from curation.store import commits
 
 SCHEMA = pa.schema([tables.ROW_ID])
 STAGE = "gen-0/label-pool"
@@ -23,12 +24,12 @@ STAGE = "gen-0/label-pool"
 
 def write(uri: str, first: int) -> dict[str, object]:
     """Ten rows as a fragment; without its commit an orphan."""
-    (row,) = store.write_fragment(pa.table({"row_id": np.arange(first, first + 10)}), uri, SCHEMA).to_pylist()
+    (row,) = commits.write_fragment(pa.table({"row_id": np.arange(first, first + 10)}), uri, SCHEMA).to_pylist()
     return row
 
 
 def commit(uri: str, first: int) -> TableRef:
-    committer = store.Committer(uri)
+    committer = commits.Committer(uri)
     row = write(uri, first)
     committer.add(row["fragments"], row["row_ids"])
     committer.flush()

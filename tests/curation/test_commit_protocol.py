@@ -28,6 +28,7 @@ from pyroaring import BitMap64
 from curation import cleaning, compaction, row_ids, store, superseded, tables
 from curation.errors import CommitError
 from curation.stages.passes import Chunk, _chunks
+from curation.store import commits, stream
 
 IDS_N = np.concatenate([np.arange(17), (1 << 40) + np.arange(14), (5 << 40) + np.arange(0, 18, 2)])
 LABELS = pa.schema([tables.ROW_ID, ("label", pa.string()), ("state_output_last", pa.list_(pa.float16(), 4))])
@@ -129,7 +130,7 @@ class Task:
 
     def write(self, uris: dict[str, str]) -> pa.Table:
         written = [
-            store.write_fragment(rows(name, ids_N), uris[name], SCHEMAS[name])
+            commits.write_fragment(rows(name, ids_N), uris[name], SCHEMAS[name])
             for name, ids_N in self.rows.items()
             if len(ids_N)
         ]
@@ -142,7 +143,7 @@ class Driver:
     def __init__(self, examples: store.TableRef, uris: dict[str, str], chunk_rows: int) -> None:
         for name, uri in uris.items():
             store.create(uri, SCHEMAS[name])
-        self.committers = {name: store.Committer(uri) for name, uri in uris.items()}
+        self.committers = {name: commits.Committer(uri) for name, uri in uris.items()}
         done = {name: committer.done.copy() for name, committer in self.committers.items()}
         whole = done["labels"] & done["signals"]
         chunks = [chunk for chunk, _ in _chunks(examples, chunk_rows, lambda ids_N: ids_N >= 0, whole) if chunk]
@@ -159,12 +160,12 @@ class Driver:
 
     def commit(self, seconds: float) -> None:
         outputs, self.outputs = self.outputs, []
-        store.commit_stream(Stream(outputs), list(self.committers.values()), seconds=seconds)
+        stream.commit_stream(Stream(outputs), list(self.committers.values()), seconds=seconds)
 
 
 AT_ONCE: tuple[tuple[Any, str, float], ...] = (
-    (store, "RETRY_SECONDS", 0.0),
-    (store, "MOST_SECONDS", 0.0),
+    (commits, "RETRY_SECONDS", 0.0),
+    (stream, "MOST_SECONDS", 0.0),
     (row_ids, "SAVE_SECONDS", 0.0),  # the cache of the ids is written at every commit
     (superseded, "EVERY", 2),
     (superseded, "KEPT_SECONDS", 0.0),
@@ -356,7 +357,7 @@ class CommitProtocol(RuleBasedStateMachine):
         except Killed:
             self.drivers[number] = None
         except CommitError:
-            assert max_faults >= store.COMMIT_ATTEMPTS or not driver.alone, "refused without need"
+            assert max_faults >= commits.COMMIT_ATTEMPTS or not driver.alone, "refused without need"
             self.drivers[number] = None
 
     def not_alone(self, but: Driver | None = None) -> None:
@@ -374,7 +375,7 @@ class CommitProtocol(RuleBasedStateMachine):
         self.all_read_on()
         assert Driver(self.examples, self.uris, chunk_rows=5).tasks == []
         for name, uri in self.uris.items():
-            assert self.committed[name] == set(store.committed_ids(uri)) == set(IDS_N.tolist())
+            assert self.committed[name] == set(commits.committed_ids(uri)) == set(IDS_N.tolist())
             ref = store.latest(uri)
             assert store.Lookup(ref).take(IDS_N).equals(store.take(ref, IDS_N))
             assert store.take(ref, IDS_N).combine_chunks().equals(rows(name, IDS_N).combine_chunks())
@@ -427,17 +428,17 @@ def test_a_version_that_came_in_between_refuses_the_commit(tmp_path, num_rows):
     """Two committers that know the same version, of an empty table or not: the second looks again."""
     uri = str(tmp_path / "t.lance")
     store.create(uri, SIGNALS)
-    write = lambda ids: store.write_fragment(rows("signals", np.array(ids)), uri, SIGNALS).to_pylist()[0]  # noqa: E731
+    write = lambda ids: commits.write_fragment(rows("signals", np.array(ids)), uri, SIGNALS).to_pylist()[0]  # noqa: E731
     if num_rows:
-        start = store.Committer(uri)
+        start = commits.Committer(uri)
         start.add(*(write([100, 101])[name] for name in ("fragments", "row_ids")))
         start.flush()
-    first, second = store.Committer(uri), store.Committer(uri)
+    first, second = commits.Committer(uri), commits.Committer(uri)
     for committer in (first, second):
         same, own = write([1, 2]), write([3 if committer is first else 4])
         for row in (same, own):
             committer.add(row["fragments"], row["row_ids"])
-    third = store.Committer(uri)
+    third = commits.Committer(uri)
     half = write([2, 5])
     third.add(half["fragments"], half["row_ids"])
     first.flush()
@@ -445,4 +446,4 @@ def test_a_version_that_came_in_between_refuses_the_commit(tmp_path, num_rows):
     assert sorted(store.read(store.latest(uri))["row_id"].to_pylist())[:4] == [1, 2, 3, 4]
     with pytest.raises(CommitError, match="repeats 1 ids"):
         third.flush()
-    assert store.committed_ids(uri) == second.done and len(second.done) == 4 + num_rows
+    assert commits.committed_ids(uri) == second.done and len(second.done) == 4 + num_rows

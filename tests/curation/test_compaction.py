@@ -12,18 +12,21 @@ from curation import compaction, lease, store, superseded, tables
 from curation.compaction import compact
 from curation.errors import CommitError
 from curation.refs import TableRef
+from curation.store import commits
+from curation.store.columns import add_columns
+from curation.store.stream import commit_stream
 
 SCHEMA = pa.schema([tables.ROW_ID, ("state", pa.list_(pa.float16(), 256))])
 ADDED = pa.schema([("sum", pa.float32())])
 CHUNK = 100
 
 
-def queue(committer: store.Committer, chunk: int, num_rows: int = CHUNK) -> None:
+def queue(committer: commits.Committer, chunk: int, num_rows: int = CHUNK) -> None:
     """Write a chunk as a fragment, 52 KB, and have it committed the next time."""
     ids_N = chunk * CHUNK + np.arange(num_rows)
     states = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids_N % 50, 256).astype(np.float16)), 256)
     table = pa.table({"row_id": ids_N, "state": states}, schema=SCHEMA)
-    (row,) = store.write_fragment(table, committer.uri, SCHEMA).to_pylist()
+    (row,) = commits.write_fragment(table, committer.uri, SCHEMA).to_pylist()
     committer.add(row["fragments"], row["row_ids"])
 
 
@@ -31,7 +34,7 @@ def passed(directory: Path, num_chunks: int) -> TableRef:
     """The table that a pass leaves which commits every tenth chunk."""
     uri = str(directory / "labels.lance")
     store.create(uri, SCHEMA)
-    committer = store.Committer(uri)
+    committer = commits.Committer(uri)
     for chunk in range(num_chunks):
         queue(committer, chunk)
         if chunk % 10 == 9:
@@ -54,7 +57,7 @@ def test_small_fragments_become_large_ones_with_the_rows_in_their_order(tmp_path
 
     for path in (Path(ref.uri) / "data").iterdir():  # the cache of the ids is that of the new fragments
         path.rename(path.with_suffix(".away"))
-    committer = store.Committer(ref.uri)
+    committer = commits.Committer(ref.uri)
     assert set(committer.done) == set(range(100 * CHUNK))
     for path in (Path(ref.uri) / "data").iterdir():
         path.rename(path.with_suffix(".lance"))
@@ -66,7 +69,7 @@ def test_small_fragments_become_large_ones_with_the_rows_in_their_order(tmp_path
         sums_N = np.stack(batch.column("state").to_numpy(zero_copy_only=False)).astype(np.float32).sum(axis=1)
         return pa.record_batch([pa.array(sums_N)], schema=ADDED)
 
-    scored = store.read(store.add_columns(compacted, ["state"], ADDED, total))
+    scored = store.read(add_columns(compacted, ["state"], ADDED, total))
     assert scored["sum"].to_numpy().tolist() == (256.0 * (np.arange(100 * CHUNK) % 50)).tolist()
     assert scored["row_id"].equals(before["row_id"])
 
@@ -96,11 +99,11 @@ def test_tasks_that_cannot_write_leave_the_table(tmp_path, local_ray):
 def test_of_a_compaction_and_another_drivers_commit_the_later_is_refused(tmp_path, caplog):
     ref = passed(tmp_path, 20)
     rewritten = [compaction.rewrite(ref, task) for task in compaction.plan(ref, 1 << 30)]
-    first = store.Committer(ref.uri)
+    first = commits.Committer(ref.uri)
     queue(first, 20)
     first.flush()
     assert compaction.commit(ref, rewritten) == ref and "keeps its small fragments" in caplog.text
-    ref, second = store.latest(ref.uri), store.Committer(ref.uri)
+    ref, second = store.latest(ref.uri), commits.Committer(ref.uri)
     queue(second, 21)
     rewritten = [compaction.rewrite(ref, task) for task in compaction.plan(ref, 1 << 30)]
     compacted = compaction.commit(ref, rewritten)
@@ -114,7 +117,7 @@ def test_of_a_compaction_and_another_drivers_commit_the_later_is_refused(tmp_pat
 def test_rows_that_come_in_beside_a_compaction_are_told(tmp_path):
     """Of a table whose first fragment is large, so that the compaction leaves it and both commits can land."""
     uri = passed(tmp_path, 0).uri
-    committer = store.Committer(uri)
+    committer = commits.Committer(uri)
     queue(committer, 100, num_rows=10_000)
     for chunk in range(20):
         queue(committer, chunk)
@@ -139,7 +142,7 @@ def test_without_the_lease_nothing_is_compacted(tmp_path):
 def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
     ref = passed(tmp_path, 3)
     monkeypatch.setattr(superseded, "EVERY", 10)
-    committer = store.Committer(ref.uri)
+    committer = commits.Committer(ref.uri)
 
     def commit(first: int, last: int) -> list[int]:
         for chunk in range(first, last):
@@ -149,7 +152,7 @@ def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
 
     kept = commit(3, 23)
     assert len(kept) == ref.version + 20  # all are young
-    reader, late = lance.dataset(ref.uri), store.Committer(ref.uri)
+    reader, late = lance.dataset(ref.uri), commits.Committer(ref.uri)
     queue(late, 5)
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=[], updated_fragments=[late._first], new_fragments=[], fields_modified=[]
@@ -161,7 +164,7 @@ def test_a_pass_leaves_few_versions_and_those_of_others(tmp_path, monkeypatch):
     assert store.count(ref) == 3 * CHUNK and len(reader.to_table()) == 23 * CHUNK
     with pytest.raises(OSError, match="not found"):  # of a version that is gone
         lance.LanceDataset.commit(ref.uri, operation, read_version=reader.version)
-    assert len(store.committed_ids(ref.uri)) == 33 * CHUNK
+    assert len(commits.committed_ids(ref.uri)) == 33 * CHUNK
 
 
 def test_commits_that_take_long_are_made_less_often(tmp_path, monkeypatch):
@@ -182,11 +185,11 @@ def test_commits_that_take_long_are_made_less_often(tmp_path, monkeypatch):
             for chunk in range(100):
                 ids_N = np.arange(chunk, chunk + 1)
                 table = pa.table({"row_id": ids_N, "state": [[0.0] * 256]}, schema=SCHEMA)
-                yield store.write_fragment(table, uri, SCHEMA)
+                yield commits.write_fragment(table, uri, SCHEMA)
                 time.sleep(0.01)
 
     monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(slow))
     begun = time.monotonic()
-    store.commit_stream(Written(), seconds=0.0)
+    commit_stream(Written(), seconds=0.0)
     assert len(taken) >= 2 and sum(taken[:-1]) < 0.15 * (time.monotonic() - begun)
-    assert len(store.committed_ids(uri)) == 100
+    assert len(commits.committed_ids(uri)) == 100

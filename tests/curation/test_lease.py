@@ -18,6 +18,7 @@ import pytest
 from curation import lease, registers, store, tables
 from curation.errors import CommitError, RunDirError
 from curation.manifest import Manifest
+from curation.store import commits
 
 HOLD = """
 import sys, time
@@ -122,6 +123,28 @@ def test_no_write_of_many_processes_is_lost(tmp_path: Path):
     assert found is not None and found.text == "160"
 
 
+def test_a_write_that_another_follows_at_once_has_succeeded(tmp_path: Path):
+    other = registers.NumberedFiles(tmp_path)
+
+    class Slow(registers.NumberedFiles):
+        def _newest(self) -> int:
+            if other.read() is not None and other.read().text == "first":
+                assert other.put_if_match("second", "1") == "2"
+            return super()._newest()
+
+    assert Slow(tmp_path).put_if_absent("first") == "1"
+    assert other.read().text == "second"
+
+
+def test_a_write_on_what_was_long_replaced_is_none(tmp_path: Path):
+    register = registers.NumberedFiles(tmp_path)
+    token = register.put_if_absent("0")
+    for number in range(2 * registers.KEPT):
+        token = register.put_if_match(str(number + 1), token)
+    assert register.put_if_match("stale", "1") is None  # number 2 is free again
+    assert register.read().text == str(2 * registers.KEPT)
+
+
 @pytest.mark.parametrize("before", ["nothing", "expired", "given back", "killed"])
 def test_of_many_drivers_exactly_one_wins(tmp_path: Path, before: str):
     if before == "expired":
@@ -222,12 +245,12 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
     uri = str(tmp_path / "gen-0" / "labels.lance")
     store.create(uri, schema)
 
-    def queue(committer: store.Committer, ids: list[int]) -> None:
-        (row,) = store.write_fragment(pa.table({"row_id": np.array(ids)}), uri, schema).to_pylist()
+    def queue(committer: commits.Committer, ids: list[int]) -> None:
+        (row,) = commits.write_fragment(pa.table({"row_id": np.array(ids)}), uri, schema).to_pylist()
         committer.add(row["fragments"], row["row_ids"])
 
     with lease.hold(tmp_path, seconds=0.6):
-        committer = store.Committer(uri)
+        committer = commits.Committer(uri)
         queue(committer, [1, 2])
         committer.flush()
         overwrite(tmp_path, owner="other", host="node-7", expires=time.time() + 600)

@@ -23,6 +23,7 @@ from curation.inspection import find, list_tables
 from curation.manifest import Manifest
 from curation.places import Remote, place, remove, require_reachable
 from curation.refs import directory_digest
+from curation.store import commits
 
 HOLD = """
 import sys, time
@@ -152,10 +153,10 @@ def test_two_committers_on_one_table_leave_each_row_once(server):
 
     def fragment(first: int) -> dict:
         table = rows(first, 10).rename_columns(schema.names).cast(schema)
-        return store.write_fragment(table, uri, schema).to_pylist()[0]
+        return commits.write_fragment(table, uri, schema).to_pylist()[0]
 
     def commit(index: int) -> int:
-        committer = store.Committer(uri)
+        committer = commits.Committer(uri)
         for number in range(4):
             # The first two of each driver are the same rows, as of drivers that both believe to be alone.
             written = fragment(100 * (number if number < 2 else number + 10 * index))
@@ -167,7 +168,7 @@ def test_two_committers_on_one_table_leave_each_row_once(server):
     assert not [result for result in results if isinstance(result, Exception)], results
     ids = lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_pylist()
     assert len(ids) == len(set(ids)) == 60
-    assert len(store.committed_ids(uri)) == 60
+    assert len(commits.committed_ids(uri)) == 60
 
 
 def test_a_manifest_that_another_driver_wrote_is_not_overwritten(server):

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from curation import row_ids, store, tables
 from curation.errors import CommitError
 from curation.row_ids import bitmap, missing
+from curation.store import commits
 
 starts = st.sampled_from((0, 5, (1 << 40) - 3, (7 << 40), (1 << 62), -20))
 runs = st.lists(st.tuples(starts, st.integers(1, 60), st.integers(1, 3)), min_size=0, max_size=5)
@@ -42,10 +43,10 @@ def test_committed_ids_are_those_of_the_newest_version_and_doubles_are_found(tmp
     ids_N = np.concatenate([rng.permutation(5000), (9 << 40) + 2 * np.arange(3000), rng.integers(1 << 50, 1 << 60, 50)])
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"row_id": ids_N}), uri, max_rows_per_file=700)
-    assert set(store.committed_ids(uri)) == set(ids_N.tolist())
+    assert set(commits.committed_ids(uri)) == set(ids_N.tolist())
     lance.write_dataset(pa.table({"row_id": ids_N[17:19]}), uri, mode="append")
     with pytest.raises(CommitError, match="8052 rows hold 8050 different row ids"):
-        store.committed_ids(uri)
+        commits.committed_ids(uri)
 
 
 class Table:
@@ -57,10 +58,10 @@ class Table:
         store.create(self.uri, self.schema)
 
     def add(self, *parts: range) -> None:
-        committer = store.Committer(self.uri)
+        committer = commits.Committer(self.uri)
         for part in parts:
             table = pa.table({"row_id": np.array(part)})
-            (row,) = store.write_fragment(table, self.uri, self.schema).to_pylist()
+            (row,) = commits.write_fragment(table, self.uri, self.schema).to_pylist()
             committer.add(row["fragments"], row["row_ids"])
             committer.flush()
 
@@ -79,10 +80,10 @@ def test_fragments_that_the_cache_knows_are_not_read_again(table):
     for path in (Path(table.uri) / "data").iterdir():
         path.rename(path.with_suffix(".away"))
     table.add(range(60, 70))
-    assert set(store.committed_ids(table.uri)) == {*range(10), *range(20, 30), *range(50, 55), *range(60, 70)}
+    assert set(commits.committed_ids(table.uri)) == {*range(10), *range(20, 30), *range(50, 55), *range(60, 70)}
     Path(f"{table.uri}.ids").unlink()
     with pytest.raises(Exception, match=r"[Nn]ot found"):
-        store.committed_ids(table.uri)
+        commits.committed_ids(table.uri)
 
 
 def delete(table):
@@ -96,8 +97,8 @@ def overwrite(table):
 def make_anew(table):
     shutil.rmtree(table.uri)
     store.create(table.uri, table.schema)
-    (row,) = store.write_fragment(pa.table({"row_id": np.arange(100, 110)}), table.uri, table.schema).to_pylist()
-    committer = store.Committer(table.uri)
+    (row,) = commits.write_fragment(pa.table({"row_id": np.arange(100, 110)}), table.uri, table.schema).to_pylist()
+    committer = commits.Committer(table.uri)
     committer.add(row["fragments"], row["row_ids"])
     table.kept = Path(f"{table.uri}.ids").read_bytes()
     committer.flush()
@@ -128,9 +129,9 @@ def cut_off(table):
 def test_a_cache_that_does_not_fit_is_left_out(table, change):
     table.add(range(10), range(20, 30), range(50, 55))
     change(table)
-    assert set(store.committed_ids(table.uri)) == table.plain()
+    assert set(commits.committed_ids(table.uri)) == table.plain()
     table.add(range(200, 203))
-    assert set(store.committed_ids(table.uri)) == table.plain()
+    assert set(commits.committed_ids(table.uri)) == table.plain()
     assert table.plain() >= {200, 201, 202}
 
 

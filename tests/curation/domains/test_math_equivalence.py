@@ -13,9 +13,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from curation.domains import equivalence
-from curation.domains.equivalence import Equivalence, canonical
 from curation.domains.math import Math
+from curation.equivalence import process as comparing
+from curation.equivalence.answers import Number
+from curation.equivalence.latex import canonical
+from curation.equivalence.process import Equivalence
 
 DOMAIN = Math(timeout=30)
 TABLE = Path(__file__).parent / "data" / "math_pairs.txt"
@@ -63,12 +65,12 @@ def test_math_is_decided_without_the_process_as_with_it(golds):
     decided = []
     for row_id, _, answer in PAIRS:
         one, other = canonical(golds[row_id]), canonical(answer)
-        number = equivalence.Number.read(one), equivalence.Number.read(other)
+        number = Number.read(one), Number.read(other)
         if all(number) and ":" not in one + other:
             decided.append((one, other, number[0].near(number[1])))
     assert len(decided) > 40 and {same for _, _, same in decided} == {True, False}
     for one, other, same in decided:
-        assert equivalence._verify(one, other) == same, (one, other)
+        assert comparing._verify(one, other) == same, (one, other)
 
 
 HOSTILE = {
@@ -147,39 +149,39 @@ def test_math_works_beside_the_main_thread():
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
 def test_math_process_is_replaced_when_it_was_killed(way):
     assert a_normal_comparison_works()
-    process = equivalence._helper._process
+    process = comparing._helper._process
     process.send_signal(way)
     process.wait()
     assert a_normal_comparison_works()
-    assert equivalence._helper._process.pid != process.pid
+    assert comparing._helper._process.pid != process.pid
 
 
 def test_math_process_that_dies_while_it_compares_is_replaced():
     one = Equivalence(timeout=5)
     assert a_normal_comparison_works()
-    threading.Timer(0.3, equivalence._helper._process.kill).start()
+    threading.Timer(0.3, comparing._helper._process.kill).start()
     assert not one.same("9^{9^{9^{9^{9}}}}", r"z+\sqrt{5}") and one.num_exploded == 1
     assert a_normal_comparison_works()
 
 
 def test_math_process_is_stopped_when_its_time_is_over():
     assert a_normal_comparison_works()
-    process = equivalence._helper._process
+    process = comparing._helper._process
     assert not Equivalence(timeout=SECONDS).same("9^{9^{9^{9^{9}}}}", r"w+\sqrt{5}")
     assert process.returncode == -signal.SIGKILL
 
 
 def test_math_process_has_a_memory_limit():
     assert a_normal_comparison_works()
-    limits = Path(f"/proc/{equivalence._helper._process.pid}/limits").read_text()
-    assert re.search(rf"Max address space +{equivalence.MEMORY_BYTES} ", limits)
+    limits = Path(f"/proc/{comparing._helper._process.pid}/limits").read_text()
+    assert re.search(rf"Max address space +{comparing.MEMORY_BYTES} ", limits)
 
 
 def test_math_forked_processes_have_a_comparing_process_of_their_own():
     assert a_normal_comparison_works()
     pid = os.fork()
     if not pid:
-        os._exit(0 if equivalence._helper is None and a_normal_comparison_works() else 1)
+        os._exit(0 if comparing._helper is None and a_normal_comparison_works() else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert a_normal_comparison_works()
 
@@ -188,10 +190,10 @@ def test_math_forked_processes_have_a_comparing_process_of_their_own():
 def test_math_process_ends_with_its_parent(answer):
     program = f"""
         import threading
-        from curation.domains import equivalence
-        one = equivalence.Equivalence(timeout=1.5)
+        from curation.equivalence import process as comparing
+        one = comparing.Equivalence(timeout=1.5)
         one.same("x+x", "2x")
-        print(equivalence._helper._process.pid, flush=True)
+        print(comparing._helper._process.pid, flush=True)
         one.same({answer!r}, "x+x+1")
         threading.Event().wait()
     """
@@ -259,7 +261,7 @@ def test_math_answers_are_rewritten(answer, rewritten):
     ],
 )
 def test_math_numbers_are_read(number, read):
-    found = equivalence.Number.read(number)
+    found = Number.read(number)
     assert (found and found.value) == read
 
 

@@ -7,7 +7,10 @@ from scipy import stats
 
 from curation.errors import ConfigError, UserError
 from curation.metrics import proportion
-from curation.selection.risk import Kind, Rule, calibrate, exact_upper, hoeffding_upper, rows_with_one_error
+from curation.selection.risk import calibrate
+from curation.selection.risk.ours import exact_upper, rows_with_one_error
+from curation.selection.risk.paper import hoeffding_upper
+from curation.selection.risk.problem import Kind, Rule
 
 RULES = Rule.__args__
 KINDS = Kind.__args__

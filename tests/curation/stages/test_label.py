@@ -20,6 +20,7 @@ from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelActor, LabelJob
 from curation.stages.memory import forget_pass
 from curation.standing import Standing
+from curation.store import commits
 
 NUM_ROWS = 600
 
@@ -262,14 +263,14 @@ def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examp
     schema = pa.schema([tables.ROW_ID])
     uri = str(tmp_path / "t.lance")
     store.create(uri, schema)
-    write = lambda ids: store.write_fragment(pa.table({"row_id": ids}, schema=schema), uri, schema).to_pylist()[0]  # noqa: E731
-    committer = store.Committer(uri)
+    write = lambda ids: commits.write_fragment(pa.table({"row_id": ids}, schema=schema), uri, schema).to_pylist()[0]  # noqa: E731
+    committer = commits.Committer(uri)
     first = write([1, 2, 3])
     for row in (first, first, write([1, 2, 3])):
         committer.add(row["fragments"], row["row_ids"])
     committer.flush()
     assert ids_of(store.latest(uri)) == [1, 2, 3]
-    again = store.Committer(uri)
+    again = commits.Committer(uri)
     again.add(first["fragments"], first["row_ids"])
     again.flush()
     assert ids_of(store.latest(uri)) == [1, 2, 3]

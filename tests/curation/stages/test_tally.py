@@ -9,7 +9,7 @@ import ray.data
 from curation.stages.actors import ActorBook
 from curation.stages.tally import Tally
 from curation.standing import Standing
-from curation.store import Round, Written
+from curation.store.stream import Round, Written
 from curation.telemetry import Telemetry
 
 

@@ -1,0 +1,162 @@
+"""An answer in LaTeX rewritten: one spelling for what is spelled in many ways; its tokens and brackets."""
+
+import re
+
+MAX_DEPTH = 50
+"""Brackets in brackets."""
+
+
+class Exploded(Exception):
+    """Answers that cannot be compared within the bounds."""
+
+
+def canonical(text: str) -> str:
+    r"""An answer with one spelling for what LaTeX spells in many ways.
+
+    Without delimiters, sizes, spaces for looks, units, thousands separators; arguments of ``\frac``, ``\sqrt``, ``^``,
+    ``_`` in braces; words in ``\text{}``.
+
+    Raises:
+        Exploded: brackets too deep.
+    """
+    text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
+    if r"\begin" not in text:
+        text = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", text)
+    depths = depths_in(_THOUSANDS.sub("", text))
+    if any(abs(depth) > MAX_DEPTH for _, depth in depths):
+        raise Exploded
+    text = re.sub(r"\s+", " ", _rebuilt([token for token, _ in depths])).strip(" =").rstrip(_ENDS)
+    while text.startswith("{") and text.endswith("}") and not closes(text[1:-1]):
+        text = text[1:-1].strip().rstrip(_ENDS)
+    if _TRIGONOMETRY.search(text):
+        text = re.sub(r"(\d+(?:\.\d+)?)°", r"\\frac{\1\\pi}{180}", text)
+    text = _AND.sub(",", _PERCENT.sub("%", text.replace("°", "")))
+    text = _SYMBOLS.sub(r"\1", _UNIT.sub(r"\1", text)).strip(" =").rstrip(_ENDS)
+    text = _REPEATING.sub(_fraction, text)
+    text = _GROUPED.sub(lambda found: re.sub("[, ]", "", found[0]), text)
+    return re.sub(r"^\(([A-Z])\)$", r"\1", text.replace(r"\{\}", r"\emptyset"))
+
+
+def _rebuilt(tokens: list[str]) -> str:
+    """The text of ``tokens``, read from the right, so that a command meets its arguments complete."""
+    right: list[str] = []  # what follows, the nearest last; a group in braces is one entry
+
+    def skip() -> None:
+        while right and right[-1].isspace():
+            right.pop()
+
+    def argument(*, digits: bool = False) -> str:
+        skip()
+        if not right or right[-1] == "}":
+            return ""
+        taken = right.pop()
+        while digits and (taken[-1].isdigit() or taken == "-") and right and right[-1].isdigit():
+            taken += right.pop()
+        return taken[1:-1].strip() if taken.startswith("{") else taken
+
+    for token in reversed(tokens):
+        entry = token = _SPELLING.get(token, token)
+        if token == "{":
+            inner = []
+            while right and (part := right.pop()) != "}":
+                inner.append(part)
+            entry = f"{{{''.join(inner)}}}" if inner != [","] else ""
+        elif token in _ARITY:
+            skip()
+            while token == r"\sqrt" and right and "[" in (right[-1], entry[5:6]) and entry[-1] != "]":
+                entry += right.pop()
+            entry += "".join(f"{{{argument()}}}" for _ in range(_ARITY[token]))
+        elif token in ("^", "_"):
+            raised = argument(digits=True)
+            entry = "°" if raised == r"\circ" else f"{token}{{{raised}}}"
+        elif token in _FONTS:
+            words = argument()
+            entry = words if _FONTS[token] and len(words) == 1 else rf"\text{{{words}}}"
+        elif token == r"\phantom":
+            argument()
+            entry = ""
+        elif token == r"\log" and not (right and right[-1].startswith("_")):
+            entry = r"\ln"
+        if entry:
+            right.append(entry)
+    return "".join(entry for entry in reversed(right) if entry != "}")
+
+
+def _fraction(repeating: re.Match[str]) -> str:
+    whole, once, again = repeating.groups()
+    top = int(whole + once + again) - int(whole + once or "0")
+    return rf"\frac{{{top}}}{{{10 ** len(once) * (10 ** len(again) - 1)}}}"
+
+
+def closes(text: str) -> bool:
+    r"""Whether a bracket closes in ``text`` that opens before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
+    return any(depth < 0 for _, depth in depths_in(text))
+
+
+def depths_in(text: str) -> list[tuple[str, int]]:
+    """The tokens of ``text``, each with the number of brackets that are open after it."""
+    depth, tokens = 0, []
+    for token in _TOKEN.findall(text):
+        depth += (token in _OPENING) - (token in _CLOSING)
+        tokens.append((token, depth))
+    return tokens
+
+
+_OPENING = {"(", "[", "{", r"\{", r"\begin", r"\lfloor", r"\lceil", r"\langle"}
+_CLOSING = {")", "]", "}", r"\}", r"\end", r"\rfloor", r"\rceil", r"\rangle"}
+
+
+_ENDS = " .,;:"
+_TOKEN = re.compile(r"\\(?:left|right)\s*\.|\\[a-zA-Z]+|\\.|.", re.DOTALL)
+_ARITY = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\mathbb": 1, r"\overline": 1}
+"""How many arguments a command takes."""
+_FONTS = {
+    **dict.fromkeys([r"\text", r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mbox"], False),
+    **dict.fromkeys([r"\mathrm", r"\mathbf", r"\mathit"], True),
+}
+"""Commands that set words; whether a single letter is a symbol in them, and no unit."""
+_SPELLINGS = {
+    "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx \! \( \) \[ \] $ \$ € £ “ ” \big \Big",
+    " ": r"\, \; \: \> ~ \quad \qquad",
+    r"\frac": r"\dfrac \tfrac \cfrac",
+    r"\binom": r"\dbinom \tbinom",
+    r"\leq": r"\le \leqslant ≤",
+    r"\geq": r"\ge \geqslant ≥",
+    r"\neq": r"\ne ≠",
+    r"\emptyset": r"\varnothing ∅",
+    r"\{": r"\lbrace",
+    r"\}": r"\rbrace",
+    "%": r"\%",
+    "°": r"\degree",
+    "-": "\N{MINUS SIGN} \N{EN DASH}",
+    ",": "\N{FULLWIDTH COMMA}",
+    ";": "\N{FULLWIDTH SEMICOLON}",
+    "(": "\N{FULLWIDTH LEFT PARENTHESIS}",
+    ")": "\N{FULLWIDTH RIGHT PARENTHESIS}",
+    r"\cup": "\N{UNION}",
+    r"\times": "\N{MULTIPLICATION SIGN}",
+    r"\cdot": "·",
+    r"\pm": "±",
+    r"\pi": "π",
+    r"\sqrt": "√",
+    r"\infty": "∞",
+    "^{2}": "²",
+    "^{3}": "³",
+}
+_SPELLING = {r"\ ": " ", **{old: new for new, olds in _SPELLINGS.items() for old in olds.split()}}
+_MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
+"""Commands whose backslash was taken for an escape, as twelve rows of Omni-MATH have them."""
+_MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\\x0c])rac(?=\{)")
+_THOUSANDS = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})")
+_GROUPED = re.compile(r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)")
+_REPEATING = re.compile(r"(\d{0,50})\.(\d{0,50})\\overline\{(\d{1,50})\}")
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)")
+_PERCENT = re.compile(r"\\text\{ ?percent ?\}|\bpercent\b")
+_AND = re.compile(r"\\text\{[ ,]*(?:and|or|AND|OR) ?\}|\b(?:and|or|AND|OR)\b")
+_SYMBOLS = re.compile(r"\\text\{((?:[^\W\d_]?[^{}\w]|\d)*[^\W\d_]?)\}")
+_NO_UNIT = r"(?:\d|=|\b(?:if|for|when|where|otherwise|is|are|such|with|more|less|[AaPp]\.?[Mm])\b)"
+_UNIT = re.compile(
+    rf"^(.*(?:[\d)}}]|\\pi)) ?(?:\\text\{{(?![^{{}}]*{_NO_UNIT})[^{{}}]*\}}|(?:(?:square|sq\.?|cubic|cu\.?) )?"
+    r"(?:degrees?|dollars?|cents?|inch(?:es)?|feet|foot|ft|yards?|miles?|mph|[ckm]m|kg|met(?:er|re)s?|minutes?|hours?|seconds?"
+    r"|days?|weeks?|months?|years?|units?))(?:\^\{[23]\})?$"
+)

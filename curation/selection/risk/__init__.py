@@ -1,0 +1,190 @@
+"""Risk-controlled selection: the most inclusive cut whose noise is certified to stay at or under alpha.
+
+From a calibration split (labelled rows drawn as the pool's rows are) a rule chooses a cut of the raw score; noise R is
+the share of wrong weak labels that rows past the cut have in expectation. The paper's four rules (section and App.
+"Risk-Controlled Data Selection") compare Hoeffding's upper bound on R with alpha: ``hoeffding`` at each observed score
+without a correction, ``hoeffding_bonferroni`` with delta split over all of them, ``hoeffding_grid`` over a hundred
+candidates, ``hoeffding_split`` on one half after choosing on the other.
+
+The default, ``fixed_sequence``, is ours: learn then test (Angelopoulos, Bates, Candes, Jordan, Lei, "Learn then Test",
+2021) with a fixed sequence and exact binomial tests. Candidates are tried from the strictest on, each at the full
+delta, and the last one before the first failure is taken. A wrong cut can only be taken if the first candidate with
+R > alpha passes, and which one that is does not depend on the calibration rows; so all that is needed is that each
+single test is valid, and there is no price for the number of candidates.
+
+**Why candidates are quantiles of the pool.** At a threshold fixed before the calibration rows are drawn, those at or
+above it are, given their number, independent draws of a coin with bias R: the binomial test (as a bound: Clopper and
+Pearson 1934) is exact in finite samples, with ties and for any shape of R. A threshold put at the k-th best calibration
+row is itself random: that row is no draw from the rows it delimits, and which candidate is the first bad one then
+depends on the rows that test it.
+
+**What holds for** ``top_k``. The k best calibration rows are tested and the row after them marks the boundary; what
+scores strictly more than it is selected, so neither the boundary nor what ties with it is evidence. Given the
+boundary, the rows above it are independent draws from there: each single prefix is exact. Over the search the level
+holds as well if scores do not tie and R, as the cut is lowered, exceeds alpha from some point on for good: the first
+bad prefix then consists of the rows above that point, of noise alpha, and of rows below it, which are noisier. Where
+scores tie (prefixes of nothing but the best score are passed over) or R crosses alpha several times, the conditioning
+on earlier prefixes leaves a small gap: take ``threshold``, which needs neither.
+
+Departures from the paper: the coarse grid is one of quantiles (raw scores have no fixed range), of the pool for
+``threshold`` and of the calibration rows for ``top_k``; a prefix never cuts through equal scores.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.errors import ConfigError, UserError
+from curation.selection.risk.ours import fixed_sequence
+from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
+from curation.selection.risk.problem import Floats, Found, Kind, Problem, Rows, Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiskCut:
+    """Where a rule cuts, and what certifies it.
+
+    ``num_kept``, ``noise`` (observed) and ``bound`` (an upper confidence bound on R) are those of the calibration rows
+    that certified the cut; where none is certified, of the one at which the fixed sequence stopped or which came
+    nearest.
+    """
+
+    threshold: float | None
+    """The raw score from which on a pool row is selected; None: infeasible, nothing is."""
+    num_calibration: int
+    num_kept: int
+    noise: float | None
+    bound: float | None
+    guarantee: str
+    """What holds, with which probability, and on what assumption."""
+    needed: int | None = None
+    """Only where infeasible: about how many calibration rows would have sufficed; None if more would not have helped.
+
+    An estimate: the least number with which the rule would have certified a cut, were the noise there what it is among
+    the given rows; it may turn out to be more.
+    """
+    needed_basis: str | None = None
+    """What ``needed`` follows from: the observed noise, or where there is none, the least number of right rows."""
+
+
+def calibrate(
+    scores_M: npt.ArrayLike,
+    correct_M: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike,
+    *,
+    alpha: float,
+    delta: float,
+    rule: Rule = "fixed_sequence",
+    kind: Kind = "threshold",
+    seed: int = 0,
+) -> RiskCut:
+    """The cut of the pool whose noise is at most ``alpha``, with confidence 1 - ``delta``.
+
+    Args:
+        scores_M: raw scores of the calibration rows, larger is better; -inf for a row that may not be selected (its
+            label could not be read), which counts as a calibration row and lies below every cut.
+        correct_M: whether the weak label is right, bool.
+        pool_scores_N: raw scores of all pool rows; -inf or NaN for one that may not be selected.
+        alpha: the noise to stay under, in (0, 1).
+        delta: how often that may fail over draws of the calibration rows, in (0, 1).
+        rule: see the module's header.
+        kind: ``threshold`` or ``top_k``, prefixes of the calibration rows sorted by score.
+        seed: of the halves of ``hoeffding_split``, which are drawn by position.
+
+    Raises:
+        ConfigError: alpha or delta outside (0, 1), an unknown rule or kind.
+        UserError: calibration rows that are missing, have NaN scores, other than boolean correctness or differing
+            lengths; a pool without a row that may be selected.
+    """
+    _check_settings(alpha, delta, rule, kind)
+    scores_M, correct_M = _checked_rows(scores_M, correct_M)
+    pool_N = np.asarray(pool_scores_N)
+    selectable_N = np.sort(pool_N[pool_N > -np.inf])  # false for NaN, too
+    if pool_N.ndim != 1 or len(selectable_N) == 0:
+        raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
+    problem = Problem(
+        rows=Rows.sort(scores_M, correct_M),
+        scores_M=scores_M,
+        correct_M=correct_M,
+        selectable_N=selectable_N,
+        num_pool=len(pool_N),
+        alpha=alpha,
+        delta=delta,
+        kind=kind,
+        seed=seed,
+    )
+    return _cut(problem, rule, _RULES[rule](problem))
+
+
+_RULES: Mapping[Rule, Callable[[Problem], Found]] = {
+    "fixed_sequence": fixed_sequence,
+    "hoeffding": hoeffding,
+    "hoeffding_bonferroni": hoeffding_bonferroni,
+    "hoeffding_grid": hoeffding_grid,
+    "hoeffding_split": hoeffding_split,
+}
+
+
+def _cut(problem: Problem, rule: Rule, found: Found) -> RiskCut:
+    candidates, place = found.candidates, found.place
+    threshold = None if place is None else float(candidates.threshold_G[place])
+    certified = found.certified and threshold is not None and threshold < math.inf
+    nothing = "no pool row lies above the certified cut" if found.certified else "no cut is certified"
+    num_kept = 0 if place is None else int(candidates.kept_G[place])
+    bound = math.inf if place is None else float(found.bound_G[place])
+    return RiskCut(
+        threshold=threshold if certified else None,
+        num_calibration=problem.rows.num_rows,
+        num_kept=num_kept,
+        noise=float(candidates.wrong_G[place]) / num_kept if num_kept else None,
+        bound=bound if bound < math.inf else None,
+        guarantee=_guarantee(problem, rule) if certified else f"none: {nothing}, nothing is selected",
+        needed=found.needed,
+        needed_basis=found.needed_basis,
+    )
+
+
+def _guarantee(problem: Problem, rule: Rule) -> str:
+    grid = "pool quantiles" if problem.kind == "threshold" else "prefixes taken as fixed beforehand"
+    scope = {
+        "fixed_sequence": "over the whole search (fixed-sequence test, exact binomial)",
+        "hoeffding": "for each cut by itself, not over the search (Hoeffding, uncorrected)",
+        "hoeffding_bonferroni": "over all observed scores taken as fixed beforehand (Hoeffding, union bound)",
+        "hoeffding_grid": f"over a coarse grid of {grid} (Hoeffding, union bound)",
+        "hoeffding_split": "for the cut chosen on the other half of the calibration rows (Hoeffding)",
+    }[rule]
+    assumption = "calibration rows are exchangeable with the pool's"
+    if rule == "fixed_sequence" and problem.kind == "top_k":
+        assumption += ", scores do not tie, and noise that exceeds alpha stays above it as the cut is lowered"
+    return (
+        f"expected noise of what is selected at most {problem.alpha:g} with probability at least "
+        f"{1 - problem.delta:g}, {scope}; assumes that {assumption}"
+    )
+
+
+def _check_settings(alpha: float, delta: float, rule: str, kind: str) -> None:
+    for name, value in (("alpha", alpha), ("delta", delta)):
+        if not 0 < value < 1:
+            raise ConfigError(f"{name}: {value} is not a share between 0 and 1, both excluded; the paper's is 0.1")
+    for name, choice, known in (("rule", rule, get_args(Rule)), ("kind", kind, get_args(Kind))):
+        if choice not in known:
+            raise ConfigError(f"{name}: {choice!r} is not one of {', '.join(known)}")
+
+
+def _checked_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    scores, correct = np.asarray(scores_M), np.asarray(correct_M)
+    if scores.ndim != 1 or scores.shape != correct.shape:
+        raise UserError(f"calibration rows: scores {scores.shape} and correctness {correct.shape} are not two columns")
+    if len(scores) == 0:
+        raise UserError("calibration rows: there are none; give the risk-controlled rule a calibration split")
+    if correct.dtype != np.bool_:
+        raise UserError(f"calibration rows: correctness is {correct.dtype}, not bool; grade the labels first")
+    scores = scores.astype(np.float64)
+    if np.isnan(scores).any():
+        num_nan = int(np.isnan(scores).sum())
+        raise UserError(f"calibration rows: {num_nan:,} scores are NaN; give -inf for a row that is never selected")
+    return scores, correct

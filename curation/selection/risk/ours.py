@@ -1,0 +1,87 @@
+"""Our rule, the default: cuts in a fixed sequence, each by an exact binomial test."""
+
+import bisect
+
+import numpy as np
+
+from curation.selection.risk.problem import Candidates, Counts, Floats, Found, Problem, ranks
+
+FIRST_SHARE = 0.05
+"""Of the pool (``top_k``: of the calibration rows): the strictest cut that the fixed sequence tries."""
+STEP = 0.01
+MOST_TIMES = 1000
+"""How many times the given calibration rows are looked at when it is asked how many would have sufficed."""
+
+
+def fixed_sequence(problem: Problem) -> Found:
+    """The candidates from the strictest on, each at the full delta; the last one before the first failure."""
+    rows, num_rows = problem.rows, problem.rows.num_rows
+    share_G = np.append(np.arange(FIRST_SHARE, 1 - STEP / 2, STEP), 1.0)
+    if problem.kind == "threshold":
+        candidates = rows.at(problem.quantiles(share_G))
+    else:
+        padded_M = np.append(rows.score_M, np.full(num_rows + 1 - len(rows.score_M), -np.inf))
+        boundary_G = padded_M[ranks(share_G, num_rows)]
+        kept_G = np.searchsorted(-rows.score_M, -boundary_G, side="left")
+        # the least pool score above the boundary, not the next number: that one would not survive a cast to float32
+        place_G = np.searchsorted(problem.selectable_N, boundary_G, side="right")
+        last = len(problem.selectable_N) - 1
+        threshold_G = np.where(place_G <= last, problem.selectable_N[np.minimum(place_G, last)], np.inf)
+        candidates = Candidates(threshold_G, kept_G, rows.wrong_M[kept_G])
+    bound_G = exact_upper(candidates.kept_G, candidates.wrong_G, problem.delta)
+    start = int(_starts(problem, share_G, np.array([num_rows]))[0])
+    if problem.kind == "top_k":
+        start = max(start, int(np.argmax(candidates.kept_G > 0)))
+    failed = start + np.flatnonzero(bound_G[start:] > problem.alpha)
+    end = int(failed[0]) if len(failed) else len(bound_G)
+    if end > start:
+        return Found(candidates, bound_G, end - 1, certified=True)
+    return Found(candidates, bound_G, start, False, *_needed_for_sequence(problem, candidates, share_G))
+
+
+def _starts(problem: Problem, share_G: Floats, num_rows_S: Counts) -> Counts:
+    """Where the sequence starts for these numbers of calibration rows; they alone, alpha and delta decide.
+
+    At ``FIRST_SHARE``, or where as many rows are expected as certify a cut in spite of one error: fewer would often
+    fall short even of the number that certifies it without one.
+    """
+    share_S = np.maximum(FIRST_SHARE, rows_with_one_error(problem.alpha, problem.delta) / num_rows_S)
+    return np.searchsorted(share_G[:-1], share_S)
+
+
+def rows_with_one_error(alpha: float, delta: float) -> int:
+    """How many rows with one error among them certify a noise of at most alpha: P(Bin(rows, alpha) <= 1) <= delta."""
+
+    def chance(num_rows: int) -> float:
+        return float((1 - alpha) ** (num_rows - 1) * (1 + (num_rows - 1) * alpha))
+
+    return bisect.bisect_left(range(2**62), True, lo=2, key=lambda num_rows: chance(num_rows) <= delta)
+
+
+def _needed_for_sequence(problem: Problem, candidates: Candidates, share_G: Floats) -> tuple[int | None, str]:
+    """With how many rows of the same noise the sequence would have passed its start, which moves with their number."""
+    num_rows = problem.rows.num_rows
+    rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
+    start_S = _starts(problem, share_G, rows_S)
+    kept_S, wrong_S = (counts_G[start_S] * rows_S / num_rows for counts_G in candidates[1:])
+    bound_S = exact_upper(np.floor(kept_S + 1e-9), np.ceil(wrong_S - 1e-9), problem.delta)
+    enough = np.flatnonzero(bound_S <= problem.alpha)
+    if len(enough) == 0:
+        return None, f"too noisy where the sequence starts, even with {MOST_TIMES:,} times as many rows"
+    first = enough[0]
+    noise = wrong_S[first] / kept_S[first]
+    basis = f"observed noise {noise:.3f}" if noise else "zero-error minimum"
+    return int(rows_S[first]), f"{basis} of the best {share_G[start_S[first]]:.0%}, where the sequence would start"
+
+
+def exact_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
+    """Exact upper bound on the noise of each cut at confidence 1 - delta (Clopper and Pearson 1934); 1 without rows.
+
+    It is at most alpha exactly where the one-sided binomial test rejects a noise above alpha:
+    P(Bin(kept, alpha) <= wrong) <= delta.
+    """
+    from scipy.special import betaincinv
+
+    right_G = kept_G - wrong_G
+    bound_G: Floats = np.where(right_G > 0, betaincinv(wrong_G + 1, np.maximum(right_G, 1), 1 - delta), 1.0)
+    return bound_G

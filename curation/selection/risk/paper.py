@@ -1,0 +1,76 @@
+"""The paper's rules: the most inclusive cut whose Hoeffding bound is at most alpha."""
+
+import math
+
+import numpy as np
+
+from curation.selection.risk.problem import Candidates, Counts, Floats, Found, Problem, Rows, distinct
+
+NUM_COARSE = 100
+"""Candidates of the paper's coarse grid."""
+
+
+def hoeffding(problem: Problem) -> Found:
+    """Each observed score is a candidate, each at the full delta."""
+    return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), problem.delta)
+
+
+def hoeffding_bonferroni(problem: Problem) -> Found:
+    """Each observed score is a candidate; delta is split over all of them."""
+    thresholds_G = distinct(problem.rows.score_M)
+    num_candidates = len(thresholds_G) if problem.kind == "threshold" else problem.rows.num_rows
+    return _most_inclusive(problem, problem.rows.at(thresholds_G), problem.delta / max(num_candidates, 1))
+
+
+def hoeffding_grid(problem: Problem) -> Found:
+    """The candidates of a coarse grid; delta is split over them."""
+    share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
+    ends_G = problem.quantiles(share_G) if problem.kind == "threshold" else problem.rows.prefix_ends(share_G)
+    thresholds_G = distinct(ends_G)
+    return _most_inclusive(problem, problem.rows.at(thresholds_G), problem.delta / max(len(thresholds_G), 1))
+
+
+def hoeffding_split(problem: Problem) -> Found:
+    """One half of the calibration rows chooses a cut, the other tests it alone."""
+    order_M = np.random.default_rng(problem.seed).permutation(problem.rows.num_rows)
+    halves = np.array_split(order_M, [len(order_M) // 2])
+    choose, check = (Rows.sort(problem.scores_M[half], problem.correct_M[half]) for half in halves)
+    proposed = _most_inclusive(problem, choose.at(distinct(choose.score_M)), problem.delta)
+    if proposed.place is None or not proposed.certified:
+        return proposed
+    threshold_G = proposed.candidates.threshold_G[[proposed.place]]
+    if problem.kind == "top_k":
+        num_kept = int(proposed.candidates.kept_G[proposed.place])
+        threshold_G = check.score_M[min(num_kept, len(check.score_M)) - 1 :][:1]
+    return _most_inclusive(problem, check.at(threshold_G), problem.delta)
+
+
+def _most_inclusive(problem: Problem, candidates: Candidates, level: float) -> Found:
+    """The last candidate whose Hoeffding bound at delta = ``level`` is at most alpha."""
+    bound_G = hoeffding_upper(candidates.kept_G, candidates.wrong_G, level)
+    passed = np.flatnonzero(bound_G <= problem.alpha)
+    if len(passed):
+        return Found(candidates, bound_G, int(passed[-1]), certified=True)
+    nearest = int(np.argmin(bound_G)) if len(bound_G) else None
+    return Found(candidates, bound_G, nearest, False, *_needed_for_hoeffding(problem, candidates, level))
+
+
+def _needed_for_hoeffding(problem: Problem, candidates: Candidates, level: float) -> tuple[int | None, str]:
+    """With how many rows of the same noise the best candidate would have passed, at the same level."""
+    noise_G = candidates.noise_G()
+    hopeful = np.flatnonzero(noise_G < problem.alpha - 1e-6)
+    if len(hopeful) == 0:
+        return None, "no cut has an observed noise below alpha"
+    enough_G = np.ceil(-math.log(level) / (2 * (problem.alpha - noise_G[hopeful]) ** 2))
+    needed_G = np.ceil(enough_G * problem.rows.num_rows / candidates.kept_G[hopeful])
+    best = int(np.argmin(needed_G))
+    noise = noise_G[hopeful[best]]
+    basis = f"observed noise {noise:.3f}" if noise else "zero-error minimum"
+    return int(needed_G[best]), f"{basis} of the best {candidates.kept_G[hopeful[best]]:,} rows"
+
+
+def hoeffding_upper(kept_G: Counts, wrong_G: Counts, delta: float) -> Floats:
+    """Hoeffding's upper bound on the noise of each cut (paper's U), at confidence 1 - delta; infinite without rows."""
+    rows_G = np.maximum(kept_G, 1)
+    bound_G: Floats = np.where(kept_G > 0, wrong_G / rows_G + np.sqrt(-math.log(delta) / (2 * rows_G)), np.inf)
+    return bound_G

@@ -1,0 +1,95 @@
+"""What a rule is given, calibration rows and pool, and what it finds: cuts with their counts."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Rule = Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"]
+Kind = Literal["threshold", "top_k"]
+Floats = npt.NDArray[np.floating[Any]]
+Counts = npt.NDArray[np.int64]
+
+
+class Candidates(NamedTuple):
+    """Cuts from the strictest on; how many calibration rows are past each, and how many of these are wrong."""
+
+    threshold_G: Floats
+    kept_G: Counts
+    wrong_G: Counts
+
+    def noise_G(self) -> Floats:
+        """The observed noise; NaN where no row is kept."""
+        noise_G: Floats = np.where(self.kept_G > 0, self.wrong_G / np.maximum(self.kept_G, 1), np.nan)
+        return noise_G
+
+
+class Rows(NamedTuple):
+    """Calibration rows that may be selected, best first, in a number of rows that counts all."""
+
+    score_M: Floats
+    wrong_M: Counts
+    """Wrong labels among the first 0, 1, 2 ... of them."""
+    num_rows: int
+
+    @staticmethod
+    def sort(scores_M: Floats, correct_M: npt.NDArray[np.bool_]) -> "Rows":
+        """All calibration rows in any order; those of a score of -inf are counted only."""
+        order = np.argsort(-scores_M)[: np.count_nonzero(scores_M > -np.inf)]
+        wrong_M = np.concatenate([[0], np.cumsum(~correct_M[order])])
+        return Rows(score_M=scores_M[order], wrong_M=wrong_M, num_rows=len(scores_M))
+
+    def at(self, threshold_G: Floats) -> Candidates:
+        """Cuts that keep what scores at least so much."""
+        kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
+        return Candidates(threshold_G, kept_G, self.wrong_M[kept_G])
+
+    def prefix_ends(self, share_G: Floats) -> Floats:
+        """The scores of the last rows of the prefixes of these shares; those of rows without one left out."""
+        last_G = ranks(share_G, self.num_rows) - 1
+        return self.score_M[last_G[last_G < len(self.score_M)]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """What a rule is given (see :func:`curation.selection.risk.calibrate`)."""
+
+    rows: Rows
+    scores_M: Floats
+    correct_M: npt.NDArray[np.bool_]
+    selectable_N: Floats
+    """Scores of the pool rows that may be selected, ascending."""
+    num_pool: int
+    alpha: float
+    delta: float
+    kind: Kind
+    seed: int
+
+    def quantiles(self, share_G: Floats) -> Floats:
+        """The scores at or above which these shares of the pool lie, or all rows that may be selected."""
+        rank_G = np.minimum(ranks(share_G, self.num_pool), len(self.selectable_N))
+        return self.selectable_N[-rank_G]
+
+
+class Found(NamedTuple):
+    """What a rule found."""
+
+    candidates: Candidates
+    bound_G: Floats
+    place: int | None
+    """Of the chosen candidate; where none is certified, of the one to show; None where there are none."""
+    certified: bool
+    needed: int | None = None
+    needed_basis: str | None = None
+
+
+def ranks(share_G: Floats, num_rows: int) -> Counts:
+    """These shares of a number of rows, rounded up, at least 1."""
+    rank_G: Counts = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
+    return rank_G
+
+
+def distinct(scores_M: Floats) -> Floats:
+    """Each score once, descending."""
+    return np.unique(scores_M)[::-1]
