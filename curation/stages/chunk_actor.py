@@ -25,7 +25,7 @@ from curation import store, telemetry
 from curation.config import TeacherConfig
 from curation.errors import RowError
 from curation.nodes import require_here
-from curation.refs import TableRef
+from curation.refs import TableRef, fingerprint
 from curation.stages.memory import Memory, here, is_gone
 from curation.stages.narrowing import Narrowing
 from curation.telemetry import Telemetry
@@ -48,6 +48,11 @@ class Chunk:
     def of(cls, batch: Mapping[str, Any]) -> "Chunk":
         """The chunk that Ray Data hands to an actor, a batch of one."""
         return cls(start=int(batch["start"][0]), stop=int(batch["stop"][0]), take=batch["take"][0])
+
+    @property
+    def name(self) -> str:
+        """It, and no chunk of the same table with other rows."""
+        return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -78,6 +83,8 @@ class Pass:
     """What an actor knows of the pass beside its job."""
 
     id: str
+    table: str
+    """What is filled; it outlives the driver, whose pass this is."""
     versions: Mapping[str, str]
     """Those of the driver, to which an actor on a node that has joined the cluster since is held."""
 
@@ -90,7 +97,7 @@ class ChunkActor(ABC, Generic[Part]):
         require_here(of.versions)
         self._examples, self.told, actors = job.examples, job.told, job.teacher.actors
         self._node, self._max_row_retries = here(), actors.max_row_retries
-        self._memory = Memory(of.id)
+        self._pass_id, self._memory = of.id, Memory(of.id, of.table)
         self._memory.count_start(actors.max_restarts)
         self._turns = _Turns()
         self._last_sign = time.monotonic()
@@ -128,23 +135,24 @@ class ChunkActor(ABC, Generic[Part]):
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
         """Work on a chunk (columns of :class:`Chunk`, one row) and write its fragments; rows of ``commits.WRITTEN``."""
         begun, chunk = time.monotonic(), Chunk.of(batch)
-        known = self._memory.recall(chunk.start)
+        known = self._memory.recall(chunk.name)
         if isinstance(known, pa.Table):  # a node that is lost takes along that a call has returned: Ray replays it
             return known
         rows = store.open_table(self._examples).take(chunk.offsets).to_pylist()
         known = known or Narrowing.of(len(rows))
-        known.begin(max_row_retries=self._max_row_retries, node_is_gone=is_gone(known.node))
-        known.node = self._node
+        taken_along = known.pass_id != self._pass_id or is_gone(known.node)
+        known.begin(max_row_retries=self._max_row_retries, taken_along=taken_along)
+        known.node, known.pass_id = self._node, self._pass_id
         parts: list[Part] = []
         with self._turns.together() if known.is_whole else self._turns.alone(), self._busy():
             for piece in known.pieces():
-                self._memory.keep(chunk.start, known)
+                self._memory.keep(chunk.name, known)
                 parts.append(self.work([rows[place] for place in piece]))
                 self._memory.got_on()
         if known.poison:
             parts.append(self.give_up([rows[place] for place in known.poison], POISON))
         written = self.write(parts, {"deaths": known.num_deaths} if known.num_deaths else {})
-        self._memory.finish(chunk.start, written)
+        self._memory.finish(chunk.name, written)
         self.told.observe(telemetry.CHUNK_SECONDS, time.monotonic() - begun)
         self.told.add(telemetry.ROWS_LABELLED, len(rows))
         return written

@@ -30,6 +30,8 @@ class Narrowing:
     """The piece that a process has begun and not ended."""
     node: str = ""
     """Where it was begun."""
+    pass_id: str = ""
+    """For which driver: with a driver all of its actors go."""
     lonely_deaths: dict[int, int] = field(default_factory=dict)
     """How often a process died on a row alone."""
     num_deaths: int = 0
@@ -44,10 +46,10 @@ class Narrowing:
         """Whether no process has died in the chunk."""
         return self.num_deaths == 0
 
-    def begin(self, *, max_row_retries: int, node_is_gone: bool = False) -> None:
-        """A new attempt; what is under way killed the last one, but where that went with its whole node."""
+    def begin(self, *, max_row_retries: int, taken_along: bool = False) -> None:
+        """A new attempt; what is under way killed the last one, but where its node or its driver took that along."""
         lost, self.under_way = self.under_way, []
-        if not lost or node_is_gone:
+        if not lost or taken_along:
             return
         self.num_deaths += 1
         self.suspect = [piece for piece in self.suspect if piece != lost]

@@ -22,7 +22,7 @@ from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.actors import ActorBook
 from curation.stages.chunk_actor import Chunk, ChunkActor, Job, Pass
-from curation.stages.memory import forget_pass
+from curation.stages.memory import forget_pass, forget_table
 from curation.stages.ray_errors import cause
 from curation.stages.tally import Tally
 from curation.standing import Update
@@ -87,7 +87,7 @@ def run_pass(
     )
     with tally:
         if items:
-            this = Pass(id=f"pass-{uuid.uuid4().hex}", versions=nodes.installed()())
+            this = Pass(id=f"pass-{uuid.uuid4().hex}", table=uri, versions=nodes.installed()())
             written = _written(actor, job, this, items, job.teacher.actors, calls)
             try:
                 commit_stream(
@@ -101,6 +101,7 @@ def run_pass(
     if not len(committer.done) == (num_rows := store.count(ref)) == total:
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
+    forget_table(uri)
     return PassResult(
         table=ref,
         rows=total - num_done,

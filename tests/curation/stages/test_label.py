@@ -16,6 +16,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
 from curation.refs import TableRef
+from curation.stages.chunk_actor import Pass
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelActor, LabelJob
 from curation.stages.memory import forget_pass
@@ -224,26 +225,56 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     assert run(job) == result.table
 
 
+def attempt(ray, job: LabelJob, pass_id: str, places: range) -> pa.Table | None:
+    """What an actor of its own writes of a chunk; None where it dies."""
+    chunk = {
+        "start": [places.start],
+        "stop": [places.stop],
+        "take": [np.packbits(np.ones(len(places), bool)).tobytes()],
+    }
+    of = Pass(id=pass_id, table=job.labels_uri, versions=nodes.installed()())
+    actor = ray.remote(LabelActor).options(num_cpus=0).remote(job, of)
+    try:
+        return ray.get(actor.__call__.remote(chunk))
+    except ray.exceptions.RayActorError:
+        return None
+    finally:
+        ray.kill(actor)
+
+
 def test_a_chunk_that_is_done_is_not_labelled_again_when_ray_replays_its_call(local_ray, examples, tmp_path):
     """As Ray does where a node is lost between a call's output and its end."""
-    job, calls = make_job(examples, tmp_path), []
+    job, places = make_job(examples, tmp_path), range(100, 150)
     store.create(job.labels_uri, job.schema(8))
-    chunk = {"start": [100], "stop": [150], "take": [np.packbits(np.ones(50, dtype=np.bool_)).tobytes()]}
-    for _ in range(2):
-        actor = local_ray.remote(LabelActor).options(num_cpus=0).remote(job, "pass-replay")
-        calls.append(local_ray.get(actor.__call__.remote(chunk)))
-        local_ray.kill(actor)
-    assert calls[0].equals(calls[1])
+    first, again = (attempt(local_ray, job, "pass-replay", places) for _ in range(2))
+    assert first is not None and first.equals(again)
     assert labelled_ids(tmp_path) == ids_of(examples)[100:150]
+    assert ray_remembers()
     forget_pass("pass-replay")
     assert not ray_remembers()
 
 
+def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examples, tmp_path):
+    """The first one is gone when three processes have died: on the chunk, on a part, on the row alone."""
+    ids, places = ids_of(examples), range(200, 250)
+    job = make_job(examples, tmp_path, script={"poison_rows": (ids[220],)})
+    store.create(job.labels_uri, job.schema(8))
+    assert [attempt(local_ray, job, "pass-first", places) for _ in range(3)] == [None] * 3
+    written = [attempt(local_ray, job, "pass-next", places) for _ in range(3)]
+    assert written[:2] == [None, None]  # the last death may have been the first driver's: alone, once and again
+    assert written[2] is not None
+    row_ids = np.frombuffer(written[2]["row_ids"][0].as_py(), dtype=np.int64)
+    assert sorted(row_ids.tolist()) == ids[200:250]
+    for pass_id in ("pass-first", "pass-next"):
+        forget_pass(pass_id)
+    assert not ray_remembers()
+
+
 def ray_remembers() -> list[bytes]:
-    """What is known of chunks that are not done."""
+    """What is known of chunks."""
     from ray.experimental.internal_kv import _internal_kv_list
 
-    return [key for key in _internal_kv_list("pass-") if b"/chunk-" in key]
+    return [key for prefix in ("pass-", "table-") for key in _internal_kv_list(prefix) if b"/actor-" not in key]
 
 
 def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_committed(local_ray, examples, tmp_path):
