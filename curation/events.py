@@ -5,6 +5,7 @@ again with each line, or, where lines come fast and can wait, every ``PUT_SECOND
 ``PART_BYTES``. A driver begins a part of its own.
 """
 
+import errno
 import logging
 import os
 import threading
@@ -37,11 +38,25 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._held = b""
+        self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Append the line."""
-        with self._path.open("a") as file:
-            file.write(line + "\n")
+        """Append the line, and those before it for which there was no room."""
+        with self._lock:
+            self._held += line.encode() + b"\n"
+            try:
+                self._append()
+            except OSError as error:  # the lines go with the next one
+                logger.warning("%s: events are not written (%s)", self._path, error)
+
+    def _append(self) -> None:
+        with self._path.open("ab", buffering=0) as file:
+            end = file.tell()
+            if file.write(self._held) < len(self._held):
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._held = b""
 
     def last(self, num_bytes: int) -> list[str]:
         """The whole lines of the end of that length."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from sums_run import NUM_SOURCE, SumsRun
 
+from curation import events
 from curation.errors import RunFailedError
 from curation.places import write_atomically
 from curation.runs import files_of
@@ -60,6 +61,7 @@ def test_a_disk_that_is_full_between_two_stages_fails_the_run(disk: Path):
         write_atomically(disk / "manifest.json", "x" * 10_000)
 
 
+@pytest.mark.slow  # the commit is tried again for a minute
 def test_a_disk_that_fills_up_ends_the_run_and_no_committed_row_is_lost(disk: Path, tmp_path: Path):
     run = SumsRun(tmp_path, num_pool=NUM_POOL, actors={"min": 1, "max": 1}, seconds_per_row=0.01)
     driver = run.start()
@@ -76,3 +78,15 @@ def test_a_disk_that_fills_up_ends_the_run_and_no_committed_row_is_lost(disk: Pa
     (disk / "filler").unlink()
     assert run.start().wait(120) == 0, run.errors()
     assert run.committed() == run.pool() and not committed.intersection(run.labelled()[length:])
+
+
+def test_events_wait_for_room_and_are_never_half_written(disk: Path):
+    log = events.events_of(disk)
+    log.add("first", can_wait=False)
+    fill(disk)
+    for number in range(3):
+        log.add(f"{number}" * 5000, can_wait=False)
+    assert log.last(1 << 20) == ["first"]
+    (disk / "filler").unlink()
+    log.add("last", can_wait=False)
+    assert log.last(1 << 20) == ["first", "0" * 5000, "1" * 5000, "2" * 5000, "last"]
