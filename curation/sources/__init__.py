@@ -1,8 +1,9 @@
 """Input files: found and numbered, read in a fixed order, given row ids, and dealt into disjoint splits."""
 
-from curation.sources.files import SourceFile, check_unchanged, discover, require_columns
+from curation.sources.files import check_unchanged, discover, require_columns
 from curation.sources.ids import check_unique, row_ids
 from curation.sources.readers import read_rows
+from curation.sources.source_file import SourceFile
 from curation.sources.splits import Assignment, Permutation, assign, split_sizes
 
 __all__ = [

@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.errors import SourceError
-from curation.sources.files import SourceFile
 from curation.sources.readers import read_rows
+from curation.sources.source_file import SourceFile
 from curation.tables import FILE_SHIFT
 
 

@@ -10,16 +10,14 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import SourceError
 from curation.sources.paths import filesystem
-
-if TYPE_CHECKING:
-    from curation.sources.files import SourceFile
+from curation.sources.source_file import SourceFile
 
 MARK_ROWS = 10_000
 BATCH_ROWS = 8_192
@@ -62,7 +60,7 @@ def measure(path: str, form: str) -> Shape:
 
 
 def read_rows(
-    file: "SourceFile", start: int = 0, stop: int | None = None, columns: Sequence[str] | None = None
+    file: SourceFile, start: int = 0, stop: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
@@ -89,7 +87,7 @@ def read_rows(
         )
 
 
-def _parquet(file: "SourceFile", start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     fs, inner = filesystem(file.path)
     with fs.open_input_file(inner) as opened:
         parquet = pq.ParquetFile(opened)
@@ -107,7 +105,7 @@ def _parquet(file: "SourceFile", start: int, stop: int, columns: list[str]) -> I
                 return
 
 
-def _lance_rows(file: "SourceFile", start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _lance_rows(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     dataset = _lance(file.path, int(file.modified.removeprefix("version ")))
     scanner = dataset.scanner(
         columns=columns, offset=start, limit=stop - start, scan_in_order=True, batch_size=BATCH_ROWS
@@ -115,14 +113,14 @@ def _lance_rows(file: "SourceFile", start: int, stop: int, columns: list[str]) -
     yield from scanner.to_batches()
 
 
-def _jsonl(file: "SourceFile", start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     records = _range(file, start, stop)
     while rows := list(islice(records, BATCH_ROWS)):
         values = [_object(file.path, number, record) for number, record in rows]
         yield pa.RecordBatch.from_arrays([_column([row.get(name) for row in values]) for name in columns], columns)
 
 
-def _csv(file: "SourceFile", start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     names = list(file.schema)
     records = _range(file, start, stop)
     while rows := list(islice(records, BATCH_ROWS)):
@@ -167,7 +165,7 @@ def _measure_text(path: str, form: str) -> Shape:
     return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, "text" if form == "csv" else "json"), marks=tuple(marks))
 
 
-def _range(file: "SourceFile", start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """The records ``start`` to ``stop`` of a JSONL or CSV file with their numbers, from 1."""
     mark = start // MARK_ROWS
     skipped = start - mark * MARK_ROWS

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from curation.config import RunConfig, SplitConfig
 from curation.errors import ConfigError, SourceError
 from curation.hashing import hash64
-from curation.sources.files import SourceFile
+from curation.sources.source_file import SourceFile
 
 _ROUNDS = 8
 Int64s = npt.NDArray[np.int64]
