@@ -116,7 +116,8 @@ def _written(
 ) -> ray.data.Dataset:
     """The lazily written chunks: one block an item, so that a task has one chunk and one output.
 
-    An actor is called ``calls`` times at once. Ray restarts and retries without end; the actors themselves bound that.
+    An actor is called ``calls`` times at once. Ray Data has actors restarted and their calls replayed without end; the
+    actors themselves bound that.
     """
     return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         actor,
@@ -132,8 +133,6 @@ def _written(
         ),
         num_cpus=actors.num_cpus,
         num_gpus=actors.num_gpus or None,
-        max_restarts=-1,
-        max_task_retries=-1,
     )
 
 
