@@ -37,6 +37,9 @@ from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob
 
 CHUNK_ROWS = 8192
+NUM_CPUS = 4
+"""For Ray to give away: two actors, and two of the peer's tasks that write. With two it stands still for ever once its
+object store is full, as nobody is left to write."""
 SHARES = (0.5, 0.99)
 
 
@@ -213,7 +216,7 @@ def main() -> None:
     parser.add_argument("--target", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side is not None:
-        with local_or_cluster(RayConfig(num_cpus=2)):
+        with local_or_cluster(RayConfig(num_cpus=NUM_CPUS)):
             examples = TableRef(uri=options.examples, version=options.version)
             SIDES[options.side](examples, options.target, options.state_size)
         return
