@@ -153,6 +153,8 @@ class ChunkActor(ABC, Generic[Part]):
             parts.append(self.give_up([rows[place] for place in known.poison], POISON))
         written = self.write(parts, {"deaths": known.num_deaths} if known.num_deaths else {})
         self._memory.finish(chunk.name, written)
+        if known.poison:  # where this is not committed before the driver dies, the next one need not find it again
+            self._memory.keep(chunk.name, known)
         self.told.observe(telemetry.CHUNK_SECONDS, time.monotonic() - begun)
         self.told.add(telemetry.ROWS_LABELLED, len(rows))
         return written

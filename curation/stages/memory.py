@@ -2,7 +2,7 @@
 
 Of a chunk: which piece of it is under way, which outlives the driver too, so that the next one need not look for a row
 that kills from the start; and later what was written of it. Of an actor: how often it was started without getting
-anything done. Some bytes a row of the chunks that are worked on, and of the last few that are done.
+anything done. Some bytes a chunk, and a row of the last few chunks that are done.
 """
 
 from collections import deque
@@ -24,8 +24,8 @@ class Memory:
     """What an actor knows of its predecessors and leaves to its successors."""
 
     def __init__(self, pass_id: str, table: str) -> None:
-        self._pass, self._table = pass_id, _of_table(table)
-        self._starts = f"{pass_id}/actor-{ray.get_runtime_context().get_actor_id()}"
+        self._pass, self._table = _prefix(table, pass_id), _prefix(table)
+        self._starts = f"{self._pass}actor-{ray.get_runtime_context().get_actor_id()}"
         self._is_new = True
         self._finished: deque[str] = deque()
 
@@ -51,25 +51,25 @@ class Memory:
 
     def recall(self, chunk: str) -> Narrowing | pa.Table | None:
         """What is known of a chunk that is not done; what was written of one that is; None of a new one."""
-        if (written := _internal_kv_get(f"{self._pass}/{chunk}")) is not None:
+        if (written := _internal_kv_get(f"{self._pass}{chunk}")) is not None:
             return pa.ipc.open_stream(written).read_all()
-        known = _internal_kv_get(f"{self._table}/{chunk}")
+        known = _internal_kv_get(f"{self._table}{chunk}")
         return None if known is None else Narrowing.from_json(known.decode())
 
     def keep(self, chunk: str, known: Narrowing) -> None:
         """Note what is known of a chunk."""
-        _internal_kv_put(f"{self._table}/{chunk}", known.to_json().encode())
+        _internal_kv_put(f"{self._table}{chunk}", known.to_json().encode())
 
     def finish(self, chunk: str, written: pa.Table) -> None:
         """Note what was written of a chunk."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, written.schema) as stream:
             stream.write_table(written)
-        _internal_kv_put(f"{self._pass}/{chunk}", sink.getvalue().to_pybytes())
-        _internal_kv_del(f"{self._table}/{chunk}")
+        _internal_kv_put(f"{self._pass}{chunk}", sink.getvalue().to_pybytes())
+        _internal_kv_del(f"{self._table}{chunk}")
         self._finished.append(chunk)
         if len(self._finished) > KEPT:
-            _internal_kv_del(f"{self._pass}/{self._finished.popleft()}")
+            _internal_kv_del(f"{self._pass}{self._finished.popleft()}")
 
 
 def here() -> str:
@@ -82,15 +82,10 @@ def is_gone(node: str) -> bool:
     return bool(node) and all(living["NodeID"] != node for living in nodes.living())
 
 
-def forget_pass(pass_id: str) -> None:
-    """Remove what the actors of a pass left to each other."""
-    _internal_kv_del(f"{pass_id}/", del_by_prefix=True)
+def forget(table: str, pass_id: str | None = None) -> None:
+    """Remove what the actors of a pass left to each other; of a table that is filled, all that is known of it."""
+    _internal_kv_del(_prefix(table, pass_id), del_by_prefix=True)
 
 
-def forget_table(table: str) -> None:
-    """Remove what is known of the chunks of a table that is filled."""
-    _internal_kv_del(f"{_of_table(table)}/", del_by_prefix=True)
-
-
-def _of_table(table: str) -> str:
-    return f"table-{fingerprint(table)}"
+def _prefix(table: str, pass_id: str | None = None) -> str:
+    return f"table-{fingerprint(table)}/{'' if pass_id is None else f'{pass_id}/'}"

@@ -81,15 +81,33 @@ class Narrowing:
         self.under_way = []
 
     def to_json(self) -> str:
-        """All of it as JSON."""
-        return json.dumps(asdict(self))
+        """All of it as JSON, places in runs: a chunk has thousands, most of them in one piece."""
+        value = asdict(self) | {name: _runs(getattr(self, name)) for name in ("harmless", "poison", "under_way")}
+        return json.dumps(value | {"suspect": [_runs(piece) for piece in self.suspect]})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
         """The inverse of :meth:`to_json`."""
         value: dict[str, Any] = json.loads(text)
+        value |= {name: _places(value[name]) for name in ("harmless", "poison", "under_way")}
+        value["suspect"] = [_places(runs) for runs in value["suspect"]]
         value["lonely_deaths"] = {int(row): number for row, number in value["lonely_deaths"].items()}
         return cls(**value)
+
+
+def _runs(places: list[int]) -> list[list[int]]:
+    """Places, each at most once, as runs from the first of them to the one after the last."""
+    runs: list[list[int]] = []
+    for place in places:
+        if runs and runs[-1][1] == place:
+            runs[-1][1] = place + 1
+        else:
+            runs.append([place, place + 1])
+    return runs
+
+
+def _places(runs: list[list[int]]) -> list[int]:
+    return [place for start, stop in runs for place in range(start, stop)]
 
 
 def _cut(piece: list[int]) -> list[list[int]]:

@@ -22,7 +22,7 @@ from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.actors import ActorBook
 from curation.stages.chunk_actor import Chunk, ChunkActor, Job, Pass
-from curation.stages.memory import forget_pass, forget_table
+from curation.stages.memory import forget
 from curation.stages.ray_errors import cause
 from curation.stages.tally import Tally
 from curation.standing import Update
@@ -96,12 +96,12 @@ def run_pass(
             except ray.exceptions.RayError as error:
                 raise cause(error, name) from error
             finally:
-                forget_pass(this.id)
+                forget(uri, this.id)
     ref = store.latest(uri)
     if not len(committer.done) == (num_rows := store.count(ref)) == total:
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
-    forget_table(uri)
+    forget(uri)
     return PassResult(
         table=ref,
         rows=total - num_done,
