@@ -43,7 +43,7 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
     def look_again() -> None:
         try:
             look()
-        except (OSError, RayError) as error:  # the disk is full, or the head is away for a moment
+        except (OSError, RayError) as error:  # the head is away for a moment
             logger.warning("the cluster's nodes are not known: %s", error)
 
     look()
