@@ -4,14 +4,16 @@ Each function here is one stage: what it reads and how it is done, handed to :me
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from curation import arms, store
 from curation.config import TrainSection, TrustConfig
 from curation.places import Place
 from curation.refs import ProjectionRef, TableRef, TrustRef
 from curation.runs import Done, Generation, Run, say
+from curation.trust.parts import ROW_KEYS
 
-_PROBE_KEYS = {"states", "class_weight", "validation_fraction"}
+_PROBE_KEYS = {"states", "class_weight", *ROW_KEYS}
 """What of ``TrustConfig`` a linear probe reads."""
 
 
@@ -21,8 +23,7 @@ def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tu
     inputs = {
         "labels": labels.to_json(),
         "size": size,
-        "states": list(config.trust.states),
-        "validation_fraction": config.trust.validation_fraction,
+        "trust": config.trust.model_dump(mode="json", include={"states", *ROW_KEYS}),
         "seed": config.seed,
     }
 
@@ -30,14 +31,7 @@ def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tu
         from curation.stages.project import add_projection, fit_pca
         from curation.trust.pca import load_projection
 
-        ref = fit_pca(
-            labels,
-            config.trust.states,
-            size=size,
-            validation_fraction=config.trust.validation_fraction,
-            seed=config.seed,
-            output=directory / "pca",
-        )
+        ref = fit_pca(labels, config.trust, size=size, seed=config.seed, output=directory / "pca")
         kept = load_projection(ref).fit["variance_kept"]
         say(f"{generation.name('pca')}: {size} components keep {kept:.1%} of the variance")
         outputs = {"labels": add_projection(labels, ref).to_json(), "projection": ref.to_json(), "variance_kept": kept}
@@ -53,6 +47,7 @@ def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) ->
     names = dict.fromkeys((arms.REFERENCE_ARM, *arms.fitted_of(config.selection.used)))
     fitted: dict[str, TrustRef] = {}
     for name in names:
+        stage = "trust" if name == arms.REFERENCE_ARM else f"trust-{name}"
         read = _PROBE_KEYS if name == "linear_probe" else set(TrustConfig.model_fields) - TrainSection.RESOURCES
         inputs = {
             "labels": labels.to_json(),
@@ -61,15 +56,38 @@ def fit(run: Run, generation: Generation, labels: TableRef, grades: TableRef) ->
             "seed": config.seed,
         }
 
-        def work(directory: Place, name: str = name) -> Done:
+        def work(directory: Place, name: str = name, stage: str = stage) -> Done:
             from train.trust import FITS
 
             trust = FITS[name](labels, grades, config.fitting, seed=config.seed, output=directory)
-            return Done(outputs={"trust": trust.to_json()}, rows=store.count(labels))
+            fitted = summary(trust)
+            if (choice := fitted["choice"]) is not None:
+                aucs = ", ".join(f"{kind} {auc:.3f}" for kind, auc in choice["calibration_auc"].items())
+                say(
+                    f"{generation.name(stage)}: {choice['num_fit']:,} rows to fit on are fewer than trust.probe_below "
+                    f"{choice['probe_below']:,}: {choice['taken']} is taken (AUC on {fitted['num_calibration']:,} "
+                    f"calibration rows: {aucs})"
+                )
+            return Done(outputs={"trust": trust.to_json(), "fit": fitted}, rows=store.count(labels))
 
-        stage = "trust" if name == arms.REFERENCE_ARM else f"trust-{name}"
         fitted[name] = TrustRef.from_json(run.stage(generation.name(stage), inputs, work)["trust"])
     return fitted
+
+
+def summary(trust: TrustRef) -> dict[str, Any]:
+    """How a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None`` where there was none)."""
+    from curation.trust import saved
+
+    description = saved.described(trust)
+    fit = description["fit"]
+    return {
+        "kind": description["kind"],
+        "num_fit": fit["num_fit"],
+        "share_right_fit": fit["share_right_fit"],
+        "num_calibration": fit.get("num_calibration", 0),
+        "calibration": description["calibration"],
+        "choice": fit.get("choice"),
+    }
 
 
 def score(

@@ -23,13 +23,15 @@ from curation import store
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import DegenerateSourceError
-from curation.hashing import hash_unit
+from curation.metrics import auc_value
 from curation.places import Place, place
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.tables import state_column
-from curation.trust import saved
-from curation.trust.linear_probe import fit_linear_probe
+from curation.trust import FittedTrust, load_fitted, saved
+from curation.trust.calibration import fit_calibration
+from curation.trust.linear_probe import LinearProbe, fit_linear_probe
 from curation.trust.neural import NeuralTrust, read_states
+from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from train.launch import launch
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
@@ -40,7 +42,10 @@ log = logging.getLogger(__name__)
 
 
 def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit on the graded rows and save to ``output``; those of a seeded share validate.
+    """Fit the neural trust function and save it to ``output``; on a small source a linear probe where that is better.
+
+    Where fewer than ``config.probe_below`` rows are fitted on, a linear probe is fitted on the same rows; the one with
+    the better AUC on the calibration rows, which neither of them saw, is saved.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
@@ -57,7 +62,15 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         name=f"trust-{fingerprint(origin)}",  # a checkpoint of other rows or settings is not taken up
         storage=output.with_name(f"{output.name}.ray"),
     )
-    return saved.pin(output, TrustRef)
+    ref = saved.pin(output, TrustRef)
+    num_fit = len(rows.places(FIT))
+    if num_fit >= config.probe_below or not len(rows.places(CALIBRATION)):
+        return ref
+    fits: dict[str, FittedTrust] = {"neural": load_fitted(ref), "linear_probe": _probe(rows, config, origin)}
+    aucs = {kind: fitted.fit["calibration_auc"] for kind, fitted in fits.items()}
+    taken = max(aucs, key=lambda kind: aucs[kind])  # a tie is the neural one's
+    choice = {"taken": taken, "num_fit": num_fit, "probe_below": config.probe_below, "calibration_auc": aucs}
+    return fits[taken].noted(choice=choice).save(output)
 
 
 def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
@@ -67,18 +80,28 @@ def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
     """
     rows = read_rows(labels, grades, config, seed=seed)
+    return _probe(rows, config, origin_of(labels, grades, config, seed)).save(output)
+
+
+def _probe(rows: Rows, config: TrustConfig, origin: dict[str, Any]) -> LinearProbe:
+    """A linear probe of the fit rows, calibrated on the calibration rows where there are any."""
+    fit_F, calibration_C = rows.places(FIT), rows.places(CALIBRATION)
     probe = fit_linear_probe(
-        rows.hidden_ND[~rows.validation_N],
-        rows.correct_N[~rows.validation_N],
+        rows.hidden_ND[fit_F],
+        rows.correct_N[fit_F],
         states=config.states,
         class_weight=config.class_weight,
-        origin=origin_of(labels, grades, config, seed),
+        origin=origin,
     )
-    return probe.save(output)
+    if not len(calibration_C):
+        return probe
+    raw_C, correct_C = probe.logits(torch.from_numpy(rows.hidden_ND[calibration_C])), rows.correct_N[calibration_C]
+    probe.calibration = fit_calibration(raw_C, correct_C)
+    return probe.noted(num_calibration=len(calibration_C), calibration_auc=auc_value(raw_C, correct_C))
 
 
 FITS = {"neural": fit_trust, "linear_probe": fit_probe}
-"""How each of ``curation.trust.FITTED`` is fitted."""
+"""How the trust function of each fitted arm is fitted."""
 
 
 def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:
@@ -92,7 +115,7 @@ def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int
 
 
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> Rows:
-    """The rows of ``labels`` that are graded and have all states, batch by batch into one array.
+    """The rows of ``labels`` that may be learned from, are graded and have all states, batch by batch into one array.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
@@ -102,7 +125,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     hidden_ND: Floats | None = None
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
     dataset = store.open_table(labels)
-    for batch in dataset.scanner(columns=["row_id", *columns], filter="error IS NULL").to_batches():
+    for batch in dataset.scanner(columns=["row_id", *columns], filter=candidates(config)).to_batches():
         states = read_states(batch, columns)
         row_ids_B = batch.column("row_id").to_numpy()
         places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
@@ -119,9 +142,9 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     rows = Rows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
-        validation_N=hash_unit(row_ids_N, seed) < config.validation_fraction,
+        part_N=part_of(row_ids_N, config, seed),
     )
-    _refuse_degenerate(rows)
+    _refuse_degenerate(rows, config)
     return rows
 
 
@@ -168,25 +191,30 @@ def _train(task: dict[str, Any]) -> None:
     torch.set_num_threads(config.cpus_per_worker)
     logging.getLogger("train").setLevel(logging.INFO)
     rows = Rows(*ray.get(task["rows"][0]))
-    net, record = fit_arrays(rows, config, seed=origin["seed"], shard=_RayShard())
+    net, calibration, record = fit_arrays(rows, config, seed=origin["seed"], shard=_RayShard())
     if ray.train.get_context().get_world_rank() == 0:
-        NeuralTrust(net, config.states, origin | asdict(record)).save(place(task["output"]))
+        NeuralTrust(net, config.states, origin | asdict(record), calibration).save(place(task["output"]))
         log.info(
-            "trust: %d + %d rows, %d epochs in %.0f s, validation AUC %.3f in epoch %d",
+            "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",
             record.num_fit,
-            record.num_validation,
-            len(record.losses),
+            record.num_steps,
             record.seconds,
-            record.validation_aucs[record.best_epoch - 1],
-            record.best_epoch,
+            record.validation_aucs[record.best],
+            record.num_validation,
+            record.steps[record.best],
         )
 
 
-def _refuse_degenerate(rows: Rows) -> None:
-    for part, of_N in (("fit", ~rows.validation_N), ("validation", rows.validation_N)):
+def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
+    words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
+    for part, name in enumerate(NAMES):
+        if part == CALIBRATION and not config.calibration_fraction:
+            continue
+        of_N = rows.part_N == part
         num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
         if num_right in (0, num_rows):
+            key = "trust.calibration_fraction (0: none)" if part == CALIBRATION else "trust.validation_fraction"
             raise DegenerateSourceError(
-                f"trust: {num_right} of {num_rows} weak labels are right in the {part} part of the source, both right "
-                "and wrong ones are needed; give more source rows, another trust.validation_fraction or another teacher"
+                f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, both right "
+                f"and wrong ones are needed; give more source rows, another {key} or another teacher"
             )

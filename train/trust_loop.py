@@ -1,14 +1,15 @@
 """The loop that fits a neural trust function (paper, section "Neural Trust Functions"), whole or one of its shards.
 
 Not given in the paper and chosen here: what the class weight multiplies (:func:`class_weights`), one AdamW group for
-all parameters, a constant learning rate, batches reshuffled each epoch. Ours, and to be switched off: early stopping on
-validation AUC, standardised inputs. Each shard takes its share of every batch, so that their number leaves the expected
+all parameters, a constant learning rate, batches reshuffled each epoch, a bound on optimizer steps instead of epochs,
+so that a small source gets as many as a large one. Ours, and to be switched off: early stopping on validation AUC,
+standardised inputs, calibration. Each shard takes its share of every batch, so that their number leaves the expected
 gradient as it is.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,10 +24,15 @@ from curation.config import TrustConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.metrics import auc_value
+from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.parts import CALIBRATION, FIT, VALIDATION
 
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
+LEAST_STEPS, MOST_EVALUATIONS = 10, 20
+"""Validation rows are looked at after each epoch, though no sooner than after so many steps, and in any case so often
+in ``TrustConfig.max_steps``."""
 
 Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -39,30 +45,45 @@ class Rows(NamedTuple):
     hidden_ND: Floats
     """In the stored type, columns in the order of ``TrustConfig.states``."""
     correct_N: Flags
-    validation_N: Flags
-    """The rows that early stopping looks at; the others are fitted on."""
+    part_N: npt.NDArray[np.int8]
+    """Of ``curation.trust.parts``."""
+
+    def places(self, part: int) -> Ints:
+        """Where the rows of a part stand, ascending."""
+        return np.flatnonzero(self.part_N == part)
 
 
 @dataclass(kw_only=True)
 class FitRecord:
-    """How a fit went; a list entry an epoch."""
+    """How a fit went; a list entry an evaluation."""
 
     num_fit: int
     num_validation: int
+    num_calibration: int
     share_right_fit: float
     share_right_validation: float
+    steps: list[int] = field(default_factory=list)
+    """Optimizer steps done at each evaluation."""
     losses: list[float] = field(default_factory=list)
-    """Mean class-weighted cross-entropy over the fit rows, with dropout, as the weights changed."""
+    """Mean class-weighted cross-entropy over the rows since the last one, with dropout, as the weights changed."""
     validation_aucs: list[float] = field(default_factory=list)
-    best_epoch: int = 0
-    """The epoch whose weights are kept, from 1: of the best validation AUC, or the last without early stopping."""
+    best: int = 0
+    """The evaluation whose weights are kept, from 0: of the best validation AUC, or the last without early stopping."""
+    calibration_auc: float | None = None
+    """Of the weights kept, on rows that neither the fit nor early stopping has seen; ``None`` where there are none."""
     seconds: float = 0.0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps done."""
+        return self.steps[-1] if self.steps else 0
 
 
 class Fitted(NamedTuple):
-    """A fitted network, in evaluation mode on the CPU, and how the fit went."""
+    """A fitted network, in evaluation mode on the CPU, its calibration and how the fit went."""
 
     net: NeuralTrustNet
+    calibration: Calibration
     record: FitRecord
 
 
@@ -81,7 +102,7 @@ class Shard:
         return values
 
     def keep(self, write: Callable[[Path], None]) -> None:
-        """May have ``write`` fill a directory as a checkpoint; every shard calls it after every epoch."""
+        """May have ``write`` fill a directory as a checkpoint; every shard calls it after every evaluation."""
 
     def restore(self, read: Callable[[Path], None]) -> None:
         """Have ``read`` take up the last checkpoint, where there is one."""
@@ -92,13 +113,15 @@ def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | Non
 
     Raises:
         RunFailedError: the loss is no longer finite.
+        DegenerateSourceError: the labels of the calibration rows are all right, or all wrong.
     """
     shard = shard or Shard()
     start = time.monotonic()
-    fit_F, validation_V = np.flatnonzero(~rows.validation_N), np.flatnonzero(rows.validation_N)
+    fit_F, validation_V, calibration_C = (rows.places(part) for part in (FIT, VALIDATION, CALIBRATION))
     record = FitRecord(
         num_fit=len(fit_F),
         num_validation=len(validation_V),
+        num_calibration=len(calibration_C),
         share_right_fit=float(rows.correct_N[fit_F].mean()),
         share_right_validation=float(rows.correct_N[validation_V].mean()),
     )
@@ -114,22 +137,29 @@ def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | Non
     shard.restore(progress.read)
     start -= record.seconds
     weights = class_weights(rows.correct_N[fit_F], config.class_weight)
+    batches = _Batches(fit_F, config.batch_size, seed)
+    interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
     while not _finished(record, config):
-        epoch = len(record.losses) + 1
-        # Seeded anew each epoch, so that a fit that was cut off goes on as it would have.
-        torch.manual_seed(derive(seed, f"trust epoch {epoch} shard {shard.rank}"))
-        order_F = np.random.default_rng([seed, epoch]).permutation(fit_F)
-        loss = _epoch(model, optimizer, rows, order_F, weights, config.batch_size, shard)
+        done = record.num_steps
+        stop = min(done + interval, config.max_steps)
+        # Seeded anew after each evaluation, so that a fit that was cut off goes on as it would have.
+        torch.manual_seed(derive(seed, f"trust step {done} shard {shard.rank}"))
+        loss = _steps(model, optimizer, rows, batches.between(done, stop), weights, shard)
         if not np.isfinite(loss):
             raise RunFailedError(
-                f"epoch {epoch}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
+                f"steps {done + 1} to {stop}: the loss is {loss}; lower trust.learning_rate or set trust.standardise"
             )
         auc = auc_value(_logits(net, rows.hidden_ND, validation_V, shard), rows.correct_N[validation_V])
-        progress.add(loss, auc, keep_best=config.patience is not None)
+        progress.add(stop, loss, auc, keep_best=config.patience is not None)
         record.seconds = time.monotonic() - start
         shard.keep(progress.write)
     net.load_state_dict(progress.best)
-    return Fitted(net.cpu().eval(), record)
+    calibration = Calibration()
+    if len(calibration_C):
+        logit_C, correct_C = _logits(net, rows.hidden_ND, calibration_C, shard), rows.correct_N[calibration_C]
+        calibration = fit_calibration(logit_C, correct_C)
+        record.calibration_auc = auc_value(logit_C, correct_C)
+    return Fitted(net.cpu().eval(), calibration, record)
 
 
 def class_weights(correct_N: Flags, strength: float) -> tuple[float, float]:
@@ -160,21 +190,38 @@ def moments(hidden_ND: Floats, rows_F: Ints) -> tuple[Tensor, Tensor]:
     return cast(Tensor, mean_D).float(), torch.where(scale_D > 1e-6, scale_D, 1.0).float()
 
 
-def _epoch(
+class _Batches:
+    """The batches of all steps: the fit rows in a new order each epoch."""
+
+    def __init__(self, fit_F: Ints, batch_size: int, seed: int) -> None:
+        self._fit_F, self._batch_size, self._seed = fit_F, batch_size, seed
+        self._epoch, self._order_F = -1, fit_F
+        self.an_epoch = -(-len(fit_F) // batch_size)
+        """Steps of an epoch."""
+
+    def between(self, done: int, stop: int) -> Iterator[Ints]:
+        """The rows of each step after ``done`` up to ``stop``."""
+        for step in range(done, stop):
+            epoch, place = divmod(step, self.an_epoch)
+            if epoch != self._epoch:
+                order_F = np.random.default_rng([self._seed, epoch]).permutation(self._fit_F)
+                self._epoch, self._order_F = epoch, order_F
+            yield self._order_F[place * self._batch_size : (place + 1) * self._batch_size]
+
+
+def _steps(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     rows: Rows,
-    order_F: Ints,
+    batches: Iterable[Ints],
     weights: tuple[float, float],
-    batch_size: int,
     shard: Shard,
 ) -> float:
-    """One pass over the fit rows in the given order; the mean loss over them."""
+    """One step a batch; the mean loss over their rows."""
     model.train()
     device = next(model.parameters()).device
-    loss_sum = torch.zeros((), device=device)
-    for start in range(0, len(order_F), batch_size):
-        batch_B = order_F[start : start + batch_size]
+    loss_sum, num_rows = torch.zeros((), device=device), 0
+    for batch_B in batches:
         own = batch_B[shard.rank :: shard.size]
         logit_N = model(torch.from_numpy(rows.hidden_ND[own]).to(device))
         correct_N = torch.from_numpy(rows.correct_N[own]).to(device, torch.float32)
@@ -183,7 +230,8 @@ def _epoch(
         torch.autograd.backward(loss)
         optimizer.step()
         loss_sum += loss.detach() * len(batch_B) / shard.size
-    return float(shard.total(loss_sum)) / len(order_F)
+        num_rows += len(batch_B)
+    return float(shard.total(loss_sum)) / num_rows
 
 
 @torch.inference_mode()
@@ -199,9 +247,9 @@ def _logits(net: NeuralTrustNet, hidden_ND: Floats, rows_V: Ints, shard: Shard) 
 
 
 def _finished(record: FitRecord, config: TrustConfig) -> bool:
-    epochs = len(record.losses)
-    stopped = config.patience is not None and epochs - record.best_epoch >= config.patience
-    return epochs >= config.max_epochs or stopped
+    waited = record.num_steps - record.steps[record.best] if record.steps else 0
+    stopped = config.patience is not None and waited >= config.patience
+    return record.num_steps >= config.max_steps or stopped
 
 
 class _Progress:
@@ -211,13 +259,14 @@ class _Progress:
         self.net, self.optimizer, self.record = net, optimizer, record
         self.best: dict[str, Tensor] = net.state_dict()
 
-    def add(self, loss: float, auc: float, *, keep_best: bool) -> None:
-        """Note an epoch; its weights become the best ones if its AUC is, or in any case without ``keep_best``."""
+    def add(self, step: int, loss: float, auc: float, *, keep_best: bool) -> None:
+        """Note an evaluation; its weights become the best ones if its AUC is, or in any case without ``keep_best``."""
         best = max(self.record.validation_aucs, default=-1.0)
+        self.record.steps.append(step)
         self.record.losses.append(loss)
         self.record.validation_aucs.append(auc)
         if auc > best or not keep_best:
-            self.record.best_epoch = len(self.record.losses)
+            self.record.best = len(self.record.losses) - 1
             state = self.net.state_dict()
             self.best = {name: tensor.clone() for name, tensor in state.items()} if keep_best else state
 

@@ -1,9 +1,9 @@
 """The trust function and its fit."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.states import parse
@@ -18,13 +18,18 @@ def _trust_state(name: str) -> str:
 class TrustConfig(TrainSection):
     """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
 
-    Ours, and to be switched off: early stopping on validation AUC (``patience: null``) and standardised inputs
-    (``standardise: false``). Not given in the paper: stochastic depth, expansion, batch size, epochs.
+    Ours, and to be switched off: fitting on parsed labels alone (``fit_on: all``), early stopping on validation AUC
+    (``patience: null``), standardised inputs (``standardise: false``), calibration (``calibration_fraction: 0``), a
+    linear probe on a small source (``probe_below: 0``). Not given in the paper: stochastic depth, expansion, batch
+    size, number of steps.
     """
 
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``; the fit itself reads ``pca`` where ``teacher.store_states`` asks for it."""
+    fit_on: Literal["parsed", "all"] = "parsed"
+    """``parsed``: source rows whose label could be read, since no other row can be selected by trust. ``all``, the
+    paper's: unparsed rows too, as wrong ones."""
     depth: PositiveInt = 4
     width: PositiveInt = 512
     expansion: Annotated[float, Field(gt=0)] = 2.0
@@ -35,11 +40,28 @@ class TrustConfig(TrainSection):
     class_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Strength of the class reweighting: class c weighs (N / (2 N_c)) ** class_weight; 0 is none, 1 is balanced."""
     batch_size: PositiveInt = 256
-    max_epochs: PositiveInt = 50
-    patience: PositiveInt | None = 5
-    """Epochs without a better validation AUC before stopping; ``null`` runs all epochs and keeps the last."""
+    max_steps: PositiveInt = 8_000
+    """Most optimizer steps, whatever the number of rows: 50 epochs of 40,000 rows at the default batch size."""
+    patience: PositiveInt | None = 800
+    """Steps without a better validation AUC before stopping; ``null`` takes all steps and keeps the last weights."""
     standardise: bool = True
     validation_fraction: Share = 0.2
+    """The share of the rows, by a seeded hash of the row id, on which early stopping looks."""
+    calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The share of further rows, which neither fit nor early stopping sees, that makes trust a probability (Platt
+    scaling) and chooses on a small source; 0: trust is the bare sigmoid, as in the paper, and nothing is chosen."""
+    probe_below: Annotated[int, Field(ge=0)] = 5_000
+    """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
+    AUC on the calibration rows; 0: never."""
+
+    @model_validator(mode="after")
+    def _rows_are_left(self) -> Self:
+        if self.validation_fraction + self.calibration_fraction >= 1:
+            raise ValueError(
+                f"validation_fraction {self.validation_fraction} and calibration_fraction {self.calibration_fraction} "
+                "leave no rows to fit on; lower one of them"
+            )
+        return self
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:

@@ -67,7 +67,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     scores = {}
     for name, trust in read.items():
         raw_N = trust.raw_score(batch)
-        trust_N = np.nan_to_num(trust.to_trust(raw_N).astype(np.float64), nan=0.0)[places_N]
+        trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)[places_N]
         scores[name] = Score(raw_N=_filled(raw_N)[places_N], trust_N=trust_N)
     return Judged(
         row_ids_N=graded.row_ids_N,

@@ -3,6 +3,7 @@
 Gold labels of the pool are read here as counts alone; a budget that needs them is stamped ``oracle``.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.selection import budget as rules
 from curation.selection.risk import calibrate
-from curation.trust import TrustFunction, get_trust
+from curation.trust import Scores, TrustFunction, get_trust
 
 ACCEPTED = 0.5
 """The trust from which on a fit row counts as accepted, where the purity on the fit set is asked for (ours)."""
@@ -73,17 +74,22 @@ def resolve(
     elif config.fit_purity:
         n = rules.fit_purity_budget(*_accepted(trust, source), _num_right(grades))
     elif config.threshold is not None:
-        trust_N = trust.to_trust(ranked(trust, labels))
+        trust_N = parsed_only(trust.score(labels), labels)
         n = rules.threshold_budget(int((trust_N >= config.threshold).sum()), config.threshold)
     else:
         return _risk(config, trust, labels, calibration, seed)
     return Budget(n=n, rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
-def ranked(trust: TrustFunction, labels: pa.RecordBatch) -> npt.NDArray[np.float32]:
+def ranked(trust: TrustFunction, labels: pa.RecordBatch) -> Scores:
     """The raw score of each row, float32 [N]; NaN where the row has none or its label could not be read."""
+    return parsed_only(trust.raw_score(labels), labels)
+
+
+def parsed_only(score_N: Scores, labels: pa.RecordBatch) -> Scores:
+    """The scores with NaN where the label could not be read, float32 [N]."""
     parsed_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
-    return np.where(parsed_N, trust.raw_score(labels), np.float32(np.nan))
+    return np.where(parsed_N, score_N, np.float32(np.nan))
 
 
 def batch_of(ref: TableRef) -> pa.RecordBatch:
@@ -101,26 +107,26 @@ def _num_right(grades: TableRef | None) -> int:
 
 def _accepted(trust: TrustFunction, source: Scored) -> tuple[int, int]:
     """How many labels are right of the source rows that the reference arm accepts, and how many it accepts."""
-    raw_N, correct_N = _graded(trust, source)
-    accepted_N = trust.to_trust(raw_N) >= ACCEPTED
+    trust_N, correct_N = _graded(trust.score, source)
+    accepted_N = trust_N >= ACCEPTED
     return int(correct_N[accepted_N].sum()), int(accepted_N.sum())
 
 
-def _graded(trust: TrustFunction, scored: Scored) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Raw scores and correctness of the graded rows of a labelled split."""
+def _graded(score: Callable[[pa.RecordBatch], Scores], scored: Scored) -> tuple[Scores, npt.NDArray[np.bool_]]:
+    """Scores and correctness of the graded rows of a labelled split; NaN where the label could not be read."""
     assert scored.grades is not None, "labelled splits are graded"
     labels, graded = batch_of(scored.labels), read_grades(scored.grades)
     row_ids_N = labels.column("row_id").to_numpy()
     order_N = np.argsort(row_ids_N)
     place_M = order_N[np.searchsorted(row_ids_N, graded.row_ids_N, sorter=order_N)]
-    return ranked(trust, labels)[place_M], graded.correct_N
+    return parsed_only(score(labels), labels)[place_M], graded.correct_N
 
 
 def _risk(
     config: BudgetConfig, trust: TrustFunction, labels: pa.RecordBatch, calibration: Scored | None, seed: int
 ) -> Budget:
     assert config.risk is not None and calibration is not None, "RunConfig refuses risk without a calibration split"
-    raw_M, correct_M = _graded(trust, calibration)
+    raw_M, correct_M = _graded(trust.raw_score, calibration)
     pool_N = ranked(trust, labels)
     cut = calibrate(
         np.where(np.isnan(raw_M), -np.inf, raw_M),  # an unparsed row is never selected, here as in the pool

@@ -1,36 +1,36 @@
 """The PCA stage: a projection of the source split's hidden states, fitted and added to its labels as ``state_pca``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from curation import store, tables
-from curation.hashing import hash_unit
+from curation.config import TrustConfig
 from curation.places import Place
 from curation.refs import ProjectionRef, TableRef
 from curation.store.columns import add_columns
 from curation.trust.neural import States, read_states
+from curation.trust.parts import FIT, ROW_KEYS, candidates, part_of
 from curation.trust.pca import fit_projection, load_projection
 
 
-def fit_pca(
-    labels: TableRef, states: Sequence[str], *, size: int, validation_fraction: float, seed: int, output: Place
-) -> ProjectionRef:
-    """Fit on the rows labelled without error that the trust function does not validate on, and save to ``output``.
+def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, output: Place) -> ProjectionRef:
+    """Fit on the rows that the trust function's weights are fitted on, graded or not, and save to ``output``.
 
     Raises:
         ConfigError: more components than numbers a row, or than rows.
     """
-    columns = [tables.state_column(state) for state in states]
+    columns = [tables.state_column(state) for state in config.states]
 
     def batches() -> Iterator[States]:
-        scanner = store.open_table(labels).scanner(columns=["row_id", *columns], filter="error IS NULL")
+        scanner = store.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
         for batch in scanner.to_batches():
-            fitted_N = hash_unit(batch.column("row_id").to_numpy(), seed) >= validation_fraction
+            fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
 
-    origin = {"labels": labels.to_json(), "validation_fraction": validation_fraction, "seed": seed}
-    return fit_projection(batches(), size=size, states=states, origin=origin).save(output)
+    settings = config.model_dump(mode="json", include=ROW_KEYS)
+    origin = {"labels": labels.to_json(), "seed": seed, **settings}
+    return fit_projection(batches(), size=size, states=config.states, origin=origin).save(output)
 
 
 def add_projection(labels: TableRef, ref: ProjectionRef) -> TableRef:

@@ -21,7 +21,7 @@ def score(labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str
     their scores already, ``fitted`` is empty; where there is nothing to add, they are returned as they are.
     """
     added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
-    features = {feature for name, ref in fitted.items() for feature in _loaded(name, ref).features}
+    features = {feature for ref in fitted.values() for feature in _loaded(ref).features}
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         row_ids_N = batch.column("row_id").to_numpy()
@@ -42,7 +42,7 @@ def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef]) -> dict[str, 
     """The columns of :func:`score_fields`, by name, in its order."""
     columns = {}
     for name, ref in fitted.items():
-        function = _loaded(name, ref)
+        function = _loaded(ref)
         raw_N = function.raw_score(labels)
         columns[tables.raw_column(name)] = _nullable(raw_N)
         columns[tables.trust_column(name)] = _nullable(function.to_trust(raw_N))
@@ -54,9 +54,9 @@ def _nullable(values_N: Scores) -> pa.Array:
 
 
 @lru_cache(maxsize=4)
-def _loaded(name: str, ref: TrustRef) -> FittedTrust:
+def _loaded(ref: TrustRef) -> FittedTrust:
     """One load a worker process, not one a batch."""
-    return load_fitted(name, ref)
+    return load_fitted(ref)
 
 
 def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:

@@ -6,12 +6,14 @@ each in ``curation.trust.column``. Those in ``FITTED`` are fitted on the source 
 """
 
 import importlib
-from typing import Protocol, Self, cast
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation.places import Place
 from curation.refs import TrustRef
 
 Scores = npt.NDArray[np.float32]
@@ -37,25 +39,43 @@ class TrustFunction(Protocol):
         """What rows are ranked by, on any scale that grows with trust, float32 [N]."""
         ...
 
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """Trust in [0, 1] of raw scores, float32 [N]."""
-        ...
-
     def score(self, labels: pa.RecordBatch) -> Scores:
         """Trust in [0, 1] of each row, float32 [N]."""
         ...
 
 
-class FittedTrust(TrustFunction, Protocol):
-    """A trust function whose parameters were fitted and saved."""
+class FittedTrust(Protocol):
+    """A trust function whose parameters were fitted and saved; it reads hidden states."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of the labels table that it reads."""
+        ...
+
+    @property
+    def fit(self) -> Mapping[str, Any]:
+        """What it was fitted on and how that went, as JSON."""
+        ...
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """What rows are ranked by, float32 [N]."""
+        ...
+
+    def to_trust(self, raw_N: Scores) -> Scores:
+        """Trust in [0, 1] of raw scores, float32 [N]."""
+        ...
+
+    def noted(self, **notes: Any) -> Self:
+        """This trust function, with notes on record of how its fit went."""
+        ...
+
+    def save(self, directory: Place) -> TrustRef:
+        """Write weights and description into ``directory``, made where missing."""
+        ...
 
     @classmethod
-    def load(cls, ref: TrustRef) -> Self:
-        """The trust function that ``ref`` pins.
-
-        Raises:
-            ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
-        """
+    def made(cls, weights: Mapping[str, Any], description: Mapping[str, Any]) -> Self:
+        """The trust function of saved weights and their description."""
         ...
 
 
@@ -63,12 +83,22 @@ FITTED = {
     "neural": "curation.trust.neural:NeuralTrust",
     "linear_probe": "curation.trust.linear_probe:LinearProbe",
 }
+"""By kind."""
 
 
-def load_fitted(name: str, ref: TrustRef) -> FittedTrust:
-    """A fitted trust function, ready to score labels that hold its states."""
-    module, _, class_name = FITTED[name].partition(":")
-    return cast(FittedTrust, getattr(importlib.import_module(module), class_name).load(ref))
+def load_fitted(ref: TrustRef) -> FittedTrust:
+    """A fitted trust function of any kind, ready to score labels that hold its states.
+
+    Raises:
+        ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
+    """
+    from curation.trust import saved
+
+    def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> FittedTrust:
+        module, _, class_name = FITTED[description["kind"]].partition(":")
+        return cast(FittedTrust, getattr(importlib.import_module(module), class_name).made(weights, description))
+
+    return saved.load(ref, make)
 
 
 def get_trust(name: str, seed: int) -> TrustFunction:

@@ -1,6 +1,8 @@
-"""Trust read from one column of the labels table: the heuristics of the paper's App. "Baseline Details" and ours.
+"""Trust read from columns of the labels table.
 
-Each is one line of ``COLUMN_TRUST``; what a column holds is documented by the pass or the signal that fills it.
+The heuristics of the paper's App. "Baseline Details" and ours read one, fitted trust functions the two that their
+scores went to. Each is one line of ``_COLUMN_TRUST``; what a column holds is documented by the pass or the signal that
+fills it.
 """
 
 from collections.abc import Callable
@@ -10,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from curation.errors import SourceError
-from curation.tables import raw_column
-from curation.trust import FITTED, Scores
+from curation.tables import raw_column, trust_column
+from curation.trust import FITTED, Scores, TrustFunction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +36,46 @@ class ColumnTrust:
         Raises:
             SourceError: the column is missing.
         """
-        if self.column not in labels.schema.names:
-            raise SourceError(f"labels: column {self.column} is missing; label with the arm {self.name} selected")
-        raw_N: Scores = labels.column(self.column).to_numpy(zero_copy_only=False).astype(np.float32)
-        return raw_N
-
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """Trust in [0, 1] of raw scores, float32 [N]."""
-        return self.to_unit(raw_N)
+        return _values(labels, self.column, self.name)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
         """Trust in [0, 1] of each row, float32 [N]; NaN for a null."""
-        return self.to_trust(self.raw_score(labels))
+        return self.to_unit(self.raw_score(labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedColumns:
+    """A fitted trust function over the labels that it has scored."""
+
+    name: str
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns of its raw score and of its trust."""
+        return raw_column(self.name), trust_column(self.name)
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The raw score of each row, float32 [N]; NaN for a null.
+
+        Raises:
+            SourceError: the column is missing.
+        """
+        return _values(labels, raw_column(self.name), self.name)
+
+    def score(self, labels: pa.RecordBatch) -> Scores:
+        """Trust in [0, 1] of each row as it was calibrated, float32 [N]; NaN for a null.
+
+        Raises:
+            SourceError: the column is missing.
+        """
+        return _values(labels, trust_column(self.name), self.name)
+
+
+def _values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
+    if column not in labels.schema.names:
+        raise SourceError(f"labels: column {column} is missing; label with the arm {arm} selected")
+    values_N: Scores = labels.column(column).to_numpy(zero_copy_only=False).astype(np.float32)
+    return values_N
 
 
 def of_share(raw_N: Scores) -> Scores:
@@ -66,16 +96,14 @@ def of_logit(raw_N: Scores) -> Scores:
     return trust_N
 
 
-COLUMN_TRUST = {
-    trust.name: trust
-    for trust in (
-        ColumnTrust(name="internal_confidence", column="mean_logprob", to_unit=of_logprob),
-        ColumnTrust(name="icl_confidence", column="icl_mean_logprob", to_unit=of_logprob),
-        ColumnTrust(name="verbalized_confidence", column="verbalized_confidence", to_unit=of_share),
-        ColumnTrust(name="ensemble", column="ensemble_agreement", to_unit=of_share),
-        ColumnTrust(name="self_consistency", column="self_consistency", to_unit=of_share),
-        ColumnTrust(name="reward", column="reward", to_unit=of_logit),
-        *(ColumnTrust(name=name, column=raw_column(name), to_unit=of_logit) for name in FITTED),
-    )
-}
+_COLUMN_TRUST: tuple[TrustFunction, ...] = (
+    ColumnTrust(name="internal_confidence", column="mean_logprob", to_unit=of_logprob),
+    ColumnTrust(name="icl_confidence", column="icl_mean_logprob", to_unit=of_logprob),
+    ColumnTrust(name="verbalized_confidence", column="verbalized_confidence", to_unit=of_share),
+    ColumnTrust(name="ensemble", column="ensemble_agreement", to_unit=of_share),
+    ColumnTrust(name="self_consistency", column="self_consistency", to_unit=of_share),
+    ColumnTrust(name="reward", column="reward", to_unit=of_logit),
+    *(FittedColumns(name=name) for name in FITTED),
+)
+COLUMN_TRUST = {trust.name: trust for trust in _COLUMN_TRUST}
 """By the name that ``curation.arms`` gives."""

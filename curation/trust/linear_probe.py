@@ -10,24 +10,28 @@ import torch
 from torch import Tensor
 
 from curation.errors import DegenerateSourceError, SourceError
-from curation.places import Place
-from curation.refs import TrustRef
-from curation.trust import Scores, saved
+from curation.trust import Scores
+from curation.trust.calibration import Calibration
 from curation.trust.neural import SCORE_ROWS, StateTrust, read_states
 
 MAX_ITERATIONS = 1000
 
 
 class LinearProbe(StateTrust):
-    """A fitted linear probe; raw score: the logit, trust: its sigmoid."""
+    """A fitted linear probe; raw score: the logit, trust: its calibrated sigmoid."""
 
-    name = "linear_probe"
+    kind = "linear_probe"
 
-    def __init__(self, weight_D: Tensor, bias: Tensor, states: Sequence[str], fit: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        weight_D: Tensor,
+        bias: Tensor,
+        states: Sequence[str],
+        fit: Mapping[str, Any],
+        calibration: Calibration | None = None,
+    ) -> None:
+        super().__init__(states, fit, calibration)
         self.weight_D, self.bias = weight_D.double(), bias.double()
-        self.states = tuple(states)
-        self.fit = fit
-        """What it was fitted on and how that went, as JSON."""
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where a state is null.
@@ -43,25 +47,25 @@ class LinearProbe(StateTrust):
             )
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         for start, hidden_ND in states.batches(SCORE_ROWS):
-            raw_N[start : start + len(hidden_ND)] = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
+            raw_N[start : start + len(hidden_ND)] = self.logits(hidden_ND)
         raw_N[states.missing_N] = np.nan
         return raw_N
 
-    def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``, made where missing."""
-        weights = {"weight_D": self.weight_D, "bias": self.bias}
-        return saved.save(directory, TrustRef, weights, {"states": self.states, "fit": self.fit})
+    def logits(self, hidden_ND: Tensor) -> Scores:
+        """The logit of each state, float32 [N]."""
+        logit_N: Scores = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
+        return logit_N
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights and the bias."""
+        return {"weight_D": self.weight_D, "bias": self.bias}
 
     @classmethod
-    def load(cls, ref: TrustRef) -> Self:
-        """The linear probe that ``ref`` pins.
-
-        Raises:
-            ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
-        """
-        return saved.load(
-            ref, lambda weights, told: cls(weights["weight_D"], weights["bias"], told["states"], told["fit"])
-        )
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The linear probe."""
+        calibration = Calibration(**description["calibration"])
+        return cls(weights["weight_D"], weights["bias"], description["states"], description["fit"], calibration)
 
 
 def fit_linear_probe(
@@ -102,5 +106,9 @@ def fit_linear_probe(
     model = LogisticRegression(class_weight=weights, max_iter=MAX_ITERATIONS).fit(scaled_ND, correct_N.astype(np.int64))
     weight_D = model.coef_[0].astype(np.float64) / scaler.scale_
     bias = float(model.intercept_[0]) - float(weight_D @ scaler.mean_)
-    record = {"num_fit": len(correct_N), "num_right": int(counts_2[1]), "num_iterations": int(model.n_iter_[0])}
+    record = {
+        "num_fit": len(correct_N),
+        "share_right_fit": float(counts_2[1] / len(correct_N)),
+        "num_iterations": int(model.n_iter_[0]),
+    }
     return LinearProbe(torch.from_numpy(weight_D), torch.tensor(bias), states, {**origin, **record})

@@ -20,10 +20,6 @@ class Naive:
         """The draw of each row, float32 [N]."""
         return hash_unit(labels.column("row_id").to_numpy(), self.seed).astype(np.float32)
 
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """The raw scores themselves, float32 [N]."""
-        return raw_N
-
     def score(self, labels: pa.RecordBatch) -> Scores:
         """The draw of each row, float32 [N]."""
         return self.raw_score(labels)

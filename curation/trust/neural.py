@@ -9,7 +9,7 @@ off: standardised inputs. Ours, and off by default: several states side by side 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from curation.places import Place
 from curation.refs import TrustRef
 from curation.tables import state_column
 from curation.trust import Scores, saved
+from curation.trust.calibration import Calibration
 
 NORM_EPS = 1e-6
 SCORE_ROWS = 4096
@@ -69,7 +70,7 @@ class Block(nn.Module):
 
 
 class NeuralTrustNet(nn.Module):
-    """Hidden states [N, D] to logits [N]; the sigmoid of a logit is the trust score."""
+    """Hidden states [N, D] to logits [N]; the calibrated sigmoid of a logit is the trust score."""
 
     mean_D: Tensor
     scale_D: Tensor
@@ -109,9 +110,16 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
 
 
 class StateTrust(ABC):
-    """A trust function that gives a logit from hidden states; trust is its sigmoid."""
+    """A trust function that gives a logit from hidden states; trust is its calibrated sigmoid."""
 
-    states: tuple[str, ...]
+    kind: ClassVar[str]
+    """Its name in ``curation.trust.FITTED``."""
+
+    def __init__(self, states: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
+        self.states = tuple(states)
+        self.fit = fit
+        """What it was fitted on and how that went, as JSON."""
+        self.calibration = calibration or Calibration()
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -122,26 +130,57 @@ class StateTrust(ABC):
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where a state is null."""
 
+    @property
+    @abstractmethod
+    def weights(self) -> Mapping[str, Tensor]:
+        """What was fitted, by name."""
+
+    @classmethod
+    @abstractmethod
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The trust function that :meth:`save` described so."""
+
+    def description(self) -> dict[str, Any]:
+        """What :meth:`made` needs beside the weights, as JSON."""
+        return {
+            "kind": self.kind,
+            "states": self.states,
+            "calibration": asdict(self.calibration),
+            "fit": self.fit,
+        }
+
     def to_trust(self, raw_N: Scores) -> Scores:
-        """The sigmoid of logits, float32 [N]."""
-        trust_N: Scores = torch.sigmoid(torch.tensor(raw_N)).numpy()
-        return trust_N
+        """The calibrated sigmoid of logits, float32 [N]."""
+        return self.calibration.to_trust(raw_N)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
         """The trust score of each row, float32 [N]; NaN where a state is null."""
         return self.to_trust(self.raw_score(labels))
 
+    def noted(self, **notes: Any) -> Self:
+        """This trust function, with notes on record of how its fit went."""
+        self.fit = {**self.fit, **notes}
+        return self
+
+    def save(self, directory: Place) -> TrustRef:
+        """Write weights and description into ``directory``, made where missing."""
+        return saved.save(directory, TrustRef, self.weights, self.description())
+
 
 class NeuralTrust(StateTrust):
-    """A fitted neural trust function; raw score: the logit, trust: its sigmoid."""
+    """A fitted neural trust function; raw score: the logit, trust: its calibrated sigmoid."""
 
-    name = "neural"
+    kind = "neural"
 
-    def __init__(self, net: NeuralTrustNet, states: Sequence[str], fit: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        net: NeuralTrustNet,
+        states: Sequence[str],
+        fit: Mapping[str, Any],
+        calibration: Calibration | None = None,
+    ) -> None:
+        super().__init__(states, fit, calibration)
         self.net = net.eval()
-        self.states = tuple(states)
-        self.fit = fit
-        """What it was fitted on and how that went, as JSON."""
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where a state is null.
@@ -164,25 +203,21 @@ class NeuralTrust(StateTrust):
         raw_N[states.missing_N] = np.nan
         return raw_N
 
-    def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``, made where missing."""
-        description = {"architecture": asdict(self.net.architecture), "states": self.states, "fit": self.fit}
-        return saved.save(directory, TrustRef, self.net.state_dict(), description)
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The network's parameters and buffers."""
+        return self.net.state_dict()
+
+    def description(self) -> dict[str, Any]:
+        """With the network's architecture."""
+        return {**super().description(), "architecture": asdict(self.net.architecture)}
 
     @classmethod
-    def load(cls, ref: TrustRef, *, device: str = "cpu") -> "NeuralTrust":
-        """The trust function that ``ref`` pins.
-
-        Raises:
-            ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
-        """
-
-        def make(weights: dict[str, Tensor], description: dict[str, Any]) -> "NeuralTrust":
-            net = NeuralTrustNet(Architecture(**description["architecture"]))
-            net.load_state_dict(weights)
-            return cls(net.to(device), description["states"], description["fit"])
-
-        return saved.load(ref, make)
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The trust function on the CPU."""
+        net = NeuralTrustNet(Architecture(**description["architecture"]))
+        net.load_state_dict(weights)
+        return cls(net, description["states"], description["fit"], Calibration(**description["calibration"]))
 
 
 @dataclass(frozen=True, kw_only=True)

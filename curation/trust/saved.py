@@ -44,6 +44,12 @@ def load(ref: Ref, make: Callable[[dict[str, Tensor], dict[str, Any]], Fitted]) 
         raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
 
 
+def described(ref: TrustRef | ProjectionRef) -> dict[str, Any]:
+    """The description that was saved with what ``ref`` names."""
+    description: dict[str, Any] = json.loads((place(ref.uri) / DESCRIPTION).read_text())
+    return description
+
+
 def pin(directory: Place, kind: type[Ref]) -> Ref:
     """The reference to a directory that :func:`save` wrote.
 

@@ -1,0 +1,156 @@
+"""Settings of the trust function on a development deal: ``python -m benchmarks.trust_settings --seeds 10 11 12``.
+
+The quickstart's puzzles are dealt anew by each seed (not those of ``benchmarks.quickstart_seeds``) and labelled once;
+each setting is then fitted on the same labels, by ``fit_trust_arrays`` without Ray, and ranks the same pool. Printed a
+setting: purity of the first n = 2,000 of the parsed pool rows, AUC on all parsed pool rows, Brier score against that of
+the constant, steps taken and seconds; the controls are a uniform draw of what can be read, and internal confidence.
+"""
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from curation import metrics, run, store
+from curation.config import RunConfig, TrustConfig
+from curation.config_file import load_config
+from curation.domains.grading import read_grades
+from curation.manifest import Manifest
+from curation.refs import TableRef
+from curation.trust.linear_probe import fit_linear_probe
+from curation.trust.calibration import fit_calibration
+from curation.trust.parts import CALIBRATION, FIT
+from train.trust import read_rows
+from train.trust_loop import Rows, fit_arrays
+
+CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
+N = 2_000
+SMALL = {"depth": 2, "width": 128, "learning_rate": 1e-3, "max_steps": 800, "patience": 120, "probe_below": 0}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "preset (4 x 512, 1e-5)": {},
+    "preset, 3e-4": {"learning_rate": 3e-4, "max_steps": 800, "patience": 160},
+    "2 x 128, 1e-3": SMALL,
+    "2 x 128, 1e-3, fitted on all rows": {**SMALL, "fit_on": "all"},
+    "2 x 128, 1e-3, class weight 0": {**SMALL, "class_weight": 0.0},
+    "2 x 128, 3e-4": {**SMALL, "learning_rate": 3e-4},
+}
+
+
+class Found(NamedTuple):
+    """What a setting came to on one deal."""
+
+    purity: float
+    auc: float
+    brier: float
+    constant: float
+    steps: int
+    seconds: float
+
+
+def deal(seed: int) -> tuple[RunConfig, dict[str, TableRef]]:
+    """The labels and grades of a deal, made where they are missing."""
+    config = load_config(CONFIG, [f"seed={seed}", f"name=dev-{seed}", "generations=[]"])
+    run(config)
+    outputs = {name: stage.outputs for name, stage in Manifest.load(config.directory).stages.items()}
+    tables = {}
+    for split in ("source", "pool"):
+        tables[f"label-{split}"] = TableRef.from_json(outputs[f"gen-0/label-{split}"]["labels"])
+        tables[f"grade-{split}"] = TableRef.from_json(outputs[f"gen-0/grade-{split}"]["grades"])
+    return config, tables
+
+
+def fitted(config: TrustConfig, source: Rows, pool: Rows, seed: int) -> Found:
+    """The neural trust function of a setting."""
+    start = time.monotonic()
+    net, calibration, record = fit_arrays(source, config, seed=seed)
+    seconds = time.monotonic() - start
+    with torch.inference_mode():
+        raw_N = net(torch.from_numpy(pool.hidden_ND)).numpy()
+    return _found(raw_N, calibration.to_trust(raw_N), pool, record.share_right_fit, record.num_steps, seconds)
+
+
+def probed(config: TrustConfig, source: Rows, pool: Rows) -> Found:
+    """The linear probe."""
+    start = time.monotonic()
+    fit_F, calibration_C = source.places(FIT), source.places(CALIBRATION)
+    probe = fit_linear_probe(
+        source.hidden_ND[fit_F],
+        source.correct_N[fit_F],
+        states=config.states,
+        class_weight=config.class_weight,
+        origin={},
+    )
+    raw_C = probe.logits(torch.from_numpy(source.hidden_ND[calibration_C]))
+    calibration = fit_calibration(raw_C, source.correct_N[calibration_C])
+    seconds = time.monotonic() - start
+    raw_N = probe.logits(torch.from_numpy(pool.hidden_ND))
+    share = float(source.correct_N[fit_F].mean())
+    return _found(raw_N, calibration.to_trust(raw_N), pool, share, probe.fit["num_iterations"], seconds)
+
+
+def _found(raw_N: Any, trust_N: Any, pool: Rows, share: float, steps: int, seconds: float) -> Found:
+    correct_N = pool.correct_N
+    return Found(
+        purity=float(correct_N[np.argsort(-raw_N, kind="stable")[:N]].mean()),
+        auc=metrics.auc_value(raw_N, correct_N),
+        brier=metrics.brier(trust_N, correct_N).value,
+        constant=float(np.mean((share - correct_N) ** 2)),
+        steps=steps,
+        seconds=seconds,
+    )
+
+
+def controls(tables: dict[str, TableRef], pool: Rows) -> dict[str, str]:
+    """Purity of a uniform draw of the parsed pool rows (its expectation), and of internal confidence."""
+    labels = store.read(tables["label-pool"], columns=["row_id", "mean_logprob"], filter="error IS NULL AND label IS NOT NULL")
+    labels = labels.sort_by("row_id")
+    graded = read_grades(tables["grade-pool"])
+    keep_N = np.isin(labels["row_id"].to_numpy(), graded.row_ids_N)
+    raw_N = labels["mean_logprob"].to_numpy()[keep_N]
+    correct_N = graded.correct_N[np.isin(graded.row_ids_N, labels["row_id"].to_numpy())]
+    first = correct_N[np.argsort(-raw_N, kind="stable")[:N]].mean()
+    return {
+        "naive among parsed": f"{100 * pool.correct_N.mean():.1f}",
+        "internal confidence": f"{100 * first:.1f}, AUC {metrics.auc_value(raw_N, correct_N):.3f}",
+    }
+
+
+def main() -> None:
+    """Deal, fit every setting, print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
+    parser.add_argument("--nets", type=int, default=1, help="fits a deal, each with weights of its own")
+    parser.add_argument("--settings", nargs="+", default=[*SETTINGS, "linear probe"])
+    arguments = parser.parse_args()
+    found: dict[str, list[Found]] = {name: [] for name in arguments.settings}
+    for seed in arguments.seeds:
+        config, tables = deal(seed)
+        pool = read_rows(tables["label-pool"], tables["grade-pool"], config.trust, seed=seed)
+        print(f"seed {seed}: {controls(tables, pool)}", flush=True)
+        for name in arguments.settings:
+            given = {"states": config.trust.states, **SETTINGS.get(name, {})}
+            trust = TrustConfig.model_validate(given)
+            source = read_rows(tables["label-source"], tables["grade-source"], trust, seed=seed)
+            if name == "linear probe":
+                found[name].append(probed(trust, source, pool))
+            else:
+                found[name] += [fitted(trust, source, pool, 1000 * net + seed) for net in range(arguments.nets)]
+            print(f"  {name}: {found[name][-1]}", flush=True)
+    print("| setting | purity %, mean (each) | AUC | Brier | constant's | steps | seconds |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, items in found.items():
+        each = ", ".join(f"{100 * item.purity:.1f}" for item in items)
+        auc, brier, constant, steps, seconds = (statistics.mean(values) for values in list(zip(*items, strict=True))[1:])
+        purity = statistics.mean(item.purity for item in items)
+        print(
+            f"| {name} | {100 * purity:.1f} ({each}) | {auc:.3f} | {brier:.4f} | {constant:.4f} | {steps:.0f} | "
+            f"{seconds:.0f} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
