@@ -252,7 +252,7 @@ def make_trial(
                 "poison_rows": list(poison),
             },
         },
-        "trust": {"width": 8, "depth": 1, "max_epochs": 1},
+        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": options.rows // 10}, "arms": ["naive", "internal_confidence"]},
         "commit_seconds": 2.0,
     }

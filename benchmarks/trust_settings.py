@@ -21,8 +21,8 @@ from curation.config_file import load_config
 from curation.domains.grading import read_grades
 from curation.manifest import Manifest
 from curation.refs import TableRef
-from curation.trust.linear_probe import fit_linear_probe
 from curation.trust.calibration import fit_calibration
+from curation.trust.linear_probe import fit_linear_probe
 from curation.trust.parts import CALIBRATION, FIT
 from train.trust import read_rows
 from train.trust_loop import Rows, fit_arrays
@@ -106,7 +106,9 @@ def _found(raw_N: Any, trust_N: Any, pool: Rows, share: float, steps: int, secon
 
 def controls(tables: dict[str, TableRef], pool: Rows) -> dict[str, str]:
     """Purity of a uniform draw of the parsed pool rows (its expectation), and of internal confidence."""
-    labels = store.read(tables["label-pool"], columns=["row_id", "mean_logprob"], filter="error IS NULL AND label IS NOT NULL")
+    labels = store.read(
+        tables["label-pool"], columns=["row_id", "mean_logprob"], filter="error IS NULL AND label IS NOT NULL"
+    )
     labels = labels.sort_by("row_id")
     graded = read_grades(tables["grade-pool"])
     keep_N = np.isin(labels["row_id"].to_numpy(), graded.row_ids_N)
@@ -144,7 +146,9 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, items in found.items():
         each = ", ".join(f"{100 * item.purity:.1f}" for item in items)
-        auc, brier, constant, steps, seconds = (statistics.mean(values) for values in list(zip(*items, strict=True))[1:])
+        auc, brier, constant, steps, seconds = (
+            statistics.mean(values) for values in list(zip(*items, strict=True))[1:]
+        )
         purity = statistics.mean(item.purity for item in items)
         print(
             f"| {name} | {100 * purity:.1f} ({each}) | {auc:.3f} | {brier:.4f} | {constant:.4f} | {steps:.0f} | "

@@ -29,7 +29,9 @@ class Arm:
     """A name of ``curation.signals.SIGNALS``: the column that another pass adds to the pool's labels for this arm."""
     rule: Rule = "top"
     ranked: bool = True
-    """A uniform draw takes any row; an arm that ranks takes none whose label could not be read."""
+    """Ranks by trust; a uniform draw does not."""
+    parsed: bool = True
+    """Takes no row whose label could not be read; of the uniform draws only the control does."""
     gold: bool = False
     """Trains on gold labels of the pool."""
 
@@ -40,10 +42,11 @@ class Arm:
 
 
 ARMS = {
-    "naive": Arm(words="naive", trust="naive", ranked=False),
-    "naive_stratified": Arm(words="naive, stratified", trust="naive", rule="stratified", ranked=False),
+    "naive": Arm(words="naive", trust="naive", ranked=False, parsed=False),
+    "naive_parsed": Arm(words="naive among parsed", trust="naive", ranked=False),
+    "naive_stratified": Arm(words="naive, stratified", trust="naive", rule="stratified", ranked=False, parsed=False),
     "naive_distribution_aware": Arm(
-        words="naive, distribution-aware", trust="naive", rule="distribution_aware", ranked=False
+        words="naive, distribution-aware", trust="naive", rule="distribution_aware", ranked=False, parsed=False
     ),
     "internal_confidence": Arm(words="internal confidence", trust="internal_confidence"),
     "icl_confidence": Arm(words="ICL + internal confidence", trust="icl_confidence", signal="icl_mean_logprob"),
@@ -55,9 +58,9 @@ ARMS = {
     "reward": Arm(words="reward model", trust="reward", signal="reward"),
     "linear_probe": Arm(words="linear probe", trust="linear_probe"),
     "neural": Arm(words="neural trust", trust="neural"),
-    "naive_matched": Arm(words="naive, difficulty-matched", trust="naive", rule="matched", ranked=False),
+    "naive_matched": Arm(words="naive, difficulty-matched", trust="naive", rule="matched", ranked=False, parsed=False),
     "neural_gold": Arm(words="neural trust, gold labels", trust="neural", gold=True),
-    "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, gold=True),
+    "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
 }
 
 

@@ -49,6 +49,7 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
         labels=scored,
         grades=grades,
         trust=fitted[arms.REFERENCE_ARM],
+        trust_fit=run.manifest.stages[generation.name("trust")].outputs["fit"],
         selections=selections,
         budget=budget,
         shift=shift,

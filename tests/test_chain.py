@@ -38,7 +38,7 @@ CONFIG = {
         "states": ["prompt_last", "layer1_output_last"],
         "width": 16,
         "depth": 1,
-        "max_epochs": 3,
+        "max_steps": 30,
         "learning_rate": 1e-3,
     },
     "selection": {"budget": {"n": 40}, "arms": ["neural"]},  # all arms: tests/test_examples.py
@@ -179,7 +179,7 @@ RISK = {
         "audit": True,
     },
     "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1} TRUE", " FALSE"]}, "chunk_rows": 1000},
-    "trust": {"width": 8, "depth": 1, "max_epochs": 1},
+    "trust": {"width": 8, "depth": 1, "max_steps": 10},
     "judge": {"model": TINY, "splits": ["pool"]},
     "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "neural"]},
     "student": SMALL,

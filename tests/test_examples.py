@@ -26,7 +26,7 @@ REDUCED = {
         "splits.probes.problems.rows=40",
         "splits.pool.rows=400",
         "teacher.adapt.epochs=3",
-        "trust.max_epochs=5",
+        "trust.max_steps=100",
         "selection.budget.risk.alpha=0.8",
     ),
     "math": (
@@ -34,7 +34,7 @@ REDUCED = {
         "splits.source.rows=400",
         "splits.pool.rows=400",
         "teacher.adapt.epochs=7",
-        "trust.max_epochs=5",
+        "trust.max_steps=100",
         "signals.self_consistency.num_samples=2",
     ),
     "chess": (
@@ -42,7 +42,7 @@ REDUCED = {
         "splits.source.rows=1500",
         "splits.probes.held_out.rows=300",
         "splits.pool.rows=1500",
-        "trust.max_epochs=5",
+        "trust.max_steps=100",
         "selection.budget.cap=80",
         "signals.self_consistency.num_samples=2",
     ),
@@ -100,7 +100,7 @@ def test_own_domain_of_the_page_runs_from_the_command_line(tmp_path):
         "splits": {"source": {"from": "texts", "rows": 200}, "pool": {"from": "texts"}, "audit": True},
         # Chooses an option, or what it says of its confidence, by the row's hash.
         "teacher": {"backend": "scripted", "scripted": {"completions": [" 85%", " very low", " 0.4"]}},
-        "trust": {"depth": 1, "width": 8, "max_epochs": 2},
+        "trust": {"depth": 1, "width": 8, "max_steps": 20},
         "selection": {
             "budget": {"share": 0.25},
             "arms": ["naive", "verbalized_confidence", "self_consistency", "neural"],

@@ -23,7 +23,7 @@ CONFIG = {
         "audit": True,
     },
     "teacher": {"backend": "scripted", "states": ["prompt_last", "output_last"], "chunk_rows": 200},
-    "trust": {"width": 8, "depth": 1, "max_epochs": 2, "learning_rate": 1e-2},
+    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-2},
     "selection": {"budget": {"n": 60}, "arms": ["naive", "linear_probe", "neural"]},
     "generations": [],
 }

@@ -72,7 +72,7 @@ class SelectionConfig(Section):
     """The arms and their common budget."""
 
     budget: BudgetConfig
-    arms: tuple[str, ...] = ("naive", "internal_confidence", "neural", "ground_truth")
+    arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural", "ground_truth")
     """Names of ``curation.arms.ARMS``."""
     difficulty_bins: PositiveInt = 10
     """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""

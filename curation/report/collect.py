@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from curation import store
-from curation.arms import ARMS, REFERENCE_ARM, arm_of
-from curation.hashing import hash_unit
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.headline import headline
 from curation.report.measures import Json, finite, share
 from curation.report.record import BASE, TEACHER, GenerationRecord, PassRecord, RunRecord
-from curation.report.rows import Ints, Judged, arm_order, difficulties, graded_counts, judge, selected_rows
+from curation.report.rows import Ints, Judged, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
+from curation.report.trusted import regimes, sets, trust_tables
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
 """Error rows of a labelled split that would be healthy in the pool, whose gold labels nobody reads."""
@@ -30,6 +30,7 @@ DETAILS = (
     "shift",
     "guarantee",
     "regimes",
+    "regime_means",
     "trust",
     "reliability",
     "histogram",
@@ -112,10 +113,12 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     ranked = (ARMS[arm].trust for arm in selected if ARMS[arm].ranked)
     functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked])
     judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
-    validation, pool = _validation(run, judged["source"]), judged.get("pool")
+    pool, measured = judged.get("pool"), {name: rows.readable for name, rows in sets(run, judged).items()}
+    measured = {name: rows for name, rows in measured.items() if len(rows)}
     num_pool = store.count(record.labels["pool"], filter="error IS NULL")
     tests = read_tests(record)
     margin = float(run.config["evaluation"]["margin"])
+    lines, means = regimes(run, record, judged, num_pool)
     curves = {arm: ids for arm, ids in selected.items() if not ARMS[arm].gold}
     return {
         "index": record.index,
@@ -139,26 +142,16 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "base": accuracy(tests, BASE),
         "shift": dict(record.shift),
         "guarantee": _guarantee(run, record),
-        "regimes": _regimes(run, judged, validation),
-        "trust": _trust(validation, pool, selected, record.n / max(num_pool, 1), record.n, run.seed),
-        "reliability": {name: measures.reliability(rows) for name, rows in _sets(validation, pool).items()},
-        "histogram": {name: measures.histogram(rows) for name, rows in _sets(validation, pool).items()},
+        "regimes": lines,
+        "regime_means": means,
+        "trust": trust_tables(run, record, judged, selected, num_pool),
+        "reliability": {name: measures.reliability(rows) for name, rows in measured.items()},
+        "histogram": {name: measures.histogram(rows) for name, rows in measured.items()},
         "purity_curves": measures.purity_curves(pool, curves, record.n, run.seed)
         if pool is not None and len(pool) and curves
         else None,
         "difficulty": _difficulty(run, record, selected),
     }
-
-
-def _validation(run: RunRecord, source: Judged) -> Judged:
-    """The labelled rows that the trust function's weights were not fitted on."""
-    fraction = float(run.config["trust"]["validation_fraction"])
-    return source.subset(hash_unit(source.row_ids_N, run.seed) < fraction)
-
-
-def _sets(validation: Judged, pool: Judged | None) -> dict[str, Judged]:
-    sets = {"validation": validation, "pool": pool}
-    return {name: rows for name, rows in sets.items() if rows is not None and len(rows)}
 
 
 def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
@@ -196,35 +189,6 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
         "needed": risk["needed"],
         "needed_basis": risk["needed_basis"],
     }
-
-
-def _regimes(run: RunRecord, judged: Mapping[str, Judged], validation: Judged) -> list[Json]:
-    """The neural trust function on every labelled set, one line a set: fitted on one, evaluated on many."""
-    probes = run.config["splits"]["probes"]
-    sets = {"validation": ("ID", validation)}
-    sets |= {name: (probe["regime"], judged[f"probe-{name}"]) for name, probe in probes.items()}
-    sets |= {"pool": ("pool", judged["pool"])} if "pool" in judged else {}
-    return [
-        {"set": name, "regime": regime, **measures.regime(rows, REFERENCE_ARM, run.seed)}
-        for name, (regime, rows) in sets.items()
-        if len(rows)
-    ]
-
-
-def _trust(
-    validation: Judged, pool: Judged | None, selected: Mapping[str, Ints], kept_share: float, n: int, seed: int
-) -> Json:
-    result: Json = {"ece_bins": measures.ECE_BINS}
-    nothing = np.zeros(0, dtype=np.int64)
-    for name, rows in _sets(validation, pool).items():
-        # Validation rows are fewer than the pool's: the same share of them is taken.
-        taken, num_top = (selected, n) if name == "pool" else ({}, max(1, round(kept_share * len(rows))))
-        orders = {
-            trust: arm_order(rows, arm, taken.get(arm, nothing), seed)
-            for trust, arm in ((trust, arm_of(trust)) for trust in rows.scores)
-        }
-        result[name] = measures.trust_metrics(rows, orders, num_top, seed)
-    return result
 
 
 def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Json:

@@ -39,10 +39,13 @@ def headline(generation: Json) -> list[str]:
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
         return []
-    return [_selection(generation, main, arms.get("naive")), *_student(generation, main, arms.get("ground_truth"))]
+    return [_selection(generation, main, arms), *_student(generation, main, arms.get("ground_truth"))]
 
 
-def _selection(generation: Json, main: Json, naive: Json | None) -> str:
+CONTROLS = {"naive_parsed": "a uniform draw of parsed labels", "naive": "naive (uniform) selection"}
+
+
+def _selection(generation: Json, main: Json, arms: Mapping[str, Json]) -> str:
     if not main["num_selected"]:
         return (
             f"Nothing was selected of {generation['num_pool']:,} labelled pool rows: no threshold could be certified."
@@ -53,9 +56,12 @@ def _selection(generation: Json, main: Json, naive: Json | None) -> str:
     if main["purity"] is None:
         return text + "; without an audit set nobody knows how many of their labels are right."
     text += f": {with_interval(main['purity'])} of their labels are right"
-    if naive is not None and naive is not main and naive["purity"] is not None:
-        text += f", against {with_interval(naive['purity'])} with naive (uniform) selection"
-    return text + "."
+    controls = [
+        f"{with_interval(control['purity'])} with {words}"
+        for name, words in CONTROLS.items()
+        if (control := arms.get(name)) is not None and control is not main and control["purity"] is not None
+    ]
+    return text + (f", against {' and '.join(controls)}" if controls else "") + "."
 
 
 def _student(generation: Json, main: Json, truth: Json | None) -> list[str]:

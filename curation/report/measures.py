@@ -8,6 +8,7 @@ import numpy as np
 
 from curation import metrics
 from curation.arms import REFERENCE_ARM
+from curation.hashing import hash_unit
 from curation.report.rows import Bools, Floats, Ints, Judged, arm_order
 
 ECE_BINS = metrics.NUM_BINS
@@ -25,16 +26,17 @@ def share(correct_N: Bools) -> Json | None:
     return metrics.proportion(int(correct_N.sum()), len(correct_N)).to_json() if len(correct_N) else None
 
 
-def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, seed: int) -> Json:
+def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, constant: float, seed: int) -> Json:
     """AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
-    ``orders`` are the rankings, positions [N], that purity goes by. AUC is ``None`` where all rows are right or wrong.
+    ``orders`` are the rankings, positions [N], that purity goes by; ``constant`` is the trust that the control
+    predictor gives to every row. AUC is ``None`` where all rows are right or wrong.
     """
     num_top = min(num_top, len(judged))
-    result: Json = {"num_rows": len(judged), "num_top": num_top, "share_right": share(judged.correct_N)}
+    functions: Json = {}
     for name, score in judged.scores.items():
         parts = metrics.brier_parts(score.trust_N, judged.correct_N, bins=ECE_BINS, seed=seed)
-        result[name] = {
+        functions[name] = {
             **_calibration(judged, name, seed),
             "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
             "purity_at_n": share(judged.correct_N[orders[name][:num_top]]),
@@ -43,23 +45,54 @@ def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, seed
                 for point in metrics.coverage_curve(judged.correct_N[orders[name]])
             ],
         }
-    return result
+    return {
+        "num_rows": len(judged),
+        "num_top": num_top,
+        "share_right": share(judged.correct_N),
+        "functions": functions,
+        "constant": constant_metrics(judged, constant, seed),
+        "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged, seed)},
+    }
 
 
-def regime(judged: Judged, function: str, seed: int) -> Json:
-    """One labelled set under one trust function: share right, AUC, ECE, Brier score."""
-    return {"n": len(judged), "share_right": share(judged.correct_N), **_calibration(judged, function, seed)}
+def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
+    """ECE and Brier score of the same trust in every row: what a trust function has to beat."""
+    trust_N = np.full(len(judged), constant)
+    return {
+        "value": constant,
+        "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed).to_json(),
+        "brier": metrics.brier(trust_N, judged.correct_N, seed=seed).to_json(),
+    }
+
+
+def regime(judged: Judged, function: str, num_top: int, constant: float, seed: int) -> Json:
+    """One labelled set under one trust function: share right, AUC, ECE, Brier score, purity of its first rows."""
+    score = judged.scores[function]
+    first = np.lexsort((hash_unit(judged.row_ids_N, seed), -score.raw_N))[:num_top]
+    return {
+        "n": len(judged),
+        "share_right": share(judged.correct_N),
+        **_calibration(judged, function, seed),
+        "num_top": num_top,
+        "purity_at_n": share(judged.correct_N[first]),
+        "constant": constant_metrics(judged, constant, seed),
+    }
 
 
 def _calibration(judged: Judged, function: str, seed: int) -> Json:
     score, correct_N = judged.scores[function], judged.correct_N
-    two_classes = 0 < correct_N.sum() < len(judged)
     return {
-        "auc": metrics.auc(score.raw_N, correct_N, seed=seed).to_json() if two_classes else None,
+        "auc": _auc(score.raw_N, judged, seed),
         "ece": metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, seed=seed).to_json(),
         "ece_equal_mass": metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", seed=seed).to_json(),
         "brier": metrics.brier(score.trust_N, correct_N, seed=seed).to_json(),
     }
+
+
+def _auc(raw_N: Floats | Bools, judged: Judged, seed: int) -> Json | None:
+    if not 0 < judged.correct_N.sum() < len(judged):
+        return None
+    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, seed=seed).to_json()
 
 
 def reliability(judged: Judged) -> Json:

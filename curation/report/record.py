@@ -53,6 +53,8 @@ class GenerationRecord:
     grades: Mapping[str, TableRef]
     """By split whose gold labels are known (schema ``tables.GRADES``); of the pool where there is an audit set."""
     trust: TrustRef
+    trust_fit: Mapping[str, Any]
+    """How its fit went (``curation.trusting.summary``)."""
     selections: Mapping[str, TableRef]
     """Schema ``tables.SELECTION``, by arm."""
     budget: Mapping[str, Any]

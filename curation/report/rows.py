@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,20 @@ class Judged:
             parsed_N=self.parsed_N[keep_N],
             scores={name: Score(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N]) for name, s in self.scores.items()},
         )
+
+    @property
+    def readable(self) -> "Judged":
+        """The rows whose label could be read: those that trust may choose."""
+        return self.subset(self.parsed_N)
+
+    @property
+    def unparsed_last(self) -> "Judged":
+        """All rows, the unparsed ones with the lowest score and trust 0: what selection makes of them."""
+        scores = {
+            name: Score(raw_N=np.where(self.parsed_N, s.raw_N, LOWEST), trust_N=np.where(self.parsed_N, s.trust_N, 0.0))
+            for name, s in self.scores.items()
+        }
+        return replace(self, scores=scores)
 
 
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
@@ -112,7 +126,10 @@ def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
 def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
     draw_N = hash_unit(judged.row_ids_N, seed)
     score = judged.scores.get(ARMS[arm].trust) if ARMS[arm].ranked else None
-    ranking: Ints = np.lexsort((draw_N,) if score is None else (draw_N, -score.raw_N, ~judged.parsed_N))
+    keys: list[npt.NDArray[Any]] = [draw_N, *([] if score is None else [-score.raw_N])]
+    if ARMS[arm].parsed and (score is not None or not ARMS[arm].ranked):
+        keys.append(~judged.parsed_N)
+    ranking: Ints = np.lexsort(keys)
     return ranking
 
 

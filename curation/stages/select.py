@@ -1,9 +1,9 @@
 """The select stage: one selection an arm, all under one budget, written as tables and exported for training.
 
 Of the stages only this one reads the audit table and the pool's grades, and it passes plain numbers on: ``selection``
-never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the uniform draws (they are
-part of what the teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot be read
-cannot be trusted.
+never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the paper's uniform draws
+(they are part of what the teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot
+be read cannot be trusted, and so does ``naive_parsed``, the control for that.
 """
 
 import json
@@ -163,7 +163,7 @@ class _Chooser:
 
     def _candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
         trust = _trust_of(arm, self._job.seed)
-        raw_N = ranked(trust, self._labels) if arm.ranked else trust.raw_score(self._labels)
+        raw_N = ranked(trust, self._labels) if arm.parsed else trust.raw_score(self._labels)
         if arm.gold and self._job.audit is not None:
             audit = store.read(self._job.audit, columns=["row_id"], filter="gold IS NOT NULL")["row_id"].to_numpy()
             raw_N = np.where(np.isin(self._row_ids_N, audit), raw_N, np.float32(np.nan))

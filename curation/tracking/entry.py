@@ -62,11 +62,12 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
                 yield f"{place}/recovery", arm["recovery"]
                 low_high = arm["recovery_interval"] or ()
                 yield from zip((f"{place}/recovery_low", f"{place}/recovery_high"), low_high, strict=False)
-        for rows, functions in generation["trust"].items():
-            for function, found in functions.items() if isinstance(functions, Mapping) else ():
-                if isinstance(found, Mapping) and "auc" in found:
+        for rows in ("validation", "pool"):
+            for view, table in generation["trust"].get(rows, {}).items():
+                for function, found in table["functions"].items():
                     for number in ("auc", "ece", "brier"):
-                        yield from _estimate(f"{at}/trust/{function}/{rows}_{number}", found[number])
+                        yield from _estimate(f"{at}/trust/{function}/{rows}_{view}_{number}", found[number])
+                yield from _estimate(f"{at}/trust/constant/{rows}_{view}_brier", table["constant"]["brier"])
 
 
 def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:

@@ -47,9 +47,13 @@ def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_]) -> Calibrat
             "to leave trust uncalibrated"
         )
     wide_N = raw_N.astype(np.float64)
-    centre, scale = wide_N.mean(), wide_N.std() or 1.0
     right, wrong = (num_right + 1) / (num_right + 2), 1 / (num_rows - num_right + 2)
     target_N = np.where(correct_N, right, wrong)
+    # A score that says nothing on these rows, or the contrary, leaves the constant as the likeliest.
+    constant = Calibration(slope=0.0, intercept=float(logit(target_N.mean())), num_rows=num_rows)
+    centre, scale = wide_N.mean(), wide_N.std()
+    if not scale:
+        return constant
     # Each row counts once as right and once as wrong, weighted by its target.
     both = np.concatenate([wide_N, wide_N])[:, None]
     model = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-8)
@@ -58,7 +62,7 @@ def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_]) -> Calibrat
         np.repeat([1, 0], num_rows),
         sample_weight=np.concatenate([target_N, 1 - target_N]),
     )
-    slope = float(model.coef_[0, 0]) / scale
-    if slope <= 0:  # a score that says nothing here, or the contrary: the constant is likeliest
-        return Calibration(slope=0.0, intercept=float(logit(target_N.mean())), num_rows=num_rows)
+    slope = float(model.coef_[0, 0] / scale)
+    if slope <= 0:
+        return constant
     return Calibration(slope=slope, intercept=float(model.intercept_[0]) - slope * centre, num_rows=num_rows)

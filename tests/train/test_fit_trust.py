@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,15 @@ from curation.errors import DegenerateSourceError, RunFailedError
 from curation.hashing import hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.trust import load_fitted
-from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
+from curation.trust.calibration import Calibration, fit_calibration
+from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
 from train.trust import FITS, fit_probe, fit_trust, read_rows
-from train.trust_loop import Rows, Shard, class_weights, fit_arrays, moments, shard_loss
+from train.trust_loop import Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
-SMALL = TrustConfig(width=32, depth=2, learning_rate=3e-3, batch_size=64, max_epochs=12, patience=3, max_failures=0)
+SMALL = TrustConfig(
+    width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0, probe_below=0
+)
 
 
 def with_(config: TrustConfig, **changes: object) -> TrustConfig:
@@ -38,7 +42,8 @@ def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
     hidden_ND = (rng.standard_normal((num_rows, size)) * rng.uniform(0.1, 20, size) + 5).astype(np.float16)
     unit_ND = (hidden_ND - hidden_ND.mean(0)) / hidden_ND.astype(np.float32).std(0)
     value_N = unit_ND[:, 0] + unit_ND[:, 1] * unit_ND[:, 2]
-    return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), rng.random(num_rows) < 0.2)
+    part_N = rng.choice([FIT, VALIDATION, CALIBRATION], num_rows, p=[0.7, 0.2, 0.1]).astype(np.int8)
+    return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N)
 
 
 def logits(net: NeuralTrustNet, rows: Rows) -> np.ndarray:
@@ -88,7 +93,7 @@ def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
 def test_moments_are_those_of_the_fit_rows() -> None:
     rows = separable(num_rows=9000)
     rows.hidden_ND[:, 3] = 7
-    fit_F = np.flatnonzero(~rows.validation_N)
+    fit_F = rows.places(FIT)
     mean_D, scale_D = moments(rows.hidden_ND, fit_F)
     wide_ND = rows.hidden_ND[fit_F].astype(np.float64)
     np.testing.assert_allclose(mean_D, wide_ND.mean(0), rtol=1e-6)
@@ -98,34 +103,57 @@ def test_moments_are_those_of_the_fit_rows() -> None:
 
 def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     rows = separable()
-    net, record = fit_arrays(rows, SMALL, seed=0)
-    held_out = separable(seed=0)
-    auc = roc_auc_score(rows.correct_N[rows.validation_N], logits(net, held_out)[rows.validation_N])
+    net, calibration, record = fit_arrays(rows, SMALL, seed=0)
+    validation_V, calibration_C = rows.places(VALIDATION), rows.places(CALIBRATION)
+    logit_N = logits(net, rows)
+    auc = roc_auc_score(rows.correct_N[validation_V], logit_N[validation_V])
     assert auc > 0.95
     assert auc == pytest.approx(max(record.validation_aucs), abs=1e-6)
-    assert record.best_epoch == 1 + int(np.argmax(record.validation_aucs))
+    assert record.best == int(np.argmax(record.validation_aucs))
     assert record.losses[-1] < 0.7 * record.losses[0]
-    assert (record.num_fit, record.num_validation) == (int((~rows.validation_N).sum()), int(rows.validation_N.sum()))
+    assert record.num_fit == len(rows.places(FIT)) and record.num_validation == len(validation_V)
+    assert record.calibration_auc == pytest.approx(roc_auc_score(rows.correct_N[calibration_C], logit_N[calibration_C]))
+    assert calibration == fit_calibration(logit_N[calibration_C], rows.correct_N[calibration_C])
     assert not net.training and record.seconds > 0
-    plain, _ = fit_arrays(rows, with_(SMALL, standardise=False, max_epochs=1), seed=0)
+    plain, _, _ = fit_arrays(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
     assert "mean_D" not in plain.state_dict() and "mean_D" in net.state_dict()
 
 
-def test_patience_stops_and_none_runs_all_epochs() -> None:
+def test_patience_stops_and_none_takes_all_steps() -> None:
     rng = np.random.default_rng(0)
-    noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, rng.random(400) < 0.3)
-    config = with_(SMALL, max_epochs=40, patience=2)
+    part_N = rng.choice([FIT, VALIDATION, CALIBRATION], 400, p=[0.6, 0.3, 0.1]).astype(np.int8)
+    noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N)
+    config = with_(SMALL, max_steps=400, patience=40)
     stopped = fit_arrays(noise, config, seed=0).record
-    assert len(stopped.losses) == stopped.best_epoch + 2 < 40
-    whole_net, whole = fit_arrays(noise, with_(config, max_epochs=6, patience=None), seed=0)
-    assert len(whole.losses) == whole.best_epoch == 6
-    last = roc_auc_score(noise.correct_N[noise.validation_N], logits(whole_net, noise)[noise.validation_N])
+    assert stopped.num_steps < 400
+    assert 40 <= stopped.num_steps - stopped.steps[stopped.best] < 40 + stopped.steps[0]
+    net, _, whole = fit_arrays(noise, with_(config, max_steps=65, patience=None), seed=0)
+    assert whole.num_steps == 65 and whole.best == len(whole.losses) - 1
+    validation_V = noise.places(VALIDATION)
+    last = roc_auc_score(noise.correct_N[validation_V], logits(net, noise)[validation_V])
     assert last == pytest.approx(whole.validation_aucs[-1], abs=1e-6)
 
 
+@pytest.mark.parametrize("num_rows", [100, 1000])
+def test_a_small_source_gets_as_many_steps_as_a_large_one(num_rows: int) -> None:
+    config = with_(SMALL, max_steps=120, patience=None, batch_size=256)
+    assert fit_arrays(separable(num_rows), config, seed=0).record.num_steps == 120
+
+
+def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
+    batches = _Batches(np.arange(10, 31), batch_size=8, seed=4)
+    assert batches.an_epoch == 3
+    epochs = list(batches.between(0, 6))
+    for epoch in (epochs[:3], epochs[3:]):
+        assert sorted(np.concatenate(epoch)) == list(range(10, 31)) and [len(batch) for batch in epoch] == [8, 8, 5]
+    assert not np.array_equal(epochs[0], epochs[3])
+    for one, other in zip(_Batches(np.arange(10, 31), 8, 4).between(4, 6), epochs[4:], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_seed_defines_the_fit() -> None:
-    rows, config = separable(500), with_(SMALL, max_epochs=3)
-    (first, record), (second, again), (other, _) = (fit_arrays(rows, config, seed=seed) for seed in (1, 1, 2))
+    rows, config = separable(500), with_(SMALL, max_steps=30)
+    (first, _, record), (second, _, again), (other, _, _) = (fit_arrays(rows, config, seed=seed) for seed in (1, 1, 2))
     assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
     assert np.array_equal(logits(first, rows), logits(second, rows))
     assert not np.array_equal(logits(first, rows), logits(other, rows))
@@ -136,7 +164,7 @@ def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(tmp_path: Path) -> None
         pass
 
     class Dying(Shard):
-        """Keeps a checkpoint an epoch in a directory; dies after the second of a first life."""
+        """Keeps a checkpoint an evaluation in a directory; dies after the second of a first life."""
 
         def __init__(self, lives: int) -> None:
             self.lives = lives
@@ -150,25 +178,27 @@ def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(tmp_path: Path) -> None
             if (tmp_path / "fit.json").exists():
                 read(tmp_path)
 
-    rows, config = separable(500), with_(SMALL, max_epochs=5, patience=5)
-    straight, record = fit_arrays(rows, config, seed=1)
+    rows, config = separable(500), with_(SMALL, max_steps=64)
+    straight, _, record = fit_arrays(rows, config, seed=1)
     with pytest.raises(Killed):
         fit_arrays(rows, config, seed=1, shard=Dying(lives=1))
-    resumed, again = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
+    resumed, _, again = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
     assert again.losses == record.losses and again.validation_aucs == record.validation_aucs
     assert np.array_equal(logits(resumed, rows), logits(straight, rows))
-    finished, _ = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
+    finished, _, _ = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
     assert np.array_equal(logits(finished, rows), logits(straight, rows))
 
 
 def test_a_fit_that_diverges_says_so() -> None:
     rows = separable(200)
     rows.hidden_ND[0] = np.inf
-    with pytest.raises(RunFailedError, match="epoch 1: the loss is nan"):
+    with pytest.raises(RunFailedError, match=r"steps 1 to \d+: the loss is nan"):
         fit_arrays(rows, with_(SMALL, standardise=False), seed=0)
 
 
-def tables(path: Path, rows: Rows, *, states: tuple[str, ...] = ("output_last",)) -> tuple[TableRef, TableRef]:
+def tables(
+    path: Path, rows: Rows, *, states: tuple[str, ...] = ("output_last",), unparsed: Collection[int] = ()
+) -> tuple[TableRef, TableRef]:
     """A labels table in shuffled order, two fragments, and its grades; one row in error, one without a state.
 
     Row 2 has no gold label, hence no grade.
@@ -177,6 +207,7 @@ def tables(path: Path, rows: Rows, *, states: tuple[str, ...] = ("output_last",)
     parts = np.array_split(rows.hidden_ND, len(states), axis=1)
     columns = {
         "row_id": pa.array(order_N),
+        "label": pa.array([None if i in unparsed else "e2e4" for i in order_N], pa.string()),
         "error": pa.array(["poison: x" if i == 0 else None for i in order_N], pa.string()),
     }
     for state, part_ND in zip(states, parts, strict=True):
@@ -199,8 +230,36 @@ def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
     read = read_rows(labels, grades, config, seed=3)
     np.testing.assert_array_equal(read.hidden_ND, rows.hidden_ND[3:])
     np.testing.assert_array_equal(read.correct_N, rows.correct_N[3:])
-    np.testing.assert_array_equal(read.validation_N, hash_unit(np.arange(3, 300), 3) < config.validation_fraction)
+    unit_N = hash_unit(np.arange(3, 300), 3)
+    np.testing.assert_array_equal(read.part_N == VALIDATION, unit_N < 0.2)
+    np.testing.assert_array_equal(read.part_N == CALIBRATION, (unit_N >= 0.2) & (unit_N < 0.2 + 0.1))
     assert read.hidden_ND.dtype == np.float16
+
+
+def test_unparsed_rows_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:
+    rows, unparsed = separable(300), set(range(100, 250))
+    labels, grades = tables(tmp_path, rows, unparsed=unparsed)
+    kept = [i for i in range(3, 300) if i not in unparsed]
+    read = read_rows(labels, grades, SMALL, seed=3)
+    np.testing.assert_array_equal(read.hidden_ND, rows.hidden_ND[kept])
+    np.testing.assert_array_equal(read.correct_N, rows.correct_N[kept])
+    whole = read_rows(labels, grades, with_(SMALL, fit_on="all"), seed=3)
+    np.testing.assert_array_equal(whole.hidden_ND, rows.hidden_ND[3:])
+
+
+def test_a_calibration_part_of_one_class_is_refused_and_can_be_left_out(tmp_path: Path) -> None:
+    rows = separable(300)
+    right_N = np.where(part_of(np.arange(300), SMALL, 0) == CALIBRATION, False, rows.correct_N)
+    labels, grades = tables(tmp_path, rows._replace(correct_N=right_N))
+    with pytest.raises(
+        DegenerateSourceError,
+        match=r"trust: 0 of \d+ parsed weak labels are right in the calibration part .* trust\.calibration_fraction",
+    ):
+        read_rows(labels, grades, SMALL, seed=0)
+    left_out = read_rows(labels, grades, with_(SMALL, calibration_fraction=0.0), seed=0)
+    assert not len(left_out.places(CALIBRATION))
+    fitted = fit_arrays(left_out, with_(SMALL, calibration_fraction=0.0, max_steps=10), seed=0)
+    assert fitted.calibration == Calibration() and fitted.record.calibration_auc is None
 
 
 @pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
@@ -208,12 +267,14 @@ def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
 def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], right: bool, tmp_path: Path) -> None:
     rows = separable(100)
     labels, grades = tables(tmp_path, rows._replace(correct_N=np.full(100, right)))
-    with pytest.raises(DegenerateSourceError, match=r"trust: (\d+) of \d+ weak labels are right in the fit part"):
+    with pytest.raises(
+        DegenerateSourceError, match=r"trust: (\d+) of \d+ parsed weak labels are right in the fit part"
+    ):
         fit(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
     only_fit = rows._replace(correct_N=np.where(hash_unit(np.arange(100), 0) < 0.2, False, rows.correct_N))
-    with pytest.raises(DegenerateSourceError, match=r"0 of \d+ weak labels are right in the validation part"):
+    with pytest.raises(DegenerateSourceError, match=r"0 of \d+ parsed weak labels are right in the validation part"):
         fit(labels, graded(tmp_path, "other", only_fit), SMALL, seed=0, output=tmp_path / "trust")
-    with pytest.raises(DegenerateSourceError, match="0 of 0 weak labels"):
+    with pytest.raises(DegenerateSourceError, match="0 of 0 parsed weak labels"):
         fit(labels, graded(tmp_path, "none", rows, 0), SMALL, seed=0, output=tmp_path / "trust")
     assert not (tmp_path / "trust").exists()
 
@@ -223,29 +284,33 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     linear = rows._replace(correct_N=rows.hidden_ND[:, 3] > np.quantile(rows.hidden_ND[:, 3], 0.7))
     labels, grades = tables(tmp_path, linear)
     ref = fit_probe(labels, grades, SMALL, seed=3, output=tmp_path / "probe")
-    probe = load_fitted("linear_probe", ref)
+    probe = load_fitted(ref)
     read = read_rows(labels, grades, SMALL, seed=3)
     batch = pa.record_batch({"state_output_last": pa.array(list(read.hidden_ND), pa.list_(pa.float16(), 16))})
     raw_N = probe.raw_score(batch)
-    assert roc_auc_score(read.correct_N[read.validation_N], raw_N[read.validation_N]) > 0.98
-    assert probe.fit["num_fit"] == int((~read.validation_N).sum()) and probe.fit["grades"] == grades.to_json()
+    validation_V, calibration_C = read.places(VALIDATION), read.places(CALIBRATION)
+    assert roc_auc_score(read.correct_N[validation_V], raw_N[validation_V]) > 0.98
+    assert probe.calibration == fit_calibration(raw_N[calibration_C], read.correct_N[calibration_C])
+    assert probe.fit["num_fit"] == len(read.places(FIT)) and probe.fit["grades"] == grades.to_json()
     # Whatever the validation rows say, the probe is the same.
     other = linear._replace(correct_N=linear.correct_N ^ (hash_unit(np.arange(1500), 3) < SMALL.validation_fraction))
     again = fit_probe(labels, graded(tmp_path, "other", other), SMALL, seed=3, output=tmp_path / "again")
-    np.testing.assert_array_equal(load_fitted("linear_probe", again).raw_score(batch), raw_N)
+    np.testing.assert_array_equal(load_fitted(again).raw_score(batch), raw_N)
 
 
 def test_two_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: Path) -> None:
     labels, grades = tables(tmp_path, separable(1500))
-    config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_epochs=3, patience=None, num_workers=2)
+    config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
     read = read_rows(labels, grades, config, seed=3)
-    expected, record = fit_arrays(read, config, seed=3)
+    expected, calibration, record = fit_arrays(read, config, seed=3)
     ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
-    trust = NeuralTrust.load(ref)
+    trust = load_fitted(ref)
     np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(trust.fit["losses"], record.losses, rtol=1e-4)
-    assert trust.fit["num_fit"] + trust.fit["num_validation"] == 1497 and trust.fit["best_epoch"] == 3
+    assert sum(trust.fit[f"num_{part}"] for part in ("fit", "validation", "calibration")) == 1497
+    assert trust.fit["best"] == len(record.losses) - 1
+    assert trust.calibration.slope == pytest.approx(calibration.slope, rel=1e-2)
     assert trust.fit["labels"] == labels.to_json() and trust.fit["grades"] == grades.to_json()
     assert trust.fit["seed"] == 3
 
@@ -255,7 +320,7 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
     local_ray: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dying(task: dict[str, Any]) -> None:
-        """Keeps a checkpoint an epoch; kills its own process after the second, once."""
+        """Keeps a checkpoint an evaluation; kills its own process after the second, once."""
         import train.trust as fitting
 
         keep, epochs = fitting._RayShard.keep, []
@@ -274,12 +339,12 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
 
     monkeypatch.setattr("train.trust._train", dying)
     labels, grades = tables(tmp_path, separable(500))
-    config = with_(SMALL, max_epochs=5, patience=None, max_failures=1)
+    config = with_(SMALL, max_steps=30, patience=None, max_failures=1)
     straight = fit_arrays(read_rows(labels, grades, config, seed=3), config, seed=3).record
     ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     # The last report of the dead worker may not have been taken in: one epoch again, not all of them.
     assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() in ("3", "4")
-    np.testing.assert_allclose(NeuralTrust.load(ref).fit["losses"], straight.losses, rtol=1e-5)
+    np.testing.assert_allclose(load_fitted(ref).fit["losses"], straight.losses, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -291,3 +356,21 @@ def test_a_fit_that_fails_names_the_cause(local_ray: object, tmp_path: Path) -> 
         RunFailedError, match=r"trust-\w+: training failed: .*the loss is nan; lower trust\.learning_rate"
     ):
         fit_trust(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_small_source_takes_the_probe_where_it_is_better_and_says_so(
+    linear: bool, local_ray: object, tmp_path: Path
+) -> None:
+    rows = separable(1500)
+    if linear:
+        rows = rows._replace(correct_N=rows.hidden_ND[:, 3] > np.quantile(rows.hidden_ND[:, 3], 0.7))
+    labels, grades = tables(tmp_path, rows)
+    config = with_(SMALL, probe_below=5000, max_steps=20 if linear else 360)
+    ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
+    trust = load_fitted(ref)
+    choice = trust.fit["choice"]
+    assert trust.kind == choice["taken"] == ("linear_probe" if linear else "neural")
+    assert (choice["calibration_auc"]["linear_probe"] > choice["calibration_auc"]["neural"]) == linear
+    never = fit_trust(labels, grades, with_(config, probe_below=0), seed=3, output=tmp_path / "never")
+    assert load_fitted(never).kind == "neural" and "choice" not in load_fitted(never).fit

@@ -105,7 +105,7 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
             f"teacher.vllm={{engine: {json.dumps(ENGINE)}}}",
             "teacher.state_dtype=float32",
             "teacher.actors={min: 1, max: 1}",
-            "trust.max_epochs=3",
+            "trust.max_steps=50",
             f"selection={{budget: {{n: 60}}, arms: {list(ARMS[domain])}}}",
             "generations=[]",
         )

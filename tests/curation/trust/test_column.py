@@ -49,7 +49,18 @@ def test_each_arm_has_its_trust_function() -> None:
     assert {arm.trust for arm in ARMS.values()} == {"naive", *COLUMN_TRUST} and set(FITTED) == set(TRUST_FITTED)
     signals = {arm.trust: arm.signal for arm in ARMS.values() if arm.signal is not None}
     assert all(COLUMN_TRUST[trust].column == signal for trust, signal in signals.items())
-    assert all(trust.features == (trust.column,) for trust in COLUMN_TRUST.values())
+    fitted = {name: (f"{name}_raw", f"{name}_trust") for name in FITTED}
+    assert all(
+        trust.features == (fitted[name] if name in fitted else (trust.column,)) for name, trust in COLUMN_TRUST.items()
+    )
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_fitted_function_is_read_from_its_two_columns(name: str) -> None:
+    batch = pa.record_batch({f"{name}_raw": pa.array([40.0, 41.0, None]), f"{name}_trust": pa.array([0.6, 0.6, None])})
+    raw_N, trust_N = COLUMN_TRUST[name].raw_score(batch), COLUMN_TRUST[name].score(batch)
+    assert raw_N.dtype == trust_N.dtype == np.float32 and raw_N[1] > raw_N[0]
+    np.testing.assert_array_equal(trust_N, np.float32([0.6, 0.6, np.nan]))  # calibrated, not the raw score's sigmoid
 
 
 def test_a_missing_column_is_refused() -> None:

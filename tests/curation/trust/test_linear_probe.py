@@ -61,7 +61,7 @@ def test_logits_equal_scikit_learn(
     assert probe.fit == {
         "seed": 1,
         "num_fit": NUM_ROWS,
-        "num_right": int(correct_N.sum()),
+        "share_right_fit": correct_N.mean(),
         "num_iterations": int(peer[-1].n_iter_[0]),
     }
 
@@ -93,19 +93,26 @@ def test_slices_nulls_and_float32(rows: tuple[np.ndarray, np.ndarray], monkeypat
 def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
     probe, labels = fit(rows), labels_of(rows[0])
     ref = probe.save(tmp_path / "probe")
-    loaded = load_fitted("linear_probe", ref)
+    loaded = load_fitted(ref)
     assert isinstance(loaded, LinearProbe) and loaded.features == ("state_prompt_last", "state_output_last")
     assert loaded.fit == probe.fit
     np.testing.assert_array_equal(loaded.raw_score(labels), probe.raw_score(labels))
     assert fit(rows).save(tmp_path / "again").digest == ref.digest
     with pytest.raises(ModelError, match="not what this version saved"):
-        LinearProbe.load(_without_states(tmp_path / "probe"))
+        load_fitted(_without_states(tmp_path / "probe"))
     with pytest.raises(ModelError, match=r"pinned was .*; fit it again"):
-        LinearProbe.load(ref)
+        load_fitted(ref)
     with pytest.raises(ModelError, match="not what this version saved"):
-        load_fitted("neural", fit(rows).save(tmp_path / "third"))
+        load_fitted(_of_another_kind(fit(rows).save(tmp_path / "third"), tmp_path / "third"))
     with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
-        LinearProbe.load(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
+        load_fitted(TrustRef(uri=str(tmp_path / "nowhere"), digest=""))
+
+
+def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
+    from curation.trust.saved import described, pin
+
+    (directory / "description.json").write_text(json.dumps(described(ref) | {"kind": "neural"}))
+    return pin(directory, TrustRef)
 
 
 def _without_states(directory: Path) -> TrustRef:

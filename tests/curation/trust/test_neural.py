@@ -14,6 +14,8 @@ import torch
 from curation.config import TrustConfig
 from curation.errors import ModelError, SourceError, UserError
 from curation.refs import TrustRef
+from curation.trust import load_fitted
+from curation.trust.calibration import Calibration
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet, drop_path, read_states
 
 ARCHITECTURE = Architecture(
@@ -169,11 +171,14 @@ def test_architecture_of_a_preset(preset: str, depth: int, width: int) -> None:
 
 @pytest.mark.parametrize("standardise", [True, False])
 def test_saved_and_loaded_scores_the_same(standardise: bool, hidden_ND: np.ndarray, tmp_path: Path) -> None:
-    trust = NeuralTrust(net_of(replace(ARCHITECTURE, standardise=standardise)), ["output_last"], {"seed": 4})
+    net, calibration = net_of(replace(ARCHITECTURE, standardise=standardise)), Calibration(slope=0.5, intercept=-1.0)
+    trust = NeuralTrust(net, ["output_last"], {"seed": 4}, calibration)
     ref = trust.save(tmp_path / "trust")
-    loaded = NeuralTrust.load(ref)
+    loaded = load_fitted(ref)
     labels = labels_of(output_last=hidden_ND)
+    assert isinstance(loaded, NeuralTrust) and loaded.calibration == calibration
     np.testing.assert_array_equal(loaded.raw_score(labels), trust.raw_score(labels))
+    np.testing.assert_array_equal(loaded.score(labels), trust.score(labels))
     assert (loaded.states, loaded.fit, loaded.net.architecture) == (trust.states, trust.fit, trust.net.architecture)
     assert sorted(path.name for path in (tmp_path / "trust").iterdir()) == ["description.json", "weights.safetensors"]
     for path in (tmp_path / "trust").iterdir():
@@ -186,18 +191,18 @@ def test_what_is_no_trust_function_is_refused(tmp_path: Path) -> None:
     ref = NeuralTrust(net_of(), ["output_last"], {}).save(tmp_path / "trust")
     assert issubclass(ModelError, UserError)
     with pytest.raises(ModelError, match="pinned was 0000"):
-        NeuralTrust.load(TrustRef(uri=ref.uri, digest="0000"))
+        load_fitted(TrustRef(uri=ref.uri, digest="0000"))
     with pytest.raises(ModelError, match=r"has no weights\.safetensors"):
-        NeuralTrust.load(TrustRef(uri=str(tmp_path), digest="0000"))
+        load_fitted(TrustRef(uri=str(tmp_path), digest="0000"))
     description = json.loads((tmp_path / "trust" / "description.json").read_text())
     description["architecture"]["width"] = 8
     (tmp_path / "trust" / "description.json").write_text(json.dumps(description))
     with pytest.raises(ModelError, match="pinned was"):
-        NeuralTrust.load(ref)
+        load_fitted(ref)
     from curation.trust.saved import pin
 
     with pytest.raises(ModelError, match="not what this version saved"):
-        NeuralTrust.load(pin(tmp_path / "trust", TrustRef))
+        load_fitted(pin(tmp_path / "trust", TrustRef))
 
 
 def test_a_saturated_logit_still_ranks() -> None:

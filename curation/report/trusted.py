@@ -1,0 +1,102 @@
+"""What the trust functions are worth: on validation rows of the source, on the pool, on probe sets.
+
+Every metric is taken on the parsed rows first, since no other row can be chosen by trust, and on all rows beside it,
+where an unparsed row stands last with trust 0, as selection treats it. There the mere fact that a label could be read
+tells much of right and wrong; its own AUC stands beside, as the control. Brier score and ECE stand beside those of a
+constant, the share of right labels among the source rows that trust was fitted on.
+"""
+
+from collections.abc import Mapping
+from operator import attrgetter
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from curation.arms import REFERENCE_ARM, arm_of
+from curation.config import TrustConfig
+from curation.report import measures
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord, RunRecord
+from curation.report.rows import Ints, Judged, arm_order
+from curation.trust.parts import FIT, VALIDATION, part_of
+
+VIEWS = {"parsed": attrgetter("readable"), "all": attrgetter("unparsed_last")}
+AVERAGED = ("auc", "ece", "brier", "purity_at_n")
+
+
+def source_part(run: RunRecord, source: Judged, part: int) -> Judged:
+    """The labelled source rows of a part of the fit (``curation.trust.parts``)."""
+    config = TrustConfig.model_validate(run.config["trust"])
+    return source.subset(part_of(source.row_ids_N, config, run.seed) == part)
+
+
+def sets(run: RunRecord, judged: Mapping[str, Judged]) -> dict[str, Judged]:
+    """The rows that trust is measured on: validation rows, and the pool where it is graded; those that have any."""
+    found = {"validation": source_part(run, judged["source"], VALIDATION), "pool": judged.get("pool")}
+    return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
+
+
+def trust_tables(
+    run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], selected: Mapping[str, Ints], num_pool: int
+) -> Json:
+    """The metrics of every trust function: by set, then ``parsed`` and ``all``."""
+    result: Json = {"ece_bins": measures.ECE_BINS, "fit": dict(record.trust_fit)}
+    fitted = source_part(run, judged["source"], FIT)
+    for name, rows in sets(run, judged).items():
+        result[name] = {}
+        for view, take in VIEWS.items():
+            seen, known = take(rows), take(fitted)
+            if not len(seen):
+                continue
+            # Validation rows are fewer than the pool's: the same share of them is taken.
+            num_top = record.n if name == "pool" else _share_of(record.n, num_pool, len(rows))
+            orders = {trust: _order(seen, trust, selected if name == "pool" else {}, run.seed) for trust in seen.scores}
+            result[name][view] = measures.trust_metrics(seen, orders, num_top, _share_right(known), run.seed)
+    return result
+
+
+def regimes(
+    run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], num_pool: int
+) -> tuple[list[Json], list[Json]]:
+    """The reference trust function on the parsed rows of every labelled set, a line a set; and the means by regime.
+
+    Fitted on one, evaluated on many. The mean over the sets of a regime is unweighted, as in the paper's tables, and
+    over those sets alone in which the number is defined.
+    """
+    probes = run.config["splits"]["probes"]
+    measured = sets(run, judged)
+    named = {"validation": ("ID", measured["validation"])} if "validation" in measured else {}
+    named |= {name: (probe["regime"], judged[f"probe-{name}"]) for name, probe in probes.items()}
+    named |= {"pool": ("pool", measured["pool"])} if "pool" in measured else {}
+    constant = _share_right(source_part(run, judged["source"], FIT).readable)
+    lines = []
+    for name, (regime, rows) in named.items():
+        if len(seen := rows.readable):
+            num_top = min(_share_of(record.n, num_pool, len(rows)), len(seen))
+            found = measures.regime(seen, REFERENCE_ARM, num_top, constant, run.seed)
+            lines.append({"set": name, "regime": regime, **found})
+    by_regime = dict.fromkeys(line["regime"] for line in lines if line["regime"] != "pool")
+    return lines, [_mean(regime, [line for line in lines if line["regime"] == regime]) for regime in by_regime]
+
+
+def _mean(regime: str, lines: list[Json]) -> Json:
+    means: dict[str, Any] = {"regime": regime, "sets": [line["set"] for line in lines]}
+    for name in AVERAGED:
+        values = [line[name]["value"] for line in lines if line[name] is not None]
+        means[name] = mean(values) if values else None
+    return means
+
+
+def _order(rows: Judged, trust: str, selected: Mapping[str, Ints], seed: int) -> Ints:
+    arm = arm_of(trust)
+    return arm_order(rows, arm, selected.get(arm, np.zeros(0, dtype=np.int64)), seed)
+
+
+def _share_of(n: int, num_pool: int, num_rows: int) -> int:
+    """As many of so many rows as n is of the pool, at least one."""
+    return max(1, round(n / max(num_pool, 1) * num_rows))
+
+
+def _share_right(rows: Judged) -> float:
+    return float(rows.correct_N.mean()) if len(rows) else 0.0
