@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from scipy.special import expit
 from scipy.stats import binom
 
 from curation import store, tables
@@ -26,6 +27,7 @@ def rows(rng: np.random.Generator, num_rows: int, start: int) -> dict[str, Any]:
         "row_id": rng.permutation(num_rows) + start,
         "label": [("yes" if hit else "no") if ok else None for hit, ok in zip(right, parsed, strict=True)],
         "neural_raw": raw,
+        "neural_trust": expit(raw / 2 - np.float32(0.3)),  # calibrated: not the sigmoid of the raw score
         "reward": pa.array(raw.astype(np.float64), pa.float32(), mask=rng.random(num_rows) < 0.2),
         "error": ["bad: x" if index % 50 == 49 else None for index in range(num_rows)],
         "state_output_last": [[0.0]] * num_rows,
@@ -72,11 +74,11 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tmp_path_factory.mktemp("budget"))
 
 
-def trust(row: dict[str, Any], column: str) -> float | None:
+def trust(row: dict[str, Any], reference: str) -> float | None:
     """Of a row that may be selected; None of another."""
-    if row["label"] is None or row[column] is None:
+    if row["label"] is None or row["reward"] is None and reference == "reward":
         return None
-    return float(1 / (1 + np.exp(-np.float64(row[column]))))
+    return float(row["neural_trust"] if reference == "neural" else expit(np.float64(row["reward"])))
 
 
 def num_right(found: list[dict[str, Any]]) -> int:
@@ -102,8 +104,7 @@ def test_an_oracle_counts_the_right_labels_of_the_pool_up_to_its_cap(case: Case)
 
 @pytest.mark.parametrize("reference", ["neural", "reward"])
 def test_fit_purity_is_of_the_source_rows_that_the_reference_accepts(case: Case, reference: str) -> None:
-    column = {"neural": "neural_raw", "reward": "reward"}[reference]
-    accepted = [row for row in case.rows["source"] if (found := trust(row, column)) is not None and found >= 0.5]
+    accepted = [row for row in case.rows["source"] if (found := trust(row, reference)) is not None and found >= 0.5]
     purity = num_right(accepted) / len(accepted)
     assert 0.7 < purity < 1 and len(accepted) < NUM_SOURCE
     found = case.resolve(fit_purity=True, reference=reference)
@@ -112,7 +113,7 @@ def test_fit_purity_is_of_the_source_rows_that_the_reference_accepts(case: Case,
 
 def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Path) -> None:
     columns = rows(np.random.default_rng(0), 50, 0)
-    columns["neural_raw"] = np.full(50, -9, dtype=np.float32)
+    columns["neural_trust"] = np.full(50, 0.49, dtype=np.float32)
     pool = batch_of(case.splits["pool"].labels)
     with pytest.raises(BudgetError, match=r"fit_purity: purity 0/0 on the fit set"):
         resolve(
@@ -127,8 +128,7 @@ def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Pat
 
 @pytest.mark.parametrize("reference", ["neural", "reward"])
 def test_a_threshold_counts_the_rows_that_reach_it(case: Case, reference: str) -> None:
-    column = {"neural": "neural_raw", "reward": "reward"}[reference]
-    values = [found for row in case.rows["pool"] if (found := trust(row, column)) is not None]
+    values = [found for row in case.rows["pool"] if (found := trust(row, reference)) is not None]
     for level in (0.0, 0.5, 0.9):
         found = case.resolve(threshold=level, reference=reference)
         assert found.n == sum(value >= level for value in values) and found.threshold is None and not found.oracle

@@ -225,6 +225,15 @@ def test_naive_and_ground_truth_share_one_draw(made: Made, selected: dict[str, S
     assert ids_of(whole["naive"]) == ids_of(whole["ground_truth"])
 
 
+def test_naive_among_parsed_is_the_naive_draw_without_what_cannot_be_read(made: Made, tmp_path: Path):
+    num_parsed = NUM_POOL - NUM_ERRORS - NUM_UNPARSED
+    control = run(made, tmp_path / "a", selection=budget(made, ("naive_parsed",), n=num_parsed))["naive_parsed"]
+    parsed = [row_id for row_id in expected(made, "naive", NUM_POOL) if made.rows[row_id]["label"] is not None]
+    assert ids_of(control) == parsed and control.threshold is None and not control.oracle
+    with pytest.raises(BudgetError, match=f"arm naive_parsed: .* n = {num_parsed + 1} is more"):
+        run(made, tmp_path / "b", selection=budget(made, ("naive_parsed",), n=num_parsed + 1))
+
+
 def test_the_seed_moves_the_draws_and_the_ties_and_nothing_else(made: Made, selected: dict[str, Selection], tmp_path):
     other = run(made, tmp_path, seed=SEED + 1)
     assert ids_of(other["naive"]) != ids_of(selected["naive"])
