@@ -202,7 +202,7 @@ def test_all_problems_are_told_at_once():
         ({"selection.arms": []}, "selection: arms must name at least one arm"),
         ({"selection.arms": ["naive", "naive"]}, "none twice"),
         ({"selection.arms": ["naive", "nural"]}, "selection: no arm is called 'nural'; did you mean 'neural'?"),
-        ({"selection.arms": ["zzz"]}, "no arm is called 'zzz'; known: naive, naive_stratified, "),
+        ({"selection.arms": ["zzz"]}, "no arm is called 'zzz'; known: naive, naive_parsed, "),
         ({"selection.budget.reference": "neurl"}, "no arm is called 'neurl'; did you mean 'neural'?"),
         ({"selection.budget.reference": "naive"}, "budget.reference: 'naive' ranks no weak labels"),
         ({"selection.budget.reference": "neural_gold"}, "budget.reference: 'neural_gold' ranks no weak labels"),

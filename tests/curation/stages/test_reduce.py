@@ -10,7 +10,7 @@ import torch
 from lance import write_dataset
 
 from curation import store, tables
-from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.shift import MAX_ROWS, sampled
@@ -182,7 +182,8 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
     assert rows_of(again).keys() == rows.keys()
     assert (tmp_path / "fused" / "log").read_text() == before
 
-    projection = fit_pca(stored, STATES, size=2, validation_fraction=0.2, seed=0, output=tmp_path / "pca")
+    trust = TrustConfig(states=STATES)
+    projection = fit_pca(stored, trust, size=2, seed=0, output=tmp_path / "pca")
     with_pca = rows_of(add_projection(stored, projection))
     _, projected = labelled(examples, tmp_path / "projected", Projected(projection=projection))
     schema = store.open_table(projected).schema
