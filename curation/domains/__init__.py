@@ -50,7 +50,10 @@ class Domain(Protocol):
     """The domain's own columns in source, pool and test tables."""
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The example of a raw row: a value per field of ``columns``, nothing that gives the gold label away."""
+        """The example of a raw row: a value per field of ``columns``, nothing that gives the gold label away.
+
+        What is missing in the file (``curation.sources.missing``: null, NaN, empty text) is None in ``raw``.
+        """
         ...
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
