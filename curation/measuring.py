@@ -104,7 +104,7 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
     elif name == "reward":
         reward = config.signals.reward
         assert reward is not None, "RunConfig refuses a reward arm without a model"
-        model = base_model(run, reward.model, "gen-0/reward-base")
+        model = base_model(run, reward.model, "gen-0/reward-base", trust_remote_code=reward.runs_code)
         if reward.kind == "verifier":
             teacher = settled(run, teacher, model, "gen-0/backend-reward")
         teacher = teacher.model_copy(update={"chat_template": reward.chat_template})

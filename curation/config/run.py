@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
 from curation.config.base import PositiveInt, Section, Share
 from curation.config.inputs import DomainConfig, SourceConfig, SplitsConfig
-from curation.config.models import GenerationConfig, SftConfig
+from curation.config.models import GenerationConfig, ModelConfig, SftConfig
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
@@ -185,6 +185,23 @@ class RunConfig(Section):
         """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
+
+    @property
+    def models(self) -> dict[str, ModelConfig]:
+        """The models that are named, by their role in words."""
+        reward, judge = self.signals.reward, self.judge
+        named: dict[str, ModelConfig | None] = {"teacher": self.teacher.model}
+        named |= {f"student {index}": generation.student for index, generation in enumerate(self.generations)}
+        named["second teacher"] = self.signals.second_teacher
+        named["reward model"] = None if reward is None else reward.model
+        named["judge"] = None if judge is None else judge.model
+        return {role: model for role, model in named.items() if model is not None}
+
+    @property
+    def runs_code(self) -> frozenset[str]:
+        """The roles among ``models`` whose own Python code may be run: the reward model's, where that is asked for."""
+        reward = self.signals.reward
+        return frozenset({"reward model"} if reward is not None and reward.runs_code else ())
 
     def domain_of(self, split: str) -> DomainConfig:
         """The task interface of a split's rows: its source's, where that names one."""
