@@ -6,6 +6,7 @@ import yaml
 
 from curation import cluster, lease, membership, models, progress, report, tracking
 from curation.config import RunConfig
+from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.generation import generation_stages, run_generation
@@ -28,6 +29,8 @@ def run_chain(
     """
     tracking.require(config.tracking)
     _check_models(config)
+    for line in warnings(config):
+        say(f"warning: {line}")
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
     with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
         if (waits := cluster.check_room(config)) is not None:

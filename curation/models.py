@@ -60,11 +60,11 @@ def check_code(base: str) -> None:
     named = _named_code(path)
     if not named:
         return
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers import CONFIG_MAPPING
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
 
     family = _read(path / "config.json").get("model_type")
-    needs = "config.json" in named and family not in CONFIG_MAPPING_NAMES
+    needs = "config.json" in named and family not in CONFIG_MAPPING
     if not needs and "tokenizer_config.json" in named and family not in TOKENIZER_MAPPING_NAMES:
         name = _read(path / "tokenizer_config.json").get("tokenizer_class")
         needs = not isinstance(name, str) or tokenizer_class_from_name(name) is None

@@ -9,6 +9,7 @@ from typing import Any
 
 from curation import chain, lease, models, tracking
 from curation.config import ModelConfig, RunConfig
+from curation.config.resolved import resolved, warnings
 from curation.domains import get_domain
 from curation.errors import ModelError, RowError
 from curation.manifest import Manifest
@@ -40,7 +41,7 @@ class Plan:
 
 
 def check(config: RunConfig) -> Iterator[str]:
-    """Lines on what was found: files, rows of each split, models.
+    """Lines on what was found: files, rows of each split, models, what follows from the domain, and warnings.
 
     Raises:
         UserError: what is wrong, as `curate run` would say it.
@@ -58,6 +59,8 @@ def check(config: RunConfig) -> Iterator[str]:
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
         yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
+    yield from resolved(config)
+    yield from (f"warning: {line}" for line in warnings(config))
 
 
 def make_plan(config: RunConfig, *, probe: bool) -> Plan:

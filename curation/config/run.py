@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
 from curation.config.base import PositiveInt, Section, Share
+from curation.config.defaults import defaults_of, filled
 from curation.config.inputs import DomainConfig, SourceConfig, SplitsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig
 from curation.config.selection import SelectionConfig
@@ -22,7 +23,7 @@ def _run_dir(path: str) -> str:
 
 
 class EvaluationConfig(Section):
-    """How students are tested; greedy unless said otherwise."""
+    """How students are tested; unset keys follow from the domain (``curation.config.defaults``), else greedy."""
 
     decoding: DecodingConfig = DecodingConfig()
     num_runs: PositiveInt = 1
@@ -130,6 +131,17 @@ class RunConfig(Section):
                 filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
         return filled
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_domain(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        try:
+            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
+        except ValidationError:
+            return value  # refused as such
+        return filled(value, defaults_of(domain.name, domain.options))
+
     @property
     def directory(self) -> Place:
         """The run directory, absolute: workers have working directories of their own."""
@@ -145,6 +157,12 @@ class RunConfig(Section):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
+        if (split := self.selection.budget.purity_split) is not None and split not in self.splits.named():
+            known = ", ".join(["source", *self.splits.probes])
+            raise ValueError(
+                f"selection.budget.fit_purity: {self.selection.budget.fit_purity!r} is neither source nor a probe of "
+                f"splits.probes; known: {known}"
+            )
         if self.teacher.adapt is not None and self.splits.adapt is None:
             raise ValueError("teacher.adapt needs a split: add splits.adapt")
         if self.generations and self.splits.test is None:
