@@ -157,7 +157,8 @@ class RunConfig(Section):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
-        if (split := self.selection.budget.purity_split) is not None and split not in self.splits.named():
+        measured = self.selection.budget.purity_split
+        if measured is not None and measured not in self.splits.named():
             known = ", ".join(["source", *self.splits.probes])
             raise ValueError(
                 f"selection.budget.fit_purity: {self.selection.budget.fit_purity!r} is neither source nor a probe of "

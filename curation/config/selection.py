@@ -37,9 +37,9 @@ class BudgetConfig(Section):
     """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
     cap: PositiveInt = 2_000
     fit_purity: bool | str = False
-    """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the audit
-    set. ``true`` or ``source`` takes the purity on the fit set, the name of a probe (``splits.probes``) on held-out
-    labelled rows: the paper words it as the training set's, and names MATH's test split as the one it calibrates on."""
+    """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the
+    audit set. ``true`` or ``source`` takes the purity on the fit set; the name of a probe (``splits.probes``) on those
+    held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """As many rows as have a trust of at least this in the reference arm."""
     risk: RiskConfig | None = None
