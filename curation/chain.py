@@ -4,8 +4,9 @@ from typing import Any
 
 import yaml
 
-from curation import cluster, lease, membership, progress, report, tracking
+from curation import cluster, lease, membership, models, progress, report, tracking
 from curation.config import RunConfig
+from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import RunFailedError
 from curation.generation import generation_stages, run_generation
@@ -27,6 +28,9 @@ def run_chain(
     this one is refused or, with ``wait``, begins when that one has ended.
     """
     tracking.require(config.tracking)
+    _check_models(config)
+    for line in warnings(config):
+        say(f"warning: {line}")
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
     with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
         if (waits := cluster.check_room(config)) is not None:
@@ -66,6 +70,7 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
 
 def first_pending(config: RunConfig) -> Pending | None:
     """The first stage that the same command would do, and why; None where all is done."""
+    _check_models(config)
     try:
         run = _open(config, Manifest.load(config.directory), dry=True)
         _generations(run, _prepare(run))
@@ -83,6 +88,13 @@ def stage_names(config: RunConfig) -> list[str]:
     for index in range(max(1, len(config.generations))):
         names += generation_stages(config, index)
     return names
+
+
+def _check_models(config: RunConfig) -> None:
+    """Refuse models that need code of their own: all of them, before hours of labelling."""
+    for role, model in config.models.items():
+        if model.path is not None and role not in config.runs_code:
+            models.check_code(model.path)
 
 
 def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:

@@ -124,7 +124,7 @@ def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:
     selection = config.selection
     if split == "pool":
         return arms.signals_of(selection.used)
-    reads_reference = split == "calibration" or (split == "source" and selection.budget.fit_purity)
+    reads_reference = split in ("calibration", selection.budget.purity_split)
     return arms.signals_of((selection.budget.reference,)) if reads_reference else ()
 
 
@@ -163,10 +163,12 @@ def _select(
     """The budget and each arm's ``Selection``, both as JSON."""
     config, tables = run.config, generation.tables
     audit = tables.get("audit")
+    measured = config.selection.budget.purity_split or "source"
+    read = (measured, "calibration", "pool")
     inputs = {
         "pool": tables["pool"].to_json(),
-        "labels": {split: scored[split].to_json() for split in ("source", "calibration", "pool") if split in scored},
-        "grades": {split: grades[split].to_json() for split in ("source", "calibration", "pool") if split in grades},
+        "labels": {split: scored[split].to_json() for split in read if split in scored},
+        "grades": {split: grades[split].to_json() for split in read if split in grades},
         "audit": None if audit is None else audit.to_json(),
         "domain": config.domain_of("pool").model_dump(mode="json"),
         "selection": config.selection.model_dump(mode="json"),
@@ -183,7 +185,7 @@ def _select(
             labels=scored["pool"],
             audit=audit,
             grades=grades.get("pool"),
-            source=rows["source"],
+            measured=rows[measured],
             calibration=rows.get("calibration"),
             domain=config.domain_of("pool"),
             selection=config.selection,

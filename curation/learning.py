@@ -15,10 +15,10 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.runs import Done, Run, say
 
 
-def base_model(run: Run, model: ModelConfig, name: str) -> ModelRef:
+def base_model(run: Run, model: ModelConfig, name: str, *, trust_remote_code: bool = False) -> ModelRef:
     """Resolve a model; one that is to come from scratch is made by the stage ``name``."""
     if model.path is not None:
-        return models.resolve(model.path, model.revision, model.adapter)
+        return models.resolve(model.path, model.revision, model.adapter, trust_remote_code=trust_remote_code)
     init = model.init
     assert init is not None, "ModelConfig takes one of path and init"
     seed = derive(run.config.seed, name)

@@ -63,13 +63,11 @@ def _judged(run: Run, generation: Generation, stage: str, split: str, labels: Ta
     inputs = {"grades": grades.to_json(), **_inputs(job)}
 
     def work(directory: Place) -> Done:
-        import numpy as np
-
         from curation.stages.grade import overrule
 
+        # Unparsed rows are among them: the paper's judge is asked where the parser cannot verify an answer.
         wrong_N = store.read(grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
-        parsed_N = store.read(labels, columns=["row_id"], filter="label IS NOT NULL")["row_id"].to_numpy()
-        verdicts = _measured(run, name, job, str(directory / "verdicts.lance"), np.intersect1d(wrong_N, parsed_N))
+        verdicts = _measured(run, name, job, str(directory / "verdicts.lance"), wrong_N)
         ref = overrule(grades, verdicts, str(directory / "grades.lance"))
         return Done(outputs={"grades": ref.to_json()}, rows=store.count(verdicts))
 
@@ -104,7 +102,7 @@ def signal(run: Run, generation: Generation, name: str, split: str, labels: Tabl
     elif name == "reward":
         reward = config.signals.reward
         assert reward is not None, "RunConfig refuses a reward arm without a model"
-        model = base_model(run, reward.model, "gen-0/reward-base")
+        model = base_model(run, reward.model, "gen-0/reward-base", trust_remote_code=reward.runs_code)
         if reward.kind == "verifier":
             teacher = settled(run, teacher, model, "gen-0/backend-reward")
         teacher = teacher.model_copy(update={"chat_template": reward.chat_template})

@@ -1,5 +1,11 @@
-"""Causal language models: resolve, create from scratch, load; whatever names weights is a ``ModelRef``."""
+"""Causal language models: resolve, create from scratch, load; whatever names weights is a ``ModelRef``.
 
+Python code that a model brings (``auto_map`` in its files) is never run: every load says so, since transformers asks on
+standard input where it is not told. The one exception is a reward model whose ``signals.reward.trust_remote_code`` is
+set.
+"""
+
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +21,98 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+CODE_FILES = ("config.json", "tokenizer_config.json")
+"""Files of a model that name Python code of its own, under ``auto_map``."""
 
 
-def resolve(base: str, revision: str | None = None, adapter: str | None = None) -> ModelRef:
+def from_pretrained(loader: Any, ref: ModelRef, *, trust_remote_code: bool = False, **settings: Any) -> Any:
+    """``loader.from_pretrained`` of a model that is on this node (:func:`here`), the only way to load one.
+
+    Args:
+        loader: a class of transformers, e.g. ``AutoConfig``.
+        ref: the model.
+        trust_remote_code: run the Python code that the model brings.
+        settings: go to the loader.
+
+    Raises:
+        ModelError: the model cannot be loaded without code of its own.
+        OSError, ValueError: as of the loader.
+    """
+    try:
+        return loader.from_pretrained(
+            ref.base, revision=hub_revision(ref), trust_remote_code=trust_remote_code, **settings
+        )
+    except ValueError as error:
+        if trust_remote_code or "trust_remote_code" not in str(error):
+            raise
+    raise _brings_code(ref.base, _named_code(place(ref.base)))
+
+
+def check_code(base: str) -> None:
+    """Refuse a model's directory, local or in an object store, that cannot be loaded without Python code of its own.
+
+    A hub id is seen when it is resolved. Nothing of the model is run or loaded.
+
+    Raises:
+        ModelError: names the code.
+    """
+    path = place(base)
+    named = _named_code(path)
+    if not named:
+        return
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+    family = _read(path / "config.json").get("model_type")
+    needs = "config.json" in named and family not in CONFIG_MAPPING
+    if not needs and "tokenizer_config.json" in named and family not in TOKENIZER_MAPPING_NAMES:
+        name = _read(path / "tokenizer_config.json").get("tokenizer_class")
+        needs = not isinstance(name, str) or tokenizer_class_from_name(name) is None
+    if needs:
+        raise _brings_code(base, named)
+
+
+def _named_code(path: Place) -> dict[str, list[str]]:
+    """The classes that the files of a model's directory name under ``auto_map``, by file; empty where none are."""
+    found = {name: _read(path / name).get("auto_map") or {} for name in CODE_FILES}
+    return {
+        name: [str(item) for value in (entry.values() if isinstance(entry, dict) else [entry]) for item in _flat(value)]
+        for name, entry in found.items()
+        if entry
+    }
+
+
+def _flat(value: Any) -> list[Any]:
+    """A tokenizer's entry is a list of a slow and a fast class, either of which may be null."""
+    return [item for item in value if item is not None] if isinstance(value, list) else [value]
+
+
+def _read(path: Place) -> dict[str, Any]:
+    """A JSON object in a file; empty where there is none, which the loader then says in its own way."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _brings_code(base: str, named: dict[str, list[str]]) -> ModelError:
+    """The refusal of a model that needs code of its own."""
+    where = "; ".join(f"auto_map of {name} names {', '.join(classes)}" for name, classes in named.items())
+    return ModelError(
+        f"model {base!r} brings its own code ({where or 'auto_map names it'}), which is never run here; "
+        "give a model of one of transformers' own architectures"
+    )
+
+
+def resolve(
+    base: str, revision: str | None = None, adapter: str | None = None, *, trust_remote_code: bool = False
+) -> ModelRef:
     """Pin a model: a directory, local or in an object store, by its digest, a hub id by its commit.
 
     Raises:
-        ModelError: neither a directory with a ``config.json`` nor a reachable hub id; an adapter without its config.
+        ModelError: neither a directory with a ``config.json`` nor a reachable hub id; an adapter without its config; a
+            model that needs code of its own, unless ``trust_remote_code``.
     """
     path = place(base)
     if adapter is not None and not (place(adapter) / "adapter_config.json").is_file():
@@ -29,16 +120,23 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None) 
     if path.exists():
         if not (path / "config.json").is_file():
             raise ModelError(f"model {base!r} has no config.json; give a directory that save_pretrained made")
+        if not trust_remote_code:
+            check_code(base)
         return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter)
     if base.startswith(("/", ".", "~")) or isinstance(path, Remote):
         raise ModelError(f"model {base!r}: no such directory; give one that save_pretrained made, or a hub id")
     from transformers import AutoConfig
 
     try:
-        commit = getattr(AutoConfig.from_pretrained(base, revision=revision), "_commit_hash", None)
+        config = from_pretrained(
+            AutoConfig, ModelRef(base=base, revision=revision), trust_remote_code=trust_remote_code
+        )
+    except ModelError:
+        raise
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id: {reason}") from error
+    commit = getattr(config, "_commit_hash", None)
     return ModelRef(base=base, revision=commit or revision, adapter=adapter)
 
 
@@ -97,13 +195,21 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
     )
 
 
-def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a model, padding on the left (decoder-only batches) and with a padding token in any case."""
+def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a model, padding on the left (decoder-only batches) and with a padding token in any case.
+
+    Raises:
+        ModelError: it does not load, or not without code of the model's own, unless ``trust_remote_code``.
+    """
     from transformers import AutoTokenizer
 
     local = here(ref)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(local.base, revision=hub_revision(local), padding_side="left")
+        tokenizer: PreTrainedTokenizerBase = from_pretrained(
+            AutoTokenizer, local, trust_remote_code=trust_remote_code, padding_side="left"
+        )
+    except ModelError:
+        raise
     except (OSError, ValueError) as error:
         raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
     if tokenizer.pad_token_id is None:
@@ -142,8 +248,8 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     disable_progress_bar()  # type: ignore[no-untyped-call]
     local = here(ref)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            local.base, revision=hub_revision(local), dtype=getattr(torch, dtype), attn_implementation="sdpa"
+        model: Any = from_pretrained(
+            AutoModelForCausalLM, local, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
         if local.adapter is not None:
             from peft import PeftModel
@@ -151,10 +257,24 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
             model = PeftModel.from_pretrained(model, local.adapter)
             if merge:
                 model = model.merge_and_unload()
+    except ModelError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
     loaded: PreTrainedModel = model.to(device).eval()
     return loaded
+
+
+def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
+    """The configuration of a model.
+
+    Raises:
+        ModelError: it cannot be read without code of the model's own.
+    """
+    from transformers import AutoConfig
+
+    config: PreTrainedConfig = from_pretrained(AutoConfig, here(ref))
+    return config
 
 
 def state_size(ref: ModelRef, states: Sequence[str]) -> int:
@@ -163,10 +283,7 @@ def state_size(ref: ModelRef, states: Sequence[str]) -> int:
     Raises:
         ModelError: it lacks a layer that ``states`` name.
     """
-    from transformers import AutoConfig
-
-    local = here(ref)
-    config = AutoConfig.from_pretrained(local.base, revision=hub_revision(local))
+    config = configuration_of(ref)
     check_layers(ref, config, states)
     return int(config.get_text_config().hidden_size)
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from curation import chain, lease, models, tracking
 from curation.config import ModelConfig, RunConfig
+from curation.config.resolved import resolved, warnings
 from curation.domains import get_domain
 from curation.errors import ModelError, RowError
 from curation.manifest import Manifest
 from curation.selection.budget import check_pool
-from curation.sources import discover, read_rows, require_columns, split_sizes
+from curation.sources import discover, raw_rows, read_rows, require_columns, split_sizes
 from curation.standing import Work
 from curation.states import beyond, others_of
 
@@ -40,7 +41,7 @@ class Plan:
 
 
 def check(config: RunConfig) -> Iterator[str]:
-    """Lines on what was found: files, rows of each split, models.
+    """Lines on what was found: files, rows of each split, models, what follows from the domain, and warnings.
 
     Raises:
         UserError: what is wrong, as `curate run` would say it.
@@ -54,15 +55,12 @@ def check(config: RunConfig) -> Iterator[str]:
     for name, num_rows in sizes.items():
         yield f"split {name}: {num_rows:,} rows"
     check_pool(config.selection.budget, sizes["pool"] // max(1, len(config.generations)))
-    wanted: dict[str, ModelConfig | None] = {"teacher": config.teacher.model}
-    wanted |= {f"student {index}": generation.student for index, generation in enumerate(config.generations)}
-    wanted["second teacher"] = config.signals.second_teacher
-    wanted["reward model"] = None if config.signals.reward is None else config.signals.reward.model
-    wanted["judge"] = None if config.judge is None else config.judge.model
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
-    for role, model in wanted.items():
-        if model is not None:
-            yield f"{role}: {_described(model, config.teacher.states if role in teachers else ())}"
+    for role, model in config.models.items():
+        states = config.teacher.states if role in teachers else ()
+        yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
+    yield from resolved(config)
+    yield from (f"warning: {line}" for line in warnings(config))
 
 
 def make_plan(config: RunConfig, *, probe: bool) -> Plan:
@@ -120,13 +118,13 @@ def status_lines(config: RunConfig) -> Iterator[str]:
             yield f"{age} {json.dumps({key: value for key, value in last.items() if key not in ('time', 'event')})}"
 
 
-def _described(model: ModelConfig, states: Sequence[str]) -> str:
+def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:
     """A model in words; refused where it lacks a layer that ``states`` name."""
     if model.init is not None:
         if (problem := beyond(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")
         return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
-    ref = models.resolve(str(model.path), model.revision, model.adapter)
+    ref = models.resolve(str(model.path), model.revision, model.adapter, trust_remote_code=trust_remote_code)
     if others_of(states):
         models.state_size(ref, states)
     return f"{ref.base} at {ref.revision}"
@@ -170,9 +168,9 @@ def _probe(config: RunConfig) -> float | None:
     ref = None if model is None or model.path is None else models.resolve(model.path, model.revision, model.adapter)
     domain = get_domain(config.domain_of("source"))
     files = discover(config.sources[config.splits.source.source])
-    raw_rows = (raw for file in files for batch in read_rows(file) for raw in batch.to_pylist())
+    rows = (raw for file in files for batch in read_rows(file) for raw in raw_rows(batch))
     requests = []
-    for place, raw in enumerate(islice(raw_rows, PROBE_ROWS)):
+    for place, raw in enumerate(islice(rows, PROBE_ROWS)):
         try:
             requests.append(label_request(domain, place, domain.read(raw)))
         except RowError:

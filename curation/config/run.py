@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
 from curation.config.base import PositiveInt, Section, Share
+from curation.config.defaults import defaults_of, filled
 from curation.config.inputs import DomainConfig, SourceConfig, SplitsConfig
-from curation.config.models import GenerationConfig, SftConfig
+from curation.config.models import GenerationConfig, ModelConfig, SftConfig
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
@@ -22,7 +23,7 @@ def _run_dir(path: str) -> str:
 
 
 class EvaluationConfig(Section):
-    """How students are tested; greedy unless said otherwise."""
+    """How students are tested; unset keys follow from the domain (``curation.config.defaults``), else greedy."""
 
     decoding: DecodingConfig = DecodingConfig()
     num_runs: PositiveInt = 1
@@ -130,6 +131,17 @@ class RunConfig(Section):
                 filled[section]["adapt"] = {"chat_template": on, **given["adapt"]}  # adapted as it is asked
         return filled
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_domain(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        try:
+            domain = DomainConfig.model_validate(value.get("domain", cls.model_fields["domain"].default))
+        except ValidationError:
+            return value  # refused as such
+        return filled(value, defaults_of(domain.name, domain.options))
+
     @property
     def directory(self) -> Place:
         """The run directory, absolute: workers have working directories of their own."""
@@ -145,6 +157,13 @@ class RunConfig(Section):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
+        measured = self.selection.budget.purity_split
+        if measured is not None and measured not in self.splits.named():
+            known = ", ".join(["source", *self.splits.probes])
+            raise ValueError(
+                f"selection.budget.fit_purity: {self.selection.budget.fit_purity!r} is neither source nor a probe of "
+                f"splits.probes; known: {known}"
+            )
         if self.teacher.adapt is not None and self.splits.adapt is None:
             raise ValueError("teacher.adapt needs a split: add splits.adapt")
         if self.generations and self.splits.test is None:
@@ -185,6 +204,23 @@ class RunConfig(Section):
         """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
+
+    @property
+    def models(self) -> dict[str, ModelConfig]:
+        """The models that are named, by their role in words."""
+        reward, judge = self.signals.reward, self.judge
+        named: dict[str, ModelConfig | None] = {"teacher": self.teacher.model}
+        named |= {f"student {index}": generation.student for index, generation in enumerate(self.generations)}
+        named["second teacher"] = self.signals.second_teacher
+        named["reward model"] = None if reward is None else reward.model
+        named["judge"] = None if judge is None else judge.model
+        return {role: model for role, model in named.items() if model is not None}
+
+    @property
+    def runs_code(self) -> frozenset[str]:
+        """The roles among ``models`` whose own Python code may be run: the reward model's, where that is asked for."""
+        reward = self.signals.reward
+        return frozenset({"reward model"} if reward is not None and reward.runs_code else ())
 
     def domain_of(self, split: str) -> DomainConfig:
         """The task interface of a split's rows: its source's, where that names one."""

@@ -36,9 +36,10 @@ class BudgetConfig(Section):
     oracle: bool = False
     """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
     cap: PositiveInt = 2_000
-    fit_purity: bool = False
-    """floor(purity of the reference arm on its fit set x right weak labels in the pool) (paper, quantitative
-    reasoning); needs the audit set."""
+    fit_purity: bool | str = False
+    """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the
+    audit set. ``true`` or ``source`` takes the purity on the fit set; the name of a probe (``splits.probes``) on those
+    held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     """As many rows as have a trust of at least this in the reference arm."""
     risk: RiskConfig | None = None
@@ -54,7 +55,14 @@ class BudgetConfig(Section):
     @property
     def needs_gold(self) -> bool:
         """The pool's gold labels go into n."""
-        return self.oracle or self.fit_purity
+        return self.oracle or bool(self.fit_purity)
+
+    @property
+    def purity_split(self) -> str | None:
+        """The split whose purity ``fit_purity`` takes; None for other rules."""
+        if not self.fit_purity:
+            return None
+        return "source" if self.fit_purity in (True, "source") else f"probe-{self.fit_purity}"
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:

@@ -28,6 +28,11 @@ class RewardConfig(Section):
     chat_template: bool = False
     """Ask a verifier through its chat template; models with a head use theirs where they have one."""
 
+    @property
+    def runs_code(self) -> bool:
+        """The model's own code may be run; a verifier is a causal model like any other, whose code never is."""
+        return self.trust_remote_code and self.kind != "verifier"
+
     @model_validator(mode="after")
     def _trusted(self) -> Self:
         if self.kind == "custom" and not self.trust_remote_code:

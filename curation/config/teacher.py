@@ -16,7 +16,10 @@ def _state(name: str) -> str:
 
 
 class DecodingConfig(Section):
-    """How a completion is drawn, temperature 0 is greedy; of requests with options, how one is chosen."""
+    """How a completion is drawn, temperature 0 is greedy; of requests with options, how one is chosen.
+
+    Unset keys of ``teacher`` and ``evaluation`` follow from the domain (``curation.config.defaults``).
+    """
 
     max_tokens: PositiveInt = 8
     temperature: Annotated[float, Field(ge=0)] = 0.0

@@ -25,6 +25,7 @@ class TrustConfig(TrainSection):
     """
 
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
+    """Unset, the one of the run's domain (``curation.config.defaults``); of a domain that has none, this."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``; the fit itself reads ``pca`` where ``teacher.store_states`` asks for it."""
     fit_on: Literal["parsed", "all"] = "parsed"

@@ -4,15 +4,14 @@ A domain is one file with one class and one line in ``DOMAINS``; users' own come
 an entry point of the group ``curation.domains``.
 """
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from curation.config import DomainConfig
+from curation.config.defaults import ENTRY_POINTS, class_named
 from curation.errors import ConfigError, RowError
 
 Example = Mapping[str, Any]
@@ -23,7 +22,6 @@ DOMAINS = {
     "math": "curation.domains.math:Math",
     "mcqa": "curation.domains.mcqa:Mcqa",
 }
-ENTRY_POINTS = "curation.domains"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +38,7 @@ class Vocabulary:
 class Domain(Protocol):
     """One task interface (paper, "Experimental Setup"), made with the options that the configuration gives it.
 
+    A class may have ``defaults`` too: what of decoding and trust follows from it (``curation.config.defaults``).
     Methods raise ``RowError`` for a row they cannot take.
     """
 
@@ -50,7 +49,10 @@ class Domain(Protocol):
     """The domain's own columns in source, pool and test tables."""
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The example of a raw row: a value per field of ``columns``, nothing that gives the gold label away."""
+        """The example of a raw row: a value per field of ``columns``, nothing that gives the gold label away.
+
+        What is missing in the file (``curation.sources.missing``: null, NaN, empty text) is None in ``raw``.
+        """
         ...
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
@@ -94,7 +96,7 @@ def get_domain(config: DomainConfig) -> Domain:
     """
     name = config.name
     try:
-        made = _class_of(name)
+        made = class_named(name, DOMAINS)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
@@ -115,10 +117,3 @@ def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]
         return None, str(error)
     except (Exception, SystemExit) as error:
         return None, f"domain_failed: {type(error).__name__}: {error}"
-
-
-def _class_of(name: str) -> Any:
-    if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
-        return next(iter(found)).load()
-    module_name, _, class_name = DOMAINS.get(name, name).partition(":")
-    return getattr(importlib.import_module(module_name), class_name)

@@ -66,7 +66,9 @@ class Mcqa:
             RowError: as :meth:`read`; ``bad_answer`` where the answer is not exactly one of the options.
         """
         row = _row(raw)
-        key = "" if row.key is None else str(row.key).strip()
+        # Places are whole numbers, which a column with gaps holds as floats.
+        place = isinstance(row.key, float) and row.key.is_integer()
+        key = "" if row.key is None else str(int(row.key) if place else row.key).strip()
         if not key:
             return None
         if len(row.keys) != len(row.choices) or row.keys.count(key) != 1:

@@ -9,7 +9,7 @@ Json = Mapping[str, Any]
 
 ORACLES = {
     "oracle": "the number of right weak labels, capped",
-    "fit_purity": "the number of right weak labels times the purity on the fit set",
+    "fit_purity": "the number of right weak labels times the purity on the fit set, or the probe that is named",
 }
 
 

@@ -18,7 +18,8 @@ def oracle_budget(num_right: int, cap: int) -> int:
 def fit_purity_budget(num_right_fit: int, num_fit: int, num_right: int) -> int:
     """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
 
-    The purity is ``num_right_fit`` of the ``num_fit`` fit rows that the reference arm accepts.
+    The purity is ``num_right_fit`` of the ``num_fit`` rows of the fit set, or of the probe that stands for it, that the
+    reference arm accepts.
 
     Raises:
         BudgetError: the product is below 1.

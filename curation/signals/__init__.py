@@ -26,6 +26,10 @@ ASK_AGAIN = frozenset({"icl_mean_logprob", "verbalized_confidence", "self_consis
 """Signals that ask the model that gave the label; the others ask another."""
 
 
+READS_UNPARSED = frozenset({"judge"})
+"""Signals that are asked of rows without a label, too; the others serve arms that rank, which leave those rows out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Weak:
     """What the weak teacher said of a row."""

@@ -1,7 +1,8 @@
 """A judge model: is a label right although the domain's own rule calls it wrong (paper: Omni-Judge, on Omni-MATH)?
 
-Asked only where gold labels are known: to grade, never to select. The paper gives no prompt; the verdict line is in the
-form that Omni-Judge gives, the wording is ours.
+Asked only where gold labels are known: to grade, never to select. A row without a label is shown by the end of what the
+teacher wrote, where an answer stands that is not in the form that was asked for; it is right by the judge's word alone.
+The paper gives no prompt; the verdict line is in the form that Omni-Judge gives, the wording is ours.
 """
 
 import re
@@ -19,6 +20,16 @@ Reference answer: {gold}
 Student's answer: {label}
 Do the two state the same answer? End with the line "Equivalence Judgement: TRUE" or "Equivalence Judgement: FALSE".
 """
+UNPARSED = """
+
+A reference answer and the end of a student's solution to the task above:
+Reference answer: {gold}
+End of the student's solution: {end}
+Does the solution come to the reference answer? Without a final answer it does not. End with the line "Equivalence \
+Judgement: TRUE" or "Equivalence Judgement: FALSE".
+"""
+END = 500
+"""Characters of a completion without a label that are shown, from its end."""
 _VERDICT = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
@@ -28,8 +39,16 @@ class Judge:
     name = "judge"
 
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
-        """The row's prompt, its gold label (``gold`` of the example) and the weak label."""
-        question = QUESTION.format(gold=example["gold"], label=weak.label)
+        """The row's prompt, its gold label (``gold`` of the example) and the weak label, or the completion's end.
+
+        None where nothing was written.
+        """
+        if weak.label is not None:
+            question = QUESTION.format(gold=example["gold"], label=weak.label)
+        elif end := weak.completion.strip()[-END:]:
+            question = UNPARSED.format(gold=example["gold"], end=end)
+        else:
+            return []
         return [Request(row_id=row_id, prompt=domain.prompt(example) + question)]
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:

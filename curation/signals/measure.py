@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
 from curation.hashing import derive
-from curation.signals import Answer, Signal, Weak
+from curation.signals import READS_UNPARSED, Answer, Signal, Weak
 from curation.teachers import Teacher
 
 Row = tuple[int, Example, Weak]
@@ -26,14 +26,14 @@ def measure(
 ) -> dict[int, float | None]:
     """The signal of each row by row id; None where it cannot be asked, answered or read.
 
-    ``decoding`` is that of the labelling pass; ``on_batch`` is called as answers come. Unparsed rows are not asked:
-    arms that rank leave them out.
+    ``decoding`` is that of the labelling pass; ``on_batch`` is called as answers come. Unparsed rows are not asked
+    but by ``READS_UNPARSED``.
     """
     by_id = {row_id: (example, weak) for row_id, example, weak in rows}
     asked = {
         row_id: attempt(signal.requests, domain, row_id, example, weak)[0] or []
         for row_id, (example, weak) in by_id.items()
-        if weak.label is not None
+        if weak.label is not None or signal.name in READS_UNPARSED
     }
     answers: dict[int, list[Answer]] = {row_id: [] for row_id in asked}
     for turn in range(max(map(len, asked.values()), default=0)):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from curation.domains import Domain, attempt
 from curation.errors import ModelError
-from curation.models import here, hub_revision, load_tokenizer
+from curation.models import from_pretrained, here, hub_revision, load_tokenizer
 from curation.refs import ModelRef
 from curation.signals.measure import Row
 
@@ -37,7 +37,7 @@ class RewardModel:
         self._device, self._batch_tokens = device, batch_tokens
         ref = here(ref)
         self._model = _load(ref, trust_remote_code).to(device).eval()
-        self._tokenizer = load_tokenizer(ref)
+        self._tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
         shape = self._model.config.get_text_config()
         self._pad = shape.pad_token_id
         self._max_positions = getattr(shape, "max_position_embeddings", None)
@@ -109,9 +109,8 @@ def _load(ref: ModelRef, trust_remote_code: bool) -> Any:
     disable_progress_bar()  # type: ignore[no-untyped-call]
     if ref.adapter is not None:
         raise ModelError(f"reward model {ref.base!r}: takes no adapter, found {ref.adapter!r}; merge it into the model")
-    revision = hub_revision(ref)
     try:
-        own_code = PretrainedConfig.get_config_dict(ref.base, revision=revision)[0].get("auto_map") or {}
+        own_code = PretrainedConfig.get_config_dict(ref.base, revision=hub_revision(ref))[0].get("auto_map") or {}
     except (OSError, ValueError) as error:
         raise ModelError(f"reward model {ref.base!r} has no configuration: {error}") from error
     if own_code and not trust_remote_code:
@@ -123,13 +122,11 @@ def _load(ref: ModelRef, trust_remote_code: bool) -> Any:
     plain = AutoModelForSequenceClassification.__name__
     loader: Any = AutoModel if "AutoModel" in own_code and plain not in own_code else AutoModelForSequenceClassification
     try:
-        model, found = loader.from_pretrained(
-            ref.base,
-            revision=revision,
-            trust_remote_code=trust_remote_code,
-            dtype=torch.float32,
-            output_loading_info=True,
+        model, found = from_pretrained(
+            loader, ref, trust_remote_code=trust_remote_code, dtype=torch.float32, output_loading_info=True
         )
+    except ModelError:
+        raise
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError) as error:
         raise ModelError(f"reward model {ref.base!r} does not load: {error}") from error
     if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers

@@ -2,6 +2,7 @@
 
 from curation.sources.files import check_unchanged, discover, require_columns
 from curation.sources.ids import check_unique, row_ids
+from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 from curation.sources.splits import Assignment, Permutation, assign, split_sizes
@@ -14,6 +15,7 @@ __all__ = [
     "check_unchanged",
     "check_unique",
     "discover",
+    "raw_rows",
     "read_rows",
     "require_columns",
     "row_ids",

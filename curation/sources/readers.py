@@ -1,8 +1,8 @@
 """Reading Parquet, JSONL, CSV and Lance in the order of their rows, a range at a time.
 
 CSV has no types: its values are text, empty fields null. A JSONL column that mixes types within a batch becomes text
-too, so that one odd row is the domain's to refuse. Both are cut at records whose places in the file are marked, so
-that a range in the middle costs no more than its own bytes.
+too, so that one odd row is the domain's to refuse; what is missing (``curation.sources.missing``) is null before. Both
+are cut at records whose places in the file are marked, so that a range in the middle costs no more than its own bytes.
 """
 
 import csv
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import SourceError
+from curation.sources.missing import present
 from curation.sources.paths import filesystem
 from curation.sources.source_file import SourceFile
 
@@ -117,7 +118,9 @@ def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Itera
     records = _range(file, start, stop)
     while rows := list(islice(records, BATCH_ROWS)):
         values = [_object(file.path, number, record) for number, record in rows]
-        yield pa.RecordBatch.from_arrays([_column([row.get(name) for row in values]) for name in columns], columns)
+        yield pa.RecordBatch.from_arrays(
+            [_column([present(row.get(name)) for row in values]) for name in columns], columns
+        )
 
 
 def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:

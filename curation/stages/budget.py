@@ -21,7 +21,7 @@ from curation.selection.risk import calibrate
 from curation.trust import Scores, TrustFunction, get_trust
 
 ACCEPTED = 0.5
-"""The trust from which on a fit row counts as accepted, where the purity on the fit set is asked for (ours)."""
+"""The trust from which on a row counts as accepted, where the purity on the fit set or a probe is asked for (ours)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,11 @@ def resolve(
     labels: pa.RecordBatch,
     *,
     grades: TableRef | None,
-    source: Scored,
+    measured: Scored,
     calibration: Scored | None,
     seed: int,
 ) -> Budget:
-    """The budget over the pool's scored ``labels``.
+    """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
     Raises:
         BudgetError: it comes to no row.
@@ -72,7 +72,7 @@ def resolve(
     elif config.oracle:
         n = rules.oracle_budget(_num_right(grades), config.cap)
     elif config.fit_purity:
-        n = rules.fit_purity_budget(*_accepted(trust, source), _num_right(grades))
+        n = rules.fit_purity_budget(*_accepted(trust, measured), _num_right(grades))
     elif config.threshold is not None:
         trust_N = parsed_only(trust.score(labels), labels)
         n = rules.threshold_budget(int((trust_N >= config.threshold).sum()), config.threshold)
@@ -105,9 +105,9 @@ def _num_right(grades: TableRef | None) -> int:
     return int(read_grades(grades).correct_N.sum())
 
 
-def _accepted(trust: TrustFunction, source: Scored) -> tuple[int, int]:
-    """How many labels are right of the source rows that the reference arm accepts, and how many it accepts."""
-    trust_N, correct_N = _graded(trust.score, source)
+def _accepted(trust: TrustFunction, measured: Scored) -> tuple[int, int]:
+    """How many labels are right of the measured rows that the reference arm accepts, and how many it accepts."""
+    trust_N, correct_N = _graded(trust.score, measured)
     accepted_N = trust_N >= ACCEPTED
     return int(correct_N[accepted_N].sum()), int(accepted_N.sum())
 

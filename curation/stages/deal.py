@@ -12,7 +12,7 @@ import pyarrow as pa
 from curation import tables
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.sources import Assignment, SourceFile, read_rows, row_ids
+from curation.sources import Assignment, SourceFile, raw_rows, read_rows, row_ids
 from curation.store import commits
 
 POOL, AUDIT = "pool", "audit"
@@ -90,7 +90,7 @@ def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
     start = 0
     for batch in read_rows(source.files[chunk.file], chunk.start, chunk.stop):
         taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
-        raw = batch.take(pa.array(taken)).to_pylist()
+        raw = raw_rows(batch.take(pa.array(taken)))
         rows |= {start + int(row): _read(domain, values) for row, values in zip(taken, raw, strict=True)}
         start += batch.num_rows
     written = [commits.WRITTEN.empty_table()]

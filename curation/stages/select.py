@@ -43,7 +43,8 @@ class SelectJob:
     audit: TableRef | None
     grades: TableRef | None
     """Of the pool's labels, where there is an audit table."""
-    source: Scored
+    measured: Scored
+    """The labelled rows on which the purity of a ``fit_purity`` budget is taken."""
     calibration: Scored | None
     domain: DomainConfig
     selection: SelectionConfig
@@ -80,7 +81,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         job.selection.budget,
         labels,
         grades=job.grades,
-        source=job.source,
+        measured=job.measured,
         calibration=job.calibration,
         seed=derive(job.seed, "risk"),
     )

@@ -69,7 +69,7 @@ class SignalActor(ChunkActor[Measured]):
             device = "cuda" if job.teacher.actors.num_gpus else "cpu"
             self._reward = RewardModel(
                 job.model,
-                trust_remote_code=job.reward.trust_remote_code,
+                trust_remote_code=job.reward.runs_code,
                 device=device,
                 batch_tokens=job.teacher.batch_tokens,
             )

@@ -19,7 +19,7 @@ import pyarrow as pa
 from curation.config import DecodingConfig, TeacherConfig
 from curation.errors import ModelError
 from curation.hashing import hash64
-from curation.models import as_user_turns, check_layers, hub_revision, load_tokenizer
+from curation.models import as_user_turns, check_layers, configuration_of, hub_revision, load_tokenizer
 from curation.refs import ModelRef
 from curation.states import positions_of
 from curation.teachers import Request
@@ -43,13 +43,11 @@ class VllmTeacher:
     def __init__(self, config: TeacherConfig, model: ModelRef | None) -> None:
         if model is None:
             raise ModelError("the vllm backend needs a model; set teacher.model.path or teacher.model.init")
-        from transformers import AutoConfig
-
         self.config = config
         self.tokenizer = load_tokenizer(model)
         if config.chat_template:
             as_user_turns(self.tokenizer, [])  # refuse at once
-        text_config = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).get_text_config()
+        text_config = configuration_of(model).get_text_config()
         check_layers(model, text_config, config.states)
         self.state_size = int(text_config.hidden_size)
         limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from curation.config import TeacherConfig
-from curation.errors import ConfigError
+from curation.errors import ConfigError, ModelError
 from curation.refs import ModelRef
 from curation.states import others_of
 
@@ -88,12 +88,11 @@ def answer() -> None:
 def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, layers: bool) -> dict[str, str]:
     import torch
     import vllm
-    from transformers import AutoConfig
     from vllm.model_executor.models.registry import ModelRegistry
     from vllm.platforms import current_platform
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    from curation.models import here, hub_revision
+    from curation.models import configuration_of
     from curation.teachers.vllm_engine import check_arguments
     from curation.teachers.vllm_tap import TESTED, gives_layers, missing_fields
 
@@ -117,8 +116,10 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
         return {"lacks": f"vLLM {vllm.__version__} lacks {', '.join(lacks)}; tested with {', '.join(TESTED)}"}
     if model is None:
         return {"runs": f"vLLM {vllm.__version__} runs on {device}"}
-    model = here(model)
-    names = AutoConfig.from_pretrained(model.base, revision=hub_revision(model)).architectures or ["(unnamed)"]
+    try:
+        names = configuration_of(model).architectures or ["(unnamed)"]
+    except ModelError as error:
+        return {"refused": str(error)}
     known = [name for name in names if name in ModelRegistry.get_supported_archs()]
     if not known:
         return {"lacks": f"it has no model of its own called {' or '.join(names)}"}

@@ -58,6 +58,11 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: names the argument, and the nearest one that there is.
     """
+    if (trusted := given.get("trust_remote_code", False)) is not False:
+        raise ConfigError(
+            f"teacher.vllm.engine.trust_remote_code: {trusted!r} cannot be used: code that a model brings is never "
+            "run; leave it out"
+        )
     from vllm.engine.arg_utils import EngineArgs
 
     known = [field.name for field in dataclasses.fields(EngineArgs)]
@@ -237,6 +242,7 @@ def _start(config: TeacherConfig, weights: ModelRef, max_positions: int | None) 
         given["enforce_eager"] = True  # the tap asks for them once the engine has started, when graphs are recorded
     if max_positions is not None:
         given["max_model_len"] = max_positions + 1
+    given["trust_remote_code"] = False
     arguments = EngineArgs(
         model=weights.base,
         revision=hub_revision(weights),

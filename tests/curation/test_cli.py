@@ -120,11 +120,15 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         "split pool: 21 rows",
         f"teacher: {tiny_model.base} at {tiny_model.revision}",
         "student 0: qwen3 from scratch, 3 layers of 16",
+        'teacher.decoding: temperature 0, max_tokens 8, stop ["\\n"] (from the domain)',
+        'evaluation: 1 run, temperature 0, max_tokens 8, stop ["\\n"] (from the domain)',
+        "trust.preset: strategy_games (from the domain)",
+        "chat_template: teacher off, student off, evaluation off (off unless set)",
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
     overridden = curate("validate", config, "--set", "splits.source.rows=20", "--set", "teacher={backend: scripted}")
-    assert "split source: 20 rows" in overridden.stdout and "teacher:" not in overridden.stdout
+    assert "split source: 20 rows" in overridden.stdout and "\nteacher:" not in overridden.stdout
     further = ["splits.shots={from: puzzles, rows: 2}", "splits.probes={near: {from: puzzles, rows: 3, regime: ID}}"]
     further.append("splits.audit=true")  # a judge grades the pool only where gold labels of it are kept
     path = f"{{path: {tiny_model.base}}}"
@@ -132,7 +136,7 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     whole = curate("validate", config, *(part for item in further for part in ("--set", item)))
     named = [line.partition(":")[0] for line in whole.stdout.splitlines()]
     assert named[2:6] == ["split shots", "split test", "split pool", "split probe-near"]
-    assert named[-4:-1] == ["second teacher", "reward model", "judge"]
+    assert named[-8:-5] == ["second teacher", "reward model", "judge"]
 
 
 def test_validate_refuses_states_of_layers_that_a_teacher_lacks(config: Path, tiny_model):

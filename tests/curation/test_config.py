@@ -523,3 +523,17 @@ def test_the_examples_are_valid(path: Path):
     config = load_config(path)
     for source in config.sources.values():
         assert "://" in source.path or any(Path(source.path).parent.glob(Path(source.path).name)), source.path
+
+
+def test_fit_purity_names_the_split_whose_purity_it_takes():
+    probes = {"math_test": {"from": "puzzles", "rows": 3, "regime": "ID"}}
+    for given, split in ((True, "source"), ("source", "source"), ("math_test", "probe-math_test")):
+        config = parse_config(changed({"selection.budget": {"fit_purity": given}, "splits.probes": probes}))
+        budget = config.selection.budget
+        assert (budget.rule, budget.needs_gold, budget.purity_split) == ("fit_purity", True, split)
+    assert parse_config(RAW).selection.budget.purity_split is None
+    told = refusal({"selection.budget": {"fit_purity": "mathtest"}, "splits.probes": probes})
+    assert told == (
+        "dir/f.yaml: selection.budget.fit_purity: 'mathtest' is neither source nor a probe of splits.probes; "
+        "known: source, math_test"
+    )

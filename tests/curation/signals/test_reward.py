@@ -112,7 +112,7 @@ def own_code(path: Path, auto_class: str, code: str, name: str) -> ModelRef:
         auto_map["AutoConfig"] = f"modeling_own.{made.config_class.__name__}"
     stored = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**stored, "auto_map": auto_map}))
-    return resolve(str(path))
+    return resolve(str(path), trust_remote_code=True)
 
 
 def ids_of(ref: ModelRef, prompt: str, completion: str) -> torch.Tensor:

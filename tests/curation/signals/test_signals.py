@@ -11,6 +11,7 @@ from scipy.special import log_softmax, softmax
 
 from curation.config import DecodingConfig, ModelConfig, ScriptedConfig, TeacherConfig
 from curation.domains.chess import Chess
+from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 from curation.errors import RowError
 from curation.hashing import derive
@@ -243,3 +244,26 @@ def test_a_number_that_is_not_finite_is_none() -> None:
     signal.value = lambda *arguments: float("nan")  # type: ignore[method-assign]
     rows = [(0, QUESTIONS[0], Weak(label="A", completion=" A"))]
     assert measure(signal, Mcqa(), scripted(" 85%"), rows, GREEDY, seed=0) == {0: None}
+
+
+def test_a_judge_is_shown_what_an_unparsed_row_wrote_last() -> None:
+    judge, domain = get_signal("judge"), Math()
+    example = {"problem": "What is 2 + 3?", "difficulty": None, "gold": "5"}
+    written = "A first line.\n" * 100 + "So the sum is five.\n"
+    (request,) = judge.requests(domain, 7, example, Weak(label=None, completion=written))
+    assert request.prompt.startswith(domain.prompt(example)) and "Reference answer: 5\n" in request.prompt
+    assert "End of the student's solution:" in request.prompt and "So the sum is five.\n" in request.prompt
+    assert 10 < request.prompt.count("A first line.") < 50 and "None" not in request.prompt
+    assert judge.requests(domain, 7, example, Weak(label=None, completion=" \n")) == []  # nothing to judge
+    (request,) = judge.requests(domain, 7, example, Weak(label="6", completion=written))
+    assert "Student's answer: 6" in request.prompt and "five" not in request.prompt
+
+
+def test_only_a_judge_is_asked_of_unparsed_rows() -> None:
+    example = {"problem": "What is 2 + 3?", "difficulty": None, "gold": "5"}
+    rows: list[Row] = [(n, example, Weak(label=label, completion="five")) for n, label in enumerate(("5", None))]
+    found = {
+        name: measure(get_signal(name), Math(), scripted(" 80% TRUE"), rows, GREEDY, seed=1)
+        for name in ("judge", "verbalized_confidence")
+    }
+    assert found == {"judge": {0: 1.0, 1: 1.0}, "verbalized_confidence": {0: 0.8, 1: None}}

@@ -63,7 +63,7 @@ class Case:
             config,
             batch_of(self.splits["pool"].labels),
             grades=self.splits["pool"].grades if config.needs_gold else None,
-            source=self.splits["source"],
+            measured=self.splits["source"],
             calibration=self.splits["calibration"] if config.risk else None,
             seed=7,
         )
@@ -120,7 +120,7 @@ def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Pat
             BudgetConfig(fit_purity=True),
             pool,
             grades=case.splits["pool"].grades,
-            source=scored(tmp_path, columns),
+            measured=scored(tmp_path, columns),
             calibration=None,
             seed=0,
         )

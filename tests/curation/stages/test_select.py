@@ -110,7 +110,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             labels=scored,
             audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, tables.AUDIT),
             grades=grades_of(folder, "grades", rows, gold),
-            source=Scored(labels=scored, grades=None),
+            measured=Scored(labels=scored, grades=None),
             calibration=None,
             domain=DomainConfig(name="chess"),
             selection=SelectionConfig.model_validate({"budget": {"n": N}, "arms": ARMS}),

@@ -1,0 +1,127 @@
+"""What follows from the domain where the file does not say it: decoding, test runs, the trust function's preset.
+
+A table for the domains of this package; a class of a user's own may have an attribute ``defaults``, a mapping of the
+same shape (sections ``teacher``, ``evaluation`` and ``trust``, with their keys). Values are the paper's (App. "Training
+Details", "Evaluation Details", table of NTF architectures); the room for a generated answer of multiple choice is ours.
+"""
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any
+
+ENTRY_POINTS = "curation.domains"
+"""The group of entry points under which domains are found by name."""
+
+Defaults = Mapping[str, Mapping[str, Any]]
+
+_SAMPLED = {"temperature": 0.6, "top_p": 0.8, "top_k": 20, "min_p": 0.0, "presence_penalty": 1.5}
+_ONE_LINE = {"max_tokens": 8, "temperature": 0.0, "stop": ("\n",)}
+_MATH = {"max_tokens": 4096, "stop": ()}
+_REASONED = {"max_tokens": 512, "temperature": 0.0, "stop": ()}
+
+CHESS: Defaults = {
+    "teacher": {"decoding": _ONE_LINE},
+    "evaluation": {"decoding": _ONE_LINE, "num_runs": 1},
+    "trust": {"preset": "strategy_games"},
+}
+MATH: Defaults = {
+    "teacher": {"decoding": {**_MATH, "temperature": 0.0}},
+    "evaluation": {"decoding": {**_MATH, **_SAMPLED}, "num_runs": 5},
+    "trust": {"preset": "quantitative_reasoning"},
+}
+MCQA: Defaults = {
+    "teacher": {"decoding": _ONE_LINE},  # options are scored, so that nothing is drawn but by signals of other arms
+    "evaluation": {"decoding": _ONE_LINE, "num_runs": 1},
+    "trust": {"preset": "world_knowledge"},
+}
+GENERATIVE_MCQA: Defaults = {
+    "teacher": {"decoding": _REASONED},
+    "evaluation": {"decoding": _REASONED, "num_runs": 1},
+    "trust": {"preset": "world_knowledge"},
+}
+GENERIC: Defaults = MappingProxyType({})
+"""Of a domain that names none: those of the sections."""
+
+
+def defaults_of(name: str, options: Mapping[str, Any]) -> Defaults:
+    """The defaults of a domain.
+
+    Raises:
+        ValueError: a class of a user's own whose ``defaults`` are of another shape.
+    """
+    if name == "mcqa":
+        return GENERATIVE_MCQA if options.get("generative") else MCQA
+    if name in ("chess", "math"):
+        return {"chess": CHESS, "math": MATH}[name]
+    return _own(name)
+
+
+def reasons(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether an answer of a domain of this package is some lines of reasoning, at whose end its label stands."""
+    return name == "math" or (name == "mcqa" and bool(options.get("generative")))
+
+
+def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
+    """The sections of a file with a domain's defaults under what they say.
+
+    A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: of the sampled one of the domain it
+    takes the length and the stop strings alone, and one run. A ``trust.preset`` of the file stands for all that the
+    domain says of trust. A section that is no mapping is left to be refused, or is one that was made in Python.
+    """
+    result = dict(given)
+    for section, values in domain.items():
+        own = given.get(section, {})
+        if not isinstance(own, Mapping) or (section == "teacher" and section not in given):
+            continue
+        values = dict(values)
+        decoding = own.get("decoding")
+        if section == "evaluation" and isinstance(decoding, Mapping) and decoding.get("temperature") == 0:
+            kept = {"max_tokens", "stop"}
+            values["decoding"] = {key: item for key, item in values.get("decoding", {}).items() if key in kept}
+            values.pop("num_runs", None)
+        if section == "trust" and "preset" in own:
+            values = {}
+        if under := _under(own, values):
+            result[section] = under
+    return result
+
+
+def class_named(name: str, known: Mapping[str, str]) -> Any:
+    """The class of an entry point of that name, of ``known`` or, as ``module:Class``, of any module.
+
+    Raises:
+        ImportError, AttributeError, ValueError: there is none.
+    """
+    if name not in known and (found := entry_points(group=ENTRY_POINTS, name=name)):
+        return next(iter(found)).load()
+    module_name, _, class_name = known.get(name, name).partition(":")
+    return getattr(importlib.import_module(module_name), class_name)
+
+
+def _own(name: str) -> Defaults:
+    try:
+        values = getattr(class_named(name, {}), "defaults", GENERIC)
+    except (ImportError, AttributeError, ValueError):
+        return GENERIC  # said where the domain is made
+    sections = {"teacher", "evaluation", "trust"}
+    if (
+        not isinstance(values, Mapping)
+        or not set(values) <= sections
+        or not all(isinstance(item, Mapping) for item in values.values())
+    ):
+        raise ValueError(
+            f"domain: the defaults of {name!r} must be a mapping of the sections {', '.join(sorted(sections))}, each a "
+            f"mapping of its keys; found {values!r}"
+        )
+    return values
+
+
+def _under(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """``given``, and of ``values`` what it does not name, in sections within too."""
+    result = {**values, **given}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and isinstance(given.get(key), Mapping):
+            result[key] = _under(given[key], value)
+    return result

@@ -1,0 +1,154 @@
+"""What a configuration comes to where its file is silent, in lines, and warnings of values that cannot work."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from curation.config.base import Section, TrainSection
+from curation.config.defaults import GENERIC, Defaults, defaults_of, filled, reasons
+from curation.config.inputs import DomainConfig
+from curation.config.models import InitConfig
+from curation.config.run import EvaluationConfig, RunConfig
+from curation.config.teacher import DecodingConfig
+from curation.config.trust import TrustConfig
+
+SHORT = 64
+"""Tokens below which no reasoning and a final answer are expected of a model that was not taught to be brief."""
+_FAMILIES = {"qwen3": r"qwen-?3(?![.\d])", "gemma3": r"gemma-?3(?![.\d])", "llama3": r"llama-?3(?!\d)"}
+_ALWAYS = ("temperature", "max_tokens", "stop")
+
+
+def resolved(config: RunConfig) -> Iterator[str]:
+    """A line for each group of settings that follows from the domain, and whether it does; one on chat templates."""
+    domain = defaults_of(config.domain.name, config.domain.options)
+    teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
+    told = _told(config.teacher.decoding)
+    yield f"teacher.decoding: {told} ({_origin(domain, _changed(config.teacher.decoding, teacher))})"
+    runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
+    told = _told(config.evaluation.decoding)
+    yield f"evaluation: {runs} run{'s'[: runs > 1]}, {told} ({_origin(domain, changed)})"
+    preset = config.trust.preset
+    changed = _changed(config.trust, TrustConfig(preset=preset, states=config.trust.states))
+    if domain.get("trust", {}).get("preset", TrustConfig().preset) != preset:
+        yield f"trust.preset: {preset} (from the file{': '[: 2 * bool(changed)]}{', '.join(changed)})"
+    else:
+        yield f"trust.preset: {preset} ({_origin(domain, changed)})"
+    yield _chat(config)
+
+
+def warnings(config: RunConfig) -> Iterator[str]:
+    """What is valid and cannot work: answers that end before their label, or that have no room in the model."""
+    splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
+    labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _reasons(domain)}
+    model = config.teacher.model
+    init, brief = None if model is None else model.init, config.teacher.adapt is not None
+    scripted = config.teacher.backend == "scripted"
+    for name in labelled:
+        if init is None:
+            yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)
+    if _generates(config.domain_of("pool")) and init is not None:
+        yield from _room("teacher", config.teacher.decoding, init)
+    if not config.generations:
+        return
+    inits = [generation.student.init for generation in config.generations]
+    tested, decoding = config.domain_of("test"), config.evaluation.decoding
+    if _reasons(tested) and None in inits:
+        yield from _cut("evaluation.decoding", decoding, tested.name, brief=brief)
+    if _generates(tested) and (smallest := min(filter(None, inits), key=lambda init: init.max_positions, default=None)):
+        yield from _room("evaluation", decoding, smallest)
+
+
+def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:
+    """Of answers that reason; ``brief``: by a model that was taught to answer at once, or by none."""
+    ends = [stop for stop in decoding.stop if "\n" in stop and not stop.strip()]
+    if ends:
+        yield (
+            f"{key}.stop: {json.dumps(ends[0])} ends every answer of domain {domain} at its first line, before the "
+            f"answer that stands at its end; set stop: []"
+        )
+    if decoding.max_tokens < SHORT and not brief:
+        yield (
+            f"{key}.max_tokens: {decoding.max_tokens} ends answers of domain {domain} in the middle of their "
+            "reasoning; leave it out for the domain's own"
+        )
+
+
+def _room(section: str, decoding: DecodingConfig, init: InitConfig) -> Iterator[str]:
+    if decoding.max_tokens >= init.max_positions:
+        yield (
+            f"{section}.decoding.max_tokens: {decoding.max_tokens} leaves no room for a prompt in a model from scratch "
+            f"of max_positions {init.max_positions}, so that every row fails; set a lower max_tokens"
+        )
+
+
+def _reasons(domain: DomainConfig) -> bool:
+    return reasons(domain.name, domain.options)
+
+
+def _generates(domain: DomainConfig) -> bool:
+    return domain.name == "chess" or _reasons(domain)
+
+
+def _told(decoding: DecodingConfig) -> str:
+    """The keys that say something: those of any drawing, and those that are not neutral."""
+    neutral, parts = DecodingConfig(), []
+    for key in DecodingConfig.model_fields:
+        value = getattr(decoding, key)
+        if key in _ALWAYS or value != getattr(neutral, key):
+            parts.append(f"{key} {json.dumps(list(value)) if key == 'stop' else format(value, 'g')}")
+    return ", ".join(sorted(parts, key=lambda part: not part.startswith("temperature")))
+
+
+def _changed(found: Section, default: Section) -> list[str]:
+    silent = {"chat_template", *TrainSection.RESOURCES}
+    return [
+        key for key in type(found).model_fields if key not in silent and getattr(found, key) != getattr(default, key)
+    ]
+
+
+def _changed_tests(found: EvaluationConfig, domain: Defaults) -> list[str]:
+    """As :func:`_changed`; where the file makes a sampled test greedy, against what it then takes of the domain."""
+    values = domain.get("evaluation", {})
+    greedy = found.decoding.temperature == 0 != values.get("decoding", {}).get("temperature", 0)
+    if greedy:
+        values = filled({"evaluation": {"decoding": {"temperature": 0}}}, domain)["evaluation"]
+    default = EvaluationConfig.model_validate(values)
+    changed = (["temperature"] if greedy else []) + _changed(found.decoding, default.decoding)
+    return [*changed, *(["num_runs"] if found.num_runs != default.num_runs else [])]
+
+
+def _origin(domain: Defaults, changed: list[str]) -> str:
+    base = "general defaults, the domain names none" if domain is GENERIC else "from the domain"
+    return f"{base}; from the file: {', '.join(changed)}" if changed else base
+
+
+def _chat(config: RunConfig) -> str:
+    """Whether templates are used, and what a family that a model's path names would make of it: nothing by itself."""
+    on = {
+        "teacher": config.teacher.chat_template,
+        "student": config.student.chat_template,
+        "evaluation": config.evaluation.chat_template,
+    }
+    told, preset = f"chat_template: {_words(on)}", config.chat_preset
+    if preset is not None:
+        changed = [section for section, value in config.CHAT_PRESETS[preset].items() if on[section] != value]
+        further = f"; from the file: {', '.join(changed)}" if changed else ""
+        return f"{told} (from chat_preset: {preset}{further})"
+    found = {role: _family(model.path) for role, model in config.models.items() if model.path}
+    hints = [
+        f"{role} names {family}, with which the paper has {_words(config.CHAT_PRESETS[family])}: chat_preset: {family}"
+        for role, family in found.items()
+        if family is not None and (role == "teacher" or role.startswith("student"))
+    ]
+    return f"{told} ({'; '.join(['from the file' if any(on.values()) else 'off unless set', *hints])})"
+
+
+def _family(path: str) -> str | None:
+    """The family of ``CHAT_PRESETS`` that the last part of a model's path names; None where none or several are."""
+    name = path.rstrip("/").rpartition("/")[2].lower()
+    named = [family for family, pattern in _FAMILIES.items() if re.search(pattern, name)]
+    return named[0] if len(named) == 1 else None
+
+
+def _words(on: Mapping[str, bool]) -> str:
+    return ", ".join(f"{section} {'on' if value else 'off'}" for section, value in on.items())

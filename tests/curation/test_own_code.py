@@ -1,0 +1,145 @@
+"""Python code that a model brings is never run: not asked for, not on a `y` on standard input, not for any role."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from curation import models
+from curation.config_file import parse_config
+from curation.errors import ConfigError, ModelError
+from curation.refs import ModelRef
+from curation.teachers.vllm_engine import check_arguments
+
+MODULE = """
+from pathlib import Path
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+Path({ran!r}).write_text("ran")
+class OwnConfig(Qwen3Config):
+    model_type = "own"
+class Own(Qwen3ForCausalLM):
+    config_class = OwnConfig
+class OwnTokenizer(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+def brings_code(tiny_model: ModelRef, folder: Path, *, tokenizer_only: bool = False) -> Path:
+    """A model whose module writes ``ran`` beside it when it is imported."""
+    path = folder / "own"
+    shutil.copytree(tiny_model.base, path)
+    (path / "modeling_own.py").write_text(MODULE.format(ran=str(folder / "ran")))
+    name = "tokenizer_config.json" if tokenizer_only else "config.json"
+    content = json.loads((path / name).read_text())
+    if tokenizer_only:
+        change(path / "config.json", model_type="gpt_neox_japanese_unknown")
+        content |= {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "modeling_own.OwnTokenizer"]}}
+    else:
+        auto_map = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
+        content |= {"model_type": "own", "architectures": ["Own"], "auto_map": auto_map}
+    (path / name).write_text(json.dumps(content))
+    return path
+
+
+def change(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def write_config(folder: Path, puzzles: list[dict], teacher: dict, student: Path | None = None) -> Path:
+    pq.write_table(pa.Table.from_pylist(puzzles[:40]), folder / "puzzles.parquet")
+    config = {
+        "name": "own",
+        "run_dir": str(folder / "run"),
+        "sources": {"puzzles": {"path": "puzzles.parquet"}},
+        "splits": {
+            "source": {"from": "puzzles", "rows": 15},
+            "test": {"from": "puzzles", "rows": 5},
+            "pool": {"from": "puzzles"},
+        },
+        "teacher": teacher,
+        "selection": {"budget": {"n": 5}, "arms": ["naive"]},
+        "generations": [] if student is None else [{"student": {"path": str(student)}}],
+    }
+    (folder / "own.yaml").write_text(yaml.safe_dump(config))
+    return folder / "own.yaml"
+
+
+@pytest.mark.parametrize("role", ["teacher", "student"])
+@pytest.mark.parametrize("verb", ["validate", "plan", "run"])
+def test_a_models_own_code_is_refused_and_never_run(verb: str, role: str, puzzles, tiny_model, tmp_path: Path) -> None:
+    path = brings_code(tiny_model, tmp_path)
+    if role == "teacher":
+        config = write_config(tmp_path, puzzles, {"model": {"path": str(path)}})
+    else:
+        config = write_config(tmp_path, puzzles, {"backend": "scripted"}, path)
+    done = subprocess.run(
+        [sys.executable, "-m", "curation.cli", verb, str(config)],
+        input="y\n" * 20,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert not (tmp_path / "ran").exists()
+    assert done.returncode == 2, done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"curate: model {str(path)!r} brings its own code (auto_map of config.json names modeling_own"
+    )
+    assert "transformers' own architectures" in line and "trust_remote_code" not in line
+    assert "y/N" not in done.stdout + done.stderr
+
+
+def test_every_load_refuses_it_by_itself(tiny_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the directory was not checked before, as on a worker."""
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    ref = ModelRef(base=str(brings_code(tiny_model, tmp_path)))
+    for load in (models.load_model, models.configuration_of, lambda ref: models.state_size(ref, ())):
+        with pytest.raises(ModelError, match=r"brings its own code \(auto_map of config\.json names modeling_own"):
+            load(ref)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizers_own_code_is_refused(tiny_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    path = brings_code(tiny_model, tmp_path, tokenizer_only=True)
+    with pytest.raises(ModelError, match=r"auto_map of tokenizer_config\.json names modeling_own\.OwnTokenizer\)"):
+        models.check_code(str(path))
+    with pytest.raises(ModelError, match=r"brings its own code"):
+        models.load_tokenizer(ModelRef(base=str(path)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_family_that_transformers_knows_needs_none(tiny_model, tmp_path: Path) -> None:
+    """Many models name a module that stands in transformers by now: that one is taken, theirs is not run."""
+    path = brings_code(tiny_model, tmp_path)
+    change(path / "config.json", model_type="qwen3")
+    ref = models.resolve(str(path))
+    assert type(models.load_model(ref)).__module__.startswith("transformers.models.qwen3")
+    assert models.load_tokenizer(ref).pad_token_id is not None
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_only_way_in_is_the_reward_models_switch(puzzles, tmp_path: Path) -> None:
+    raw = yaml.safe_load(write_config(tmp_path, puzzles, {"backend": "scripted"}).read_text())
+    allowed = {}
+    for kind, switch in (("classifier", False), ("classifier", True), ("custom", True), ("verifier", True)):
+        reward = {"model": {"path": "org/rm"}, "kind": kind, "trust_remote_code": switch}
+        allowed[kind, switch] = parse_config({**raw, "signals": {"reward": reward}}).runs_code
+    assert allowed == {
+        ("classifier", False): frozenset(),
+        ("classifier", True): {"reward model"},
+        ("custom", True): {"reward model"},
+        ("verifier", True): frozenset(),
+    }
+
+
+def test_vllm_is_not_asked_to_trust_either() -> None:
+    with pytest.raises(ConfigError, match=r"teacher\.vllm\.engine\.trust_remote_code: True cannot be used"):
+        check_arguments({"trust_remote_code": True})
