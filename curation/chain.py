@@ -87,7 +87,13 @@ def stage_names(config: RunConfig) -> list[str]:
 
 def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
     get_domain(config.domain)
-    identity = config.model_dump(mode="json", include={"domain", "seed", "sources", "splits"})
+    chosen = {
+        "domain": True,
+        "seed": True,
+        "sources": True,
+        "splits": set(type(config.splits).model_fields) - {"overlap"},
+    }
+    identity = config.model_dump(mode="json", include=chosen)
     known = {name: [SourceFile.from_json(item) for item in items] for name, items in manifest.files.items()}
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, before in known.items():
@@ -111,6 +117,8 @@ def _prepare(run: Run) -> dict[str, Any]:
     def work(directory: Place) -> Done:
         with progress.bar("prepare") as shown:
             prepared = prepare(config, directory, files, progress=run.progress("prepare", shown))
+        for sentence in prepared.overlap.told():
+            say(f"prepare: {sentence}")
         return Done(outputs=prepared.to_json(), rows=sum(counts.rows for counts in prepared.counts.values()))
 
     identity = config.model_dump(mode="json", include={"domain", "seed", "splits"})
@@ -153,6 +161,7 @@ def _record(
         domain=get_domain(config.domain_of("pool")),
         prepared={name: TableRef.from_json(ref) for name, ref in prepared["tables"].items()},
         prepare_counts=prepared["counts"],
+        overlap=prepared["overlap"],
         stages=[
             report.StageRecord(
                 name=name,
