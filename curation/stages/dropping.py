@@ -195,6 +195,7 @@ def remove(ref: TableRef, gone: BitMap64) -> TableRef:
 def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[int, int, str | None]:
     """A fragment's number, how many rows were deleted, and its metadata as JSON; null where none is left."""
     fragment = store.open_table(ref).get_fragment(number)
+    assert fragment is not None
     ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()
     hit_N = np.isin(ids_N, ids_M, kind="sort")
     num_gone = int(hit_N.sum())
@@ -203,4 +204,5 @@ def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int
     few = 2 * num_gone <= len(ids_N)
     listed = ", ".join(map(str, ids_N[hit_N if few else ~hit_N].tolist()))
     metadata = fragment.delete(f"row_id {'' if few else 'NOT '}IN ({listed})")
+    assert metadata is not None
     return number, num_gone, json.dumps(metadata.to_json())

@@ -81,6 +81,10 @@ class _Entries(NamedTuple):
     high_K: Uint64s
     low_K: Uint64s
 
+    def taken(self, places: Int64s) -> "_Entries":
+        """The entries at these places."""
+        return _Entries(self.row_ids_K[places], self.rule_K[places], self.high_K[places], self.low_K[places])
+
 
 class _Part(NamedTuple):
     """Some fragments of a split's table."""
@@ -123,12 +127,16 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
     repeats = {name: sum(ray.get([count.remote(*hashes) for hashes in buckets])) for name, buckets in sets.items()}
     uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in told.items()}
     for name, problems in uncompared.items():
-        if problems and sum(problems.values()) == store.count(refs[name], "error IS NULL"):
-            raise SourceError(
-                f"splits.{name}: none of its rows says what identifies its question ({next(iter(problems))}); mend the "
-                "member identity of the domain (docs/own_domain.md)"
-            )
+        _require_some(name, problems, refs[name])
     return Compared(pairs=_pairs(names, entries), repeats=repeats, uncompared=uncompared)
+
+
+def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
+    if problems and sum(problems.values()) == store.count(ref, "error IS NULL"):
+        raise SourceError(
+            f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); mend the "
+            "member identity of the domain (docs/own_domain.md)"
+        )
 
 
 def _remote(task: Any, num_returns: int) -> Any:
@@ -151,7 +159,7 @@ def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Part]:
 def _identities(part: _Part, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
     """Id and identity of each healthy row, or what kept it from one."""
     dataset = store.open_table(part.ref)
-    fragments = [dataset.get_fragment(number) for number in part.fragments]
+    fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in part.fragments]
     scanner = dataset.scanner(
         columns=["row_id", *domain.columns.names], filter="error IS NULL", fragments=fragments, batch_size=4096
     )
@@ -265,8 +273,12 @@ def _of_rule(rule: str, number: int) -> npt.NDArray[np.uint8]:
 
 
 def _concatenated(entries: Sequence[_Entries]) -> _Entries:
-    nothing = _Entries(*(np.empty(0, dtype=kind) for kind in (np.int64, np.uint8, np.uint64, np.uint64)))
-    return _Entries(*(np.concatenate(columns) for columns in zip(nothing, *entries, strict=True)))
+    return _Entries(
+        row_ids_K=np.concatenate([np.empty(0, dtype=np.int64), *(item.row_ids_K for item in entries)]),
+        rule_K=np.concatenate([np.empty(0, dtype=np.uint8), *(item.rule_K for item in entries)]),
+        high_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.high_K for item in entries)]),
+        low_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.low_K for item in entries)]),
+    )
 
 
 def _repeats(*hashes: Uint64s) -> int:
@@ -280,7 +292,7 @@ def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Found]
     whole = _concatenated([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
     order_K = np.lexsort((whole.row_ids_K, split_K, whole.low_K, whole.high_K))
-    whole, split_K = _Entries(*(column[order_K] for column in whole)), split_K[order_K]
+    whole, split_K = whole.taken(order_K), split_K[order_K]
     if not len(split_K):
         return []
     new_K = (np.diff(whole.high_K) != 0) | (np.diff(whole.low_K) != 0)
