@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from curation.domains import Example
+from curation.domains import Example, Identity, plain_identity
 from curation.places import Place, place
 from tests.object_store import ObjectStore, object_store
 
@@ -70,6 +70,10 @@ class Numbers:
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The number in words of one."""
         return f"{example['number']} is"
+
+    def identity(self, example: Example) -> Identity:
+        """The number."""
+        return plain_identity(str(example["number"]))
 
     def options(self, example: Example) -> tuple[str, ...] | None:
         """None: answers are generated."""

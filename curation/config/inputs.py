@@ -73,6 +73,10 @@ class SplitsConfig(Section):
     test: SplitConfig | None = None
     probes: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ProbeConfig] = Field(default={})
     """Further labelled sets on which trust is measured, by name: fit on one source, evaluate on many."""
+    overlap: Literal["refuse", "drop", "report"] = "refuse"
+    """What is done where two splits ask the same question: end the run, take the row out of the split that comes later
+    in the order test, calibration, probes, shots, source, adapt, pool, or keep both; the last two count them. Between
+    test and probes, from which nothing is learned, such rows are counted and kept."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 

@@ -12,7 +12,20 @@ import pyarrow as pa
 
 from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, class_named
+from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
+
+__all__ = [
+    "DOMAINS",
+    "ENTRY_POINTS",
+    "Domain",
+    "Example",
+    "Identity",
+    "Vocabulary",
+    "attempt",
+    "get_domain",
+    "plain_identity",
+]
 
 Example = Mapping[str, Any]
 T = TypeVar("T")
@@ -61,6 +74,13 @@ class Domain(Protocol):
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The prompt's text, after ``shots`` demonstrations (examples that carry ``gold``)."""
+        ...
+
+    def identity(self, example: Example) -> Identity:
+        """What identifies the question: equal for two rows that ask the same one, however they are written.
+
+        :func:`plain_identity` of a text does for most; what tells two questions apart must stay in it.
+        """
         ...
 
     def options(self, example: Example) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from typing import Any
 import chess
 import pyarrow as pa
 
-from curation.domains import Example, Vocabulary
+from curation.domains import Example, Identity, Vocabulary
 from curation.errors import RowError
 
 CUE = "Best move:"
@@ -79,6 +79,16 @@ class Chess:
             f"Black: {lists[chess.BLACK]}\n"
             f"{CUE}"
         )
+
+    def identity(self, example: Example) -> Identity:
+        """Board, side to move, castling rights, and the en-passant square where a pawn can be taken there.
+
+        Neither the moves' counters nor the rating: the best move is the same.
+        """
+        board, side, castling, square = example["fen"].split()[:4]
+        if square != "-" and not _board(example["fen"]).has_legal_en_passant():
+            square = "-"
+        return Identity(f"{board} {side} {castling} {square}")
 
     def options(self, example: Example) -> None:
         """None: the teacher writes a move."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation.domains import Example, Vocabulary
+from curation.domains import Example, Identity, Vocabulary
+from curation.domains.identity import composed
 from curation.equivalence.process import Equivalence
 from curation.errors import ConfigError, RowError
 
@@ -26,6 +27,11 @@ _SOLUTIONS = ("solution", "Solution")
 _LEVELS = ("level", "difficulty", "Problem Number")
 _TOKEN = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*|\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"[^\s${}\\]{1,100}")
+_SAME_LATEX = re.compile(
+    r"\\(?:([dt])frac(?![a-zA-Z])|(?:left|right|quad|qquad|displaystyle)(?![a-zA-Z])|[,;:! ()\[\]])|[$~]"
+)
+"""What sets a formula apart, spaces it or sizes it, and says nothing."""
+_END = re.compile(r"[.?:;,\s]+$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -85,6 +91,16 @@ class Math:
 
     def _problem(self, example: Example) -> str:
         return f"Problem: {example['problem']}\n{CUE}"
+
+    def identity(self, example: Example) -> Identity:
+        r"""The problem without its white space, letter case, LaTeX's spacing and sizing, and the mark at its end.
+
+        Every operator, sign and digit stays: ``2+3`` is not ``2-3``, and ``2 3`` is not ``23``.
+        """
+        problem = composed(example["problem"].replace(r"\$", "$").replace(r"\\", "¶"))
+        problem = _SAME_LATEX.sub(lambda found: r"\frac" if found[1] else " ", problem)
+        words = " ".join(_END.sub("", problem).casefold().split())
+        return Identity(re.sub(r" ?([^\w\s]) ?", r"\1", words))
 
     def options(self, example: Example) -> None:
         """None: the teacher writes a solution."""

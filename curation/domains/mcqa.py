@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from curation.domains import Example, Vocabulary
+from curation.domains import Example, Identity, Vocabulary, plain_identity
 from curation.errors import ConfigError, RowError
 
 LETTERS = "ABCDEFGH"
@@ -86,6 +86,10 @@ class Mcqa:
             return f"Question: {example['question']}\n{CUE}"
         options = [f"{letter}. {choice}\n" for letter, choice in zip(LETTERS, example["choices"], strict=False)]
         return f"{example['question']}\n{''.join(options)}{CUE}"
+
+    def identity(self, example: Example) -> Identity:
+        """The question and its options, whatever their order and the style in which they are shown."""
+        return plain_identity(example["question"], example["choices"])
 
     def options(self, example: Example) -> tuple[str, ...] | None:
         """A space and the letter, or the text, of every option; ``None`` where the answer is generated."""

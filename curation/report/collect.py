@@ -93,7 +93,11 @@ def _pass(item: PassRecord) -> Json:
 
 def _funnel(run: RunRecord, generations: list[Json]) -> Json:
     return {
-        "splits": [{"split": name, **counts} for name, counts in run.prepare_counts.items()],
+        "splits": [
+            {"split": name, **counts, "dropped": run.overlap["dropped"].get(name, 0)}
+            for name, counts in run.prepare_counts.items()
+        ],
+        "overlap": dict(run.overlap),
         "generations": [
             {
                 "index": record.index,
@@ -163,7 +167,8 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
     no_gold = sum(
         number for kind, number in run.prepare_counts["calibration"]["errors"].items() if kind in UNLABELLED_KINDS
     )
-    by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold
+    dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
+    by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
     withheld = None
     if not record.n:
         withheld = "nothing is selected"
@@ -183,7 +188,8 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
         "exchangeable": "by construction: both are random parts of one source"
         if by_construction
         else "on the user's word"
-        + (f": {no_gold:,} calibration rows without a usable gold label were left out" if no_gold else ""),
+        + (f": {no_gold:,} calibration rows without a usable gold label were left out" if no_gold else "")
+        + (f"; {dropped:,} rows of both were dropped for what other splits ask" if dropped else ""),
         "claimed": withheld is None,
         "withheld": withheld,
         "needed": risk["needed"],

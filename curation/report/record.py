@@ -90,6 +90,8 @@ class RunRecord:
     """The splits' tables by name; ``audit`` and ``test`` may be missing."""
     prepare_counts: Mapping[str, Mapping[str, Any]]
     """By split: ``rows`` read (error rows too) and ``errors`` by kind."""
+    overlap: Mapping[str, Any]
+    """What the splits share and what was done about it: ``stages.dropping.Overlap`` as JSON."""
     stages: Sequence[StageRecord]
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]

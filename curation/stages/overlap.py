@@ -1,91 +1,324 @@
-"""No example in two splits: what something was trained or fitted on is neither tested on nor curated.
+"""The same question in two splits: what something was trained or fitted on is neither tested on nor curated.
 
-Rows are first compared by a hash of their text alone, since numbers beside it, such as a rating, differ between two
-copies of one row; those that agree are then compared by their prompts, which is what a model sees.
+Rows are compared by what identifies the question (``Domain.identity``), not by their prompts: the same question with
+its options in another order, or with another distractor, is a leak too. The rule is
+:func:`curation.domains.identity.same_question`; here it is an equality of keys, so that no two rows have to be held
+side by side. A key is a digest of 128 bits of the text and two of the options.
+
+Ray tasks make the keys. The halves of the keys of all splits but the pool become one sorted index in Ray's object
+store, past which the pool is streamed; the driver sees rows that stand in two splits and nothing else. Of the pool one
+number a row is kept to count the rows that repeat an earlier one, in the object store too.
 """
 
-import json
-from collections import defaultdict
+import hashlib
+import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
+import ray
 
 from curation import store
-from curation.domains import Domain
-from curation.errors import RowError, SourceError
+from curation.config import DomainConfig
+from curation.domains import Domain, Identity, attempt, get_domain
+from curation.domains.identity import RULES, SHARED_PARTS
+from curation.errors import SourceError
 from curation.refs import TableRef
 
 Int64s = npt.NDArray[np.int64]
+Uint64s = npt.NDArray[np.uint64]
+
+TASK_ROWS = 100_000
+"""Rows that a task reads, or those of one fragment where it has more."""
+BUCKET_ROWS = 1 << 25
+"""Pool rows whose repetitions one task counts: 256 MiB."""
+_ORDER = ("test", "calibration", "probe-", "shots", "source", "adapt", "pool")
+_HELD_OUT = ("test", "probe-")
 
 
-def refuse_overlap(refs: Mapping[str, TableRef], domains: Mapping[str, Domain], *, last: str) -> None:
-    """See that no healthy rows of two splits have the same prompt; both by split.
+def rank(split: str) -> int:
+    """The place of a split in the order of keeping; a question stays in the split with the smallest one."""
+    return next(place for place, name in enumerate(_ORDER) if split.startswith(name))
 
-    Splits of different kinds of rows have no row in common and are not compared.
 
-    Holds 24 bytes a row of all splits but ``last``, which is streamed past them.
+def harmless(one: str, other: str) -> bool:
+    """Whether a question may stand in both splits: models and trust are measured on both, and learn from neither."""
+    return one.startswith(_HELD_OUT) and other.startswith(_HELD_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Rows of the split ``other`` whose question stands in ``kept`` too, ascending by row id."""
+
+    kept: str
+    other: str
+    row_ids_M: Int64s
+    rules: dict[str, int]
+    """Their number by the strictest rule that finds them."""
+    example: tuple[int, int]
+    """A row of ``kept`` and one of ``other``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """What was found: by pair of splits, and what each split holds twice itself."""
+
+    pairs: list[Found]
+    repeats: dict[str, int]
+    """Rows by split that repeat an earlier one: the same text and the same set of options."""
+    uncompared: dict[str, dict[str, int]]
+    """Healthy rows by split that give no identity, by kind of problem."""
+
+
+class _Entries(NamedTuple):
+    """Keys of rows, an entry a key: [K]."""
+
+    row_ids_K: Int64s
+    rule_K: npt.NDArray[np.uint8]
+    high_K: Uint64s
+    low_K: Uint64s
+
+    def taken(self, places: Int64s) -> "_Entries":
+        """The entries at these places."""
+        return _Entries(self.row_ids_K[places], self.rule_K[places], self.high_K[places], self.low_K[places])
+
+
+class _Part(NamedTuple):
+    """Some fragments of a split's table."""
+
+    ref: TableRef
+    domain: DomainConfig
+    fragments: tuple[int, ...]
+
+
+def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, last: str) -> Compared:
+    """Compare the healthy rows of all splits, each with those of the splits that come before it in the order.
+
+    ``last`` is the split that is streamed; it comes last in the order. Splits of different kinds of rows share none.
 
     Raises:
-        SourceError: names two splits, how many rows they share, and one of them.
+        SourceError: no row of a split can be compared.
+        ray.exceptions.RayError: a task failed.
     """
-    names = [name for name in refs if name != last]
-    parts = [(number, *part) for number, name in enumerate(names) for part in _hashed(refs[name], domains[name])]
-    split_N = np.concatenate([np.full(len(ids), number, dtype=np.int64) for number, ids, _ in parts])
-    ids_N, hash_N = np.concatenate([ids for _, ids, _ in parts]), np.concatenate([hashes for *_, hashes in parts])
-    order_N = np.lexsort((split_N, hash_N))
-    split_N, ids_N, hash_N = split_N[order_N], ids_N[order_N], hash_N[order_N]
-    alike: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for row in np.flatnonzero((hash_N[1:] == hash_N[:-1]) & (split_N[1:] != split_N[:-1])):
-        one, other = (names[split_N[place]] for place in (row, row + 1))
-        alike[one, other].append((int(ids_N[row]), int(ids_N[row + 1])))
-    for pool_ids_M, pool_hash_M in _hashed(refs[last], domains[last]):
-        place_M = np.minimum(np.searchsorted(hash_N, pool_hash_M), len(hash_N) - 1)
-        for row in np.flatnonzero(hash_N[place_M] == pool_hash_M):
-            alike[names[split_N[place_M[row]]], last].append((int(ids_N[place_M[row]]), int(pool_ids_M[row])))
-    for (one, other), pairs in alike.items():
-        _refuse_same_prompts(one, other, refs, np.array(pairs, dtype=np.int64), domains)
+    names = sorted(refs, key=rank)
+    assert names[-1] == last and len(names) < 64
+    parts = {name: list(_parts(refs[name], domains[name])) for name in names}
+    task = _remote(_known, 3)
+    known = {name: [task.remote(part) for part in parts[name]] for name in names[:-1]}
+    highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
+    sizes = [len(tasks) for tasks in highs.values()]
+    index, within = _remote(_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
+    num_buckets = 1 + store.count(refs[last]) // BUCKET_ROWS
+    task = _remote(_matched, 2 + num_buckets)
+    streamed = [task.remote(part, index, num_buckets) for part in parts[last]]
+    entries = {last: _concatenated(ray.get([task[0] for task in streamed]))}
+    shared_K = np.union1d(ray.get(within), entries[last].high_K)
+    task, shared = _remote(_matched, 2), ray.put(shared_K)
+    for name in names[:-1]:
+        matched = [task.remote(part, shared, 0) for part in parts[name]] if len(shared_K) else []
+        entries[name] = _concatenated(ray.get([task[0] for task in matched]))
+    told = {name: [task[1] for task in tasks] for name, tasks in known.items()} | {last: [task[1] for task in streamed]}
+    sets = {name: [[task[2] for task in tasks]] for name, tasks in known.items()}
+    sets[last] = [[task[2 + bucket] for task in streamed] for bucket in range(num_buckets)]
+    count = _remote(_repeats, 1)
+    repeats = {name: sum(ray.get([count.remote(*hashes) for hashes in buckets])) for name, buckets in sets.items()}
+    uncompared = {name: dict(sum(ray.get(tasks), Counter[str]()).most_common()) for name, tasks in told.items()}
+    for name, problems in uncompared.items():
+        _require_some(name, problems, refs[name])
+    return Compared(pairs=_pairs(names, entries), repeats=repeats, uncompared=uncompared)
 
 
-def _hashed(ref: TableRef, domain: Domain) -> Iterator[tuple[Int64s, Int64s]]:
-    """The ids of a table's healthy rows and a hash of each one's text (of all columns in a domain without text).
-
-    Hashes of different kinds of rows differ.
-    """
-    numeric = [field.name for field in domain.columns if pa.types.is_primitive(field.type)]
-    columns = [name for name in domain.columns.names if name not in numeric] or numeric
-    for batch in store.open_table(ref).scanner(columns=["row_id", *columns], filter="error IS NULL").to_batches():
-        values = zip(*(map(str, batch.column(name).to_pylist()) for name in columns), strict=True)
-        hashes = (hash((domain.name, *row)) for row in values)
-        yield batch.column("row_id").to_numpy(), np.fromiter(hashes, dtype=np.int64, count=batch.num_rows)
-
-
-def _refuse_same_prompts(
-    one: str, other: str, refs: Mapping[str, TableRef], pairs_N2: Int64s, domains: Mapping[str, Domain]
-) -> None:
-    prompts = [_prompts(refs[name], pairs_N2[:, side], domains[name]) for side, name in enumerate((one, other))]
-    same = [row for row, (left, right) in enumerate(zip(*prompts, strict=True)) if left is not None and left == right]
-    if same:
-        left, right = pairs_N2[same[0]].tolist()
-        example = store.take(refs[one], np.array([left]), domains[one].columns.names).to_pylist()[0]
+def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
+    if problems and sum(problems.values()) == store.count(ref, "error IS NULL"):
         raise SourceError(
-            f"splits {one} and {other} share {len(same)} examples: the same prompt stands in row {left} of the one and "
-            f"in row {right} of the other ({json.dumps(example, default=str)}); remove repeated rows from the input "
-            "files, or take both splits from one source that holds each row once"
+            f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); mend the "
+            "member identity of the domain (docs/own_domain.md)"
         )
 
 
-def _prompts(ref: TableRef, row_ids_N: Int64s, domain: Domain) -> Sequence[str | None]:
-    """The prompt of each row; None where it has none."""
-    unique_M, place_N = np.unique(row_ids_N, return_inverse=True)
-    prompts = [_prompt(example, domain) for example in store.take(ref, unique_M).to_pylist()]
-    return [prompts[place] for place in place_N]
+def _remote(task: Any, num_returns: int) -> Any:
+    return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 
-def _prompt(example: Mapping[str, Any], domain: Domain) -> str | None:
-    try:
-        return domain.prompt(example)
-    except RowError:
-        return None
+def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Part]:
+    held: list[int] = []
+    num_rows = 0
+    for fragment in store.open_table(ref).get_fragments():
+        held.append(fragment.fragment_id)
+        num_rows += fragment.metadata.physical_rows
+        if num_rows >= TASK_ROWS:
+            yield _Part(ref, domain, tuple(held))
+            held, num_rows = [], 0
+    if held:
+        yield _Part(ref, domain, tuple(held))
+
+
+def _identities(part: _Part, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
+    """Id and identity of each healthy row, or what kept it from one."""
+    dataset = store.open_table(part.ref)
+    fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in part.fragments]
+    scanner = dataset.scanner(
+        columns=["row_id", *domain.columns.names], filter="error IS NULL", fragments=fragments, batch_size=4096
+    )
+    for batch in scanner.to_batches():
+        for row in batch.to_pylist():
+            yield row["row_id"], *attempt(_identity, domain, row)
+
+
+def _identity(domain: Domain, row: Mapping[str, Any]) -> Identity:
+    text, parts = domain.identity(row)
+    return Identity(str(text), tuple(map(str, parts)))
+
+
+class _Digests:
+    """Digests of what two identities may have in common, 16 bytes each; those of different domains differ."""
+
+    def __init__(self, domain: str, identity: Identity) -> None:
+        self._text = _digest(f"{domain}\n{identity.text}".encode())
+        self._parts = [_digest(part.encode()) for part in identity.parts]
+        self._unique = sorted(set(self._parts))
+
+    def near(self) -> list[bytes]:
+        """Rows are near-copies, or closer, where they have one of these in common: that is ``same_question``."""
+        sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
+        kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
+        alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
+        return [_digest(self._text + b"near" + (alone if len(key) == 16 else b"") + key) for key in kept]
+
+    def permuted(self) -> bytes:
+        return _digest(self._text + b"permuted" + b"".join(self._unique))
+
+    def same(self) -> bytes:
+        return _digest(self._text + b"same" + b"".join(self._parts))
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _halves(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
+    halves_K2 = np.frombuffer(b"".join(digests), dtype="<u8").reshape(-1, 2)
+    return halves_K2[:, 0].copy(), halves_K2[:, 1].copy()
+
+
+def _known(part: _Part) -> tuple[Uint64s, Counter[str], Uint64s]:
+    """The first halves of the keys, each once; rows without an identity by kind; a hash of each row's question."""
+    domain, problems = get_domain(part.domain), Counter[str]()
+    near: list[bytes] = []
+    sets: list[bytes] = []
+    for _, identity, problem in _identities(part, domain):
+        if identity is None:
+            problems[problem.split(":", 1)[0]] += 1
+            continue
+        digests = _Digests(domain.name, identity)
+        near += digests.near()
+        sets.append(digests.permuted())
+    return np.unique(_halves(near)[0]), problems, _halves(sets)[0]
+
+
+def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
+    """All first halves, ascending, and those that two splits have; ``sizes`` is the number of arrays a split."""
+    given = iter(highs)
+    splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
+    all_K = np.sort(np.concatenate(splits))
+    repeated_K = all_K[1:] == all_K[:-1]
+    return all_K[np.append(True, ~repeated_K)], np.unique(all_K[1:][repeated_K])
+
+
+def _matched(part: _Part, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
+    """The entries of the rows that have a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
+
+    The hashes of the rows' questions are dealt to the buckets by their value.
+    """
+    domain, problems = get_domain(part.domain), Counter[str]()
+    found, sets = [], []
+    rows = _identities(part, domain)
+    while held := list(itertools.islice(rows, 4096)):
+        questions = []
+        for row_id, identity, problem in held:
+            if identity is None:
+                problems[problem.split(":", 1)[0]] += 1
+            else:
+                questions.append((row_id, _Digests(domain.name, identity)))
+        if questions:
+            found.append(_hits(questions, index_K))
+            if num_buckets:
+                sets.append(_halves([digests.permuted() for _, digests in questions])[0])
+    set_N = np.concatenate([np.empty(0, dtype=np.uint64), *sets])
+    bucket_N = set_N % np.uint64(max(num_buckets, 1))
+    return _concatenated(found), problems, *(set_N[bucket_N == bucket] for bucket in range(num_buckets))
+
+
+def _hits(questions: Sequence[tuple[int, _Digests]], index_K: Uint64s) -> _Entries:
+    near = [digests.near() for _, digests in questions]
+    row_K = np.repeat(np.arange(len(near)), [len(keys) for keys in near])
+    high_K, low_K = _halves([key for keys in near for key in keys])
+    place_K = np.minimum(np.searchsorted(index_K, high_K), len(index_K) - 1)
+    hit_K = index_K[place_K] == high_K
+    ids_N = np.fromiter((row_id for row_id, _ in questions), dtype=np.int64, count=len(questions))
+    rows_M = np.unique(row_K[hit_K])
+    near_hits = _Entries(ids_N[row_K[hit_K]], _of_rule("near_copy", hit_K.sum()), high_K[hit_K], low_K[hit_K])
+    exact = [
+        _Entries(ids_N[rows_M], _of_rule(rule, len(rows_M)), *_halves([make(questions[row][1]) for row in rows_M]))
+        for rule, make in (("permuted", _Digests.permuted), ("same", _Digests.same))
+    ]
+    return _concatenated([near_hits, *exact])
+
+
+def _of_rule(rule: str, number: int) -> npt.NDArray[np.uint8]:
+    return np.full(number, [*RULES].index(rule), dtype=np.uint8)  # type: ignore[arg-type]
+
+
+def _concatenated(entries: Sequence[_Entries]) -> _Entries:
+    return _Entries(
+        row_ids_K=np.concatenate([np.empty(0, dtype=np.int64), *(item.row_ids_K for item in entries)]),
+        rule_K=np.concatenate([np.empty(0, dtype=np.uint8), *(item.rule_K for item in entries)]),
+        high_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.high_K for item in entries)]),
+        low_K=np.concatenate([np.empty(0, dtype=np.uint64), *(item.low_K for item in entries)]),
+    )
+
+
+def _repeats(*hashes: Uint64s) -> int:
+    """How many of all the numbers stand there already."""
+    all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
+    return len(all_N) - len(np.unique(all_N))
+
+
+def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Found]:
+    """The rows of each split whose keys stand in an earlier one, by pair of splits; both halves of a key count."""
+    whole = _concatenated([entries[name] for name in names])
+    split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
+    order_K = np.lexsort((whole.row_ids_K, split_K, whole.low_K, whole.high_K))
+    whole, split_K = whole.taken(order_K), split_K[order_K]
+    if not len(split_K):
+        return []
+    new_K = (np.diff(whole.high_K) != 0) | (np.diff(whole.low_K) != 0)
+    first_G = np.flatnonzero(np.append(True, new_K))
+    group_K = np.cumsum(np.append(False, new_K))
+    splits_G = np.bitwise_or.reduceat(np.uint64(1) << split_K, first_G)
+    pairs = []
+    for one, other in itertools.combinations(range(len(names)), 2):
+        in_one_K = (splits_G >> np.uint64(one) & np.uint64(1)).astype(np.bool_)[group_K]
+        hit_M = np.flatnonzero((split_K == other) & in_one_K)
+        if not len(hit_M):
+            continue
+        hit_M = hit_M[np.lexsort((whole.rule_K[hit_M], whole.row_ids_K[hit_M]))]
+        ids_M, place_M = np.unique(whole.row_ids_K[hit_M], return_index=True)
+        best_M = hit_M[place_M]
+        rules = np.bincount(whole.rule_K[best_M], minlength=len(RULES)).tolist()
+        shown = best_M[np.argmin(whole.rule_K[best_M])]
+        # In its group the entries are in the order of the splits.
+        partner = first_G[group_K[shown]] + np.argmax(split_K[first_G[group_K[shown]] :] == one)
+        pairs.append(
+            Found(
+                kept=names[one],
+                other=names[other],
+                row_ids_M=ids_M,
+                rules={rule: number for rule, number in zip(RULES, rules, strict=True) if number},
+                example=(int(whole.row_ids_K[partner]), int(whole.row_ids_K[shown])),
+            )
+        )
+    return pairs

@@ -2,7 +2,8 @@
 
 A task reads one chunk of one file and writes a fragment a split; all source files are read once, whatever the number of
 splits. Tables keep the order of the files. What is committed is not written again; a table that does not consist of
-whole chunks of its split, because files came or a setting changed since, is begun anew.
+whole chunks of its split, because files came or a setting changed since, is begun anew. When all tables are whole the
+splits are compared, and what asks a question of a more precious split is dealt with as ``splits.overlap`` says.
 """
 
 import json
@@ -29,7 +30,8 @@ from curation.places import Place
 from curation.refs import TableRef
 from curation.sources import SourceFile, assign, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
-from curation.stages.overlap import refuse_overlap
+from curation.stages.dropping import Overlap, Settled, remove, settle
+from curation.stages.overlap import find
 from curation.stages.ray_errors import cause
 from curation.standing import Standing, Update
 from curation.store import commits
@@ -41,18 +43,20 @@ NUM_CHUNKS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """What became of the rows of a split: ``errors`` are its error rows by kind (audit: rows without gold)."""
+    """What became of the rows of a split, before any were dropped for what other splits ask."""
 
     rows: int
     errors: dict[str, int]
+    """Error rows by kind; of the audit table rows without gold, those that are left."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRefs:
-    """The tables of the splits (``audit`` where it is kept) and their counts, by name."""
+    """The tables of the splits (``audit`` where it is kept) and their counts, by name, and what splits shared."""
 
     tables: dict[str, TableRef]
     counts: dict[str, SplitCounts]
+    overlap: Overlap
 
     def to_json(self) -> dict[str, Any]:
         """The references and counts as a JSON object."""
@@ -66,6 +70,7 @@ class PreparedRefs:
             counts={
                 name: SplitCounts(rows=item["rows"], errors=item["errors"]) for name, item in value["counts"].items()
             },
+            overlap=Overlap.from_json(value["overlap"]),
         )
 
 
@@ -83,7 +88,8 @@ def prepare(
     all rows, at most 50,000.
 
     Raises:
-        SourceError: a column is missing, ids repeat, a split has no (healthy) row, splits share an example.
+        SourceError: a column is missing, ids repeat, a split has no (healthy) row or loses all, splits share a question
+            and ``splits.overlap`` is ``refuse``.
         ConfigError: two splits take the rest of a source.
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
@@ -102,7 +108,9 @@ def prepare(
         expected[AUDIT] = expected[POOL]
     for name, uri in job.uris.items():
         store.create(uri, schemas[name])
-    chunks, num_done = _left(job, schemas, list(_chunks(job, chunk_rows)))
+    chunks = list(_chunks(job, chunk_rows))
+    settled = _settled(job, chunks, directory) if config.splits.overlap == "drop" else None
+    left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
     def committed(done: Round) -> None:
         if progress is not None:
@@ -110,16 +118,52 @@ def prepare(
 
     committed(Round({}, 0.0))
     try:
-        if chunks:
-            commit_stream(_written(job, chunks), seconds=config.commit_seconds, on_commit=committed)
+        if left:
+            commit_stream(_written(job, left), seconds=config.commit_seconds, on_commit=committed)
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
-        counts = {name: _count(ref, name) for name, ref in refs.items()}
-        _check(refs, counts, expected)
-        refuse_overlap({name: refs[name] for name in splits}, domains, last=POOL)
+        if settled is None:
+            _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)
+            settled = _compared(config, {name: refs[name] for name in splits}, directory)
+        gone = {name: _gone(settled, name) for name in names}
+        refs = {name: remove(ref, gone[name]) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
+    kept = {name: _count(ref, name) for name, ref in refs.items()}
+    counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
+    _check(refs, counts, expected)
     compacted = {name: compact(ref, config.fragment_mb) for name, ref in refs.items()}
-    return PreparedRefs(tables=compacted, counts=counts)
+    return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
+
+
+def _compared(config: RunConfig, refs: Mapping[str, TableRef], directory: Place) -> Settled:
+    """What the splits share and what is to be done, written down where rows are to be deleted."""
+    domains = {name: config.domain_of(name) for name in refs}
+    columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
+    settled = settle(find(refs, domains, last=POOL), config.splits.overlap, refs, columns)
+    if settled.row_ids:
+        settled.save(directory)
+    return settled
+
+
+def _settled(job: Job, chunks: Sequence[Chunk], directory: Place) -> Settled | None:
+    """What a run that was cut off had settled; ``None`` where it does not fit the tables, or nothing was written."""
+    settled = Settled.load(directory)
+    if settled is None:
+        return None
+    done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
+    whole = {name: ids | _gone(settled, name) for name, ids in done.items()}
+    filled, found = _filled(job, chunks, whole)
+    is_filled = all(
+        number in filled[name]
+        for number, chunk in enumerate(chunks)
+        for name in targets(job, job.sources[chunk.source])
+    )
+    return settled if is_filled and all(found[name] == len(ids) for name, ids in whole.items()) else None
+
+
+def _gone(settled: Settled, name: str) -> BitMap64:
+    """The rows to delete of a table; the audit table loses those that the pool loses."""
+    return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
 def _source(config: RunConfig, name: str, files: Sequence[SourceFile]) -> Source:
@@ -148,25 +192,32 @@ def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
             offset += file.num_rows
 
 
-def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: list[Chunk]) -> tuple[list[Chunk], int]:
+def _filled(
+    job: Job, chunks: Sequence[Chunk], done: Mapping[str, BitMap64]
+) -> tuple[dict[str, set[int]], dict[str, int]]:
+    """By table, the numbers of the chunks whose rows are all done, and how many rows those are."""
+    filled: dict[str, set[int]] = {name: set() for name in job.uris}
+    found = dict.fromkeys(job.uris, 0)
+    for number, chunk in enumerate(chunks if any(done.values()) else ()):
+        source = job.sources[chunk.source]
+        ids_N, place_N = dealt(source, chunk)
+        for name, place in targets(job, source).items():
+            ids = BitMap64(ids_N[place_N == place].astype(np.uint64))
+            if ids.issubset(done[name]):
+                filled[name].add(number)
+                found[name] += len(ids)
+    return filled, found
+
+
+def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: Sequence[Chunk]) -> tuple[list[Chunk], int]:
     """The chunks with the tables that each still has to fill, and how many rows are committed."""
     done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
-    filled: dict[str, set[int]] = {name: set() for name in job.uris}
-    if any(done.values()):
-        found = dict.fromkeys(job.uris, 0)
-        for number, chunk in enumerate(chunks):
-            source = job.sources[chunk.source]
-            ids_N, place_N = dealt(source, chunk)
-            for name, place in targets(job, source).items():
-                ids = BitMap64(ids_N[place_N == place].astype(np.uint64))
-                if ids.issubset(done[name]):
-                    filled[name].add(number)
-                    found[name] += len(ids)
-        for name, uri in job.uris.items():
-            if found[name] != len(done[name]):
-                # Older versions stay readable: the mode adds a version without rows.
-                lance.write_dataset(schemas[name].empty_table(), uri, mode="overwrite")
-                done[name], filled[name] = BitMap64(), set()
+    filled, found = _filled(job, chunks, done)
+    for name, uri in job.uris.items():
+        if found[name] != len(done[name]):
+            # Older versions stay readable: the mode adds a version without rows.
+            lance.write_dataset(schemas[name].empty_table(), uri, mode="overwrite")
+            done[name], filled[name] = BitMap64(), set()
     left = []
     for number, chunk in enumerate(chunks):
         missing = tuple(name for name in targets(job, job.sources[chunk.source]) if number not in filled[name])

@@ -189,12 +189,15 @@ def test_the_same_example_in_two_splits_is_refused(puzzles: list[dict[str, Any]]
     for name, rows in parts.items():
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
     sources = {name: {"path": str(tmp_path / f"{name}.parquet")} for name in parts}
-    with pytest.raises(SourceError, match=r"splits test and pool share 1 examples: .* row 10 of .* row 0 of .*fen"):
+    with pytest.raises(
+        SourceError,
+        match=r"splits test and pool share questions, 1 rows of pool \(1 the same\); .* row 10 of test and row 0 .*fen",
+    ):
         run(
             config({"source": {"from": "one"}, "test": {"from": "two"}, "pool": {"from": "three"}}, **sources),
             tmp_path / "a",
         )
-    with pytest.raises(SourceError, match=r"splits source and test share 1 examples"):
+    with pytest.raises(SourceError, match=r"splits test and source share questions, 1 rows of source"):
         run(
             config({"source": {"from": "three"}, "test": {"from": "two"}, "pool": {"from": "one"}}, **sources),
             tmp_path / "b",
@@ -216,9 +219,7 @@ def test_the_same_example_in_a_further_split_is_refused(
         {"probes": {"near": {"from": "mine", "regime": "OOD-dist"}}} if "probe" in split else {split: {"from": "mine"}}
     )
     settings = config({"source": {"from": "source"}, "pool": {"from": "pool"}, **mine}, **sources)
-    with pytest.raises(
-        SourceError, match=rf"splits .*{split}.* share 1 examples: the same prompt stands in row"
-    ) as told:
+    with pytest.raises(SourceError, match=rf"splits .*{split}.* share questions, 1 rows of .*the same") as told:
         run(settings, tmp_path / "a")
     assert f" {other} " in str(told.value)
 

@@ -1,0 +1,208 @@
+"""What is done about a question in two splits: the run is refused, a row is taken out, or both are kept and counted.
+
+Rows are taken out by Lance's deletion, which keeps the order of the others and commits once a table. Before the first
+deletion all that is to be deleted is written to ``overlap.json`` beside the tables: a run that is cut off between two
+tables goes on from there, as what it finds in the tables by then is no longer what it found at first.
+"""
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import lance
+import numpy as np
+import ray
+from lance.fragment import FragmentMetadata
+from pyroaring import BitMap64
+
+from curation import lease, store
+from curation.errors import REFUSALS, CommitError, SourceError
+from curation.places import Place, write_atomically
+from curation.refs import TableRef
+from curation.row_ids import bitmap
+from curation.stages.overlap import Compared, Found, harmless
+
+WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
+ORDER = "test, calibration, probes, shots, source, adapt, pool"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Rows of the split ``other`` whose question stands in ``kept`` too, and how many by rule."""
+
+    kept: str
+    other: str
+    rows: int
+    rules: dict[str, int]
+    fate: Literal["dropped", "kept"]
+    """A row that stands in several splits is counted in each pair, and dropped once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """What was found and done; counts of rows."""
+
+    pairs: list[Pair]
+    dropped: dict[str, int]
+    """By split, those that lost any."""
+    repeats: dict[str, int]
+    """By split, rows that repeat an earlier one of the same split: the same text and set of options; all are kept."""
+    uncompared: dict[str, dict[str, int]]
+    """By split and kind of problem, healthy rows that do not say what identifies their question."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Back from ``asdict``."""
+        return cls(**{**value, "pairs": [Pair(**pair) for pair in value["pairs"]]})
+
+    def told(self) -> list[str]:
+        """Sentences for the terminal; none where there is nothing to tell."""
+        told = [
+            f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({_rules(pair.rules)}): {pair.fate}"
+            for pair in self.pairs
+        ]
+        told += [
+            f"{rows:,} rows of {split} repeat an earlier one: kept" for split, rows in self.repeats.items() if rows
+        ]
+        for split, problems in self.uncompared.items():
+            kinds = ", ".join(f"{kind} {rows:,}" for kind, rows in problems.items())
+            told += [f"{sum(problems.values()):,} rows of {split} could not be compared ({kinds})"] if problems else []
+        return told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """What was found and is to be done, with the ids of the rows to delete by table."""
+
+    overlap: Overlap
+    row_ids: dict[str, BitMap64]
+
+    def save(self, directory: Place) -> None:
+        """State it beside the tables."""
+        ids = {name: base64.b64encode(found.serialize()).decode() for name, found in self.row_ids.items()}
+        content = {"overlap": asdict(self.overlap), "row_ids": ids}
+        write_atomically(directory / "overlap.json", json.dumps(content).encode())
+
+    @classmethod
+    def load(cls, directory: Place) -> Self | None:
+        """What was stated; ``None`` where nothing was."""
+        try:
+            content = json.loads((directory / "overlap.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        ids = {name: BitMap64.deserialize(base64.b64decode(text)) for name, text in content["row_ids"].items()}
+        return cls(overlap=Overlap.from_json(content["overlap"]), row_ids=ids)
+
+
+def settle(
+    compared: Compared, mode: str, refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]
+) -> Settled:
+    """What is to be done about the rows that were found; ``columns`` of a split's examples show one of them.
+
+    Raises:
+        SourceError: ``mode`` is ``refuse``, and two splits ask the same question; or a split loses all its rows.
+    """
+    bad = [pair for pair in compared.pairs if not harmless(pair.kept, pair.other)]
+    if bad and mode == "refuse":
+        raise SourceError(_refusal(bad, refs, columns))
+    gone: dict[str, BitMap64] = {}
+    for pair in bad if mode == "drop" else ():
+        gone.setdefault(pair.other, BitMap64()).update(bitmap(pair.row_ids_M))
+    for name, ids in gone.items():
+        healthy = store.count(refs[name], "error IS NULL")
+        if len(ids) == healthy:
+            others = ", ".join(pair.kept for pair in bad if pair.other == name)
+            raise SourceError(
+                f"splits.{name}: splits.overlap: drop leaves none of its {healthy} usable rows, as each asks a "
+                f"question of {others}; take the split from rows that stand nowhere else"
+            )
+    pairs = [
+        Pair(
+            kept=pair.kept,
+            other=pair.other,
+            rows=len(pair.row_ids_M),
+            rules=pair.rules,
+            fate="dropped" if mode == "drop" and not harmless(pair.kept, pair.other) else "kept",
+        )
+        for pair in compared.pairs
+    ]
+    overlap = Overlap(
+        pairs=pairs,
+        dropped={name: len(ids) for name, ids in gone.items()},
+        repeats=compared.repeats,
+        uncompared=compared.uncompared,
+    )
+    return Settled(overlap=overlap, row_ids=gone)
+
+
+def _refusal(pairs: Sequence[Found], refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]) -> str:
+    counts = "; ".join(
+        f"{pair.kept} and {pair.other} share questions, {len(pair.row_ids_M):,} rows of {pair.other} "
+        f"({_rules(pair.rules)})"
+        for pair in pairs
+    )
+    first, rule = pairs[0], next(iter(pairs[0].rules))
+    shown = [
+        json.dumps(store.take(refs[name], np.array([row]), columns[name]).to_pylist()[0], default=str)
+        for name, row in zip((first.kept, first.other), first.example, strict=True)
+    ]
+    example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
+    return (
+        f"splits {counts}; e.g. row {first.example[0]} of {first.kept} and row {first.example[1]} of {first.other}, "
+        f"{WORDS[rule]}: {example}; remove repeated rows from the input files, take both splits from one source that "
+        "holds each question once, or set splits.overlap: drop (takes such rows out of the split that comes later in "
+        f"{ORDER}) or splits.overlap: report (keeps and counts them)"
+    )
+
+
+def _rules(rules: Mapping[str, int]) -> str:
+    return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
+
+
+def remove(ref: TableRef, gone: BitMap64) -> TableRef:
+    """The table without the rows of these ids, those of them that it has; the others keep their order.
+
+    Raises:
+        CommitError: the store refused, or rows before and after differ by another number.
+        ray.exceptions.RayError: a task failed.
+    """
+    dataset = store.open_table(ref)
+    ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
+    ids = ray.put(ids_M)
+    task = ray.remote(_deleted).options(num_cpus=1)
+    fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
+    done = [item for item in ray.get([task.remote(ref, number, ids) for number in fragments]) if item[1]]
+    if not done:
+        return ref
+    updated = [FragmentMetadata.from_json(text) for _, _, text in done if text is not None]
+    emptied = [number for number, _, text in done if text is None]
+    lease.check(ref.uri)
+    try:
+        operation = lance.LanceOperation.Delete(updated, emptied, "the same question in another split")
+        after = lance.LanceDataset.commit(ref.uri, operation, read_version=ref.version)
+    except REFUSALS as error:
+        raise CommitError(f"{ref.uri}: rows were not taken out ({error}); the same command does it again") from error
+    num_gone = sum(rows for _, rows, _ in done)
+    if after.count_rows() != dataset.count_rows() - num_gone:
+        raise CommitError(
+            f"{ref.uri}: {dataset.count_rows()} rows less {num_gone} are {after.count_rows()}; another driver was here"
+        )
+    return TableRef(uri=ref.uri, version=after.version)
+
+
+def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[int, int, str | None]:
+    """A fragment's number, how many rows were deleted, and its metadata as JSON; null where none is left."""
+    fragment = store.open_table(ref).get_fragment(number)
+    assert fragment is not None
+    ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()
+    hit_N = np.isin(ids_N, ids_M, kind="sort")
+    num_gone = int(hit_N.sum())
+    if num_gone in (0, len(ids_N)):
+        return number, num_gone, None
+    few = 2 * num_gone <= len(ids_N)
+    listed = ", ".join(map(str, ids_N[hit_N if few else ~hit_N].tolist()))
+    metadata = fragment.delete(f"row_id {'' if few else 'NOT '}IN ({listed})")
+    assert metadata is not None
+    return number, num_gone, json.dumps(metadata.to_json())
