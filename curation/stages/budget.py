@@ -14,6 +14,7 @@ from curation import store, tables
 from curation.arms import ARMS
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
+from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import budget as rules
 from curation.selection.risk import calibrate
@@ -29,6 +30,8 @@ class Scored:
 
     labels: TableRef
     grades: TableRef | None
+    too_long: TableRef | None = None
+    """Rows that no student can be trained on (schema ``tables.TOO_LONG``); None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,35 +58,55 @@ def resolve(
     grades: TableRef | None,
     source: Scored,
     calibration: Scored | None,
+    too_long_M: Int64s | None = None,
     seed: int,
 ) -> Budget:
     """The budget over the pool's scored ``labels``.
+
+    Rows of ``too_long_M`` are never selected, so that rules which count rows pass them over: right weak labels, rows
+    above a threshold. A ``share`` is one of all labelled rows.
 
     Raises:
         BudgetError: it comes to no row.
         ConfigError: a calibration that cannot be used.
     """
     trust = get_trust(ARMS[config.reference].trust, seed)
+    too_long_M = np.zeros(0, dtype=np.int64) if too_long_M is None else too_long_M
     if config.n is not None:
         n = config.n
     elif config.share is not None:
         n = rules.share_budget(config.share, labels.num_rows)
     elif config.oracle:
-        n = rules.oracle_budget(_num_right(grades), config.cap)
+        n = rules.oracle_budget(_num_right(grades, too_long_M), config.cap)
     elif config.fit_purity:
-        n = rules.fit_purity_budget(*_accepted(trust, source), _num_right(grades))
+        n = rules.fit_purity_budget(*_accepted(trust, source), _num_right(grades, too_long_M))
     elif config.threshold is not None:
-        trust_N = trust.to_trust(ranked(trust, labels))
+        trust_N = trust.to_trust(ranked(trust, labels, too_long_M))
         n = rules.threshold_budget(int((trust_N >= config.threshold).sum()), config.threshold)
     else:
-        return _risk(config, trust, labels, calibration, seed)
+        return _risk(config, trust, labels, calibration, too_long_M, seed)
     return Budget(n=n, rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
-def ranked(trust: TrustFunction, labels: pa.RecordBatch) -> npt.NDArray[np.float32]:
-    """The raw score of each row, float32 [N]; NaN where the row has none or its label could not be read."""
+def ranked(trust: TrustFunction, labels: pa.RecordBatch, too_long_M: Int64s) -> npt.NDArray[np.float32]:
+    """The raw score of each row, float32 [N]; NaN where it has none, its label could not be read, or it is too long."""
     parsed_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
-    return np.where(parsed_N, trust.raw_score(labels), np.float32(np.nan))
+    return without(np.where(parsed_N, trust.raw_score(labels), np.float32(np.nan)), labels, too_long_M)
+
+
+def without(raw_N: npt.NDArray[np.float32], labels: pa.RecordBatch, too_long_M: Int64s) -> npt.NDArray[np.float32]:
+    """The raw scores with NaN, which is never selected, for the rows that are too long."""
+    if not len(too_long_M):
+        return raw_N
+    return np.where(np.isin(labels.column("row_id").to_numpy(), too_long_M), np.float32(np.nan), raw_N)
+
+
+def too_long_ids(ref: TableRef | None) -> Int64s:
+    """The ids of a table of over-long rows, int64 [M]; none where there is no table."""
+    if ref is None:
+        return np.zeros(0, dtype=np.int64)
+    ids_M: Int64s = store.read(ref, columns=["row_id"])["row_id"].to_numpy()
+    return ids_M
 
 
 def batch_of(ref: TableRef) -> pa.RecordBatch:
@@ -94,9 +117,10 @@ def batch_of(ref: TableRef) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 
 
-def _num_right(grades: TableRef | None) -> int:
+def _num_right(grades: TableRef | None, too_long_M: Int64s) -> int:
     assert grades is not None, "RunConfig refuses an oracle budget without an audit set"
-    return int(read_grades(grades).correct_N.sum())
+    graded = read_grades(grades)
+    return int((graded.correct_N & ~np.isin(graded.row_ids_N, too_long_M)).sum())
 
 
 def _accepted(trust: TrustFunction, source: Scored) -> tuple[int, int]:
@@ -113,17 +137,22 @@ def _graded(trust: TrustFunction, scored: Scored) -> tuple[npt.NDArray[np.float3
     row_ids_N = labels.column("row_id").to_numpy()
     order_N = np.argsort(row_ids_N)
     place_M = order_N[np.searchsorted(row_ids_N, graded.row_ids_N, sorter=order_N)]
-    return ranked(trust, labels)[place_M], graded.correct_N
+    return ranked(trust, labels, too_long_ids(scored.too_long))[place_M], graded.correct_N
 
 
 def _risk(
-    config: BudgetConfig, trust: TrustFunction, labels: pa.RecordBatch, calibration: Scored | None, seed: int
+    config: BudgetConfig,
+    trust: TrustFunction,
+    labels: pa.RecordBatch,
+    calibration: Scored | None,
+    too_long_M: Int64s,
+    seed: int,
 ) -> Budget:
     assert config.risk is not None and calibration is not None, "RunConfig refuses risk without a calibration split"
     raw_M, correct_M = _graded(trust, calibration)
-    pool_N = ranked(trust, labels)
+    pool_N = ranked(trust, labels, too_long_M)
     cut = calibrate(
-        np.where(np.isnan(raw_M), -np.inf, raw_M),  # an unparsed row is never selected, here as in the pool
+        np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
         correct_M,
         pool_N,
         **config.risk.model_dump(),

@@ -15,16 +15,15 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.sft import (
     IGNORED,
-    Pair,
     SftResult,
     accumulation_steps,
     collate,
     completion_loss,
     fine_tune,
     result_ref,
-    tokenize,
 )
 from train.student import read_pairs, train_student
+from train.tokens import Pair, tokenize
 
 WORDS = tuple("abcdefgh")
 SHAPE = {
