@@ -126,10 +126,9 @@ def labelled_splits(config: RunConfig) -> list[str]:
 
 
 def length_splits(config: RunConfig) -> list[str]:
-    """The splits whose over-long rows are left out, where students are trained: the pool and what calibrates its cut."""
-    return (
-        [split for split in labelled_splits(config) if split in ("calibration", "pool")] if config.generations else []
-    )
+    """The splits whose over-long rows are left out: the pool and what calibrates its cut, if students are trained."""
+    labelled = labelled_splits(config) if config.generations else []
+    return [split for split in labelled if split in ("calibration", "pool")]
 
 
 def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:

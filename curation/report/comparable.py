@@ -24,7 +24,7 @@ CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_
 
 
 def withheld(arms: Sequence[Json]) -> str | None:
-    """Why these arms' students cannot be compared, in words; None where they can, or where fewer than two were trained."""
+    """Why these arms' students cannot be compared, in words; None where they can, or where at most one is."""
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
     for key, words in ALIKE.items():

@@ -2,7 +2,7 @@
 
 What training drops would leave its arm with fewer rows than the others, though all arms of a generation are to differ
 in their selection and in nothing else. So a row is out for every arm where any completion that one of them may train
-on, weak or gold, is too long. Of a calibration split the same rows are out, so that it stays exchangeable with the pool.
+on, weak or gold, is too long. Of a calibration split the same rows are out: it stays exchangeable with the pool.
 
 Tokens are counted as training counts them (:mod:`train.tokens`), in parallel tasks; the driver reads row ids alone.
 """
@@ -77,7 +77,7 @@ class _Found(NamedTuple):
 
 
 def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = None) -> TooLong:
-    """The rows labelled without error that some arm could not train on (schema ``tables.TOO_LONG``), written to ``uri``.
+    """The rows labelled without error that some arm could not train on, counted, and their table at ``uri``.
 
     A stage that was cut off counts anew: nothing here costs a model's pass.
 

@@ -96,9 +96,8 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         try:
             cut = chooser.cut(arm)
         except BudgetError as error:
-            longer = (
-                f"; {len(too_long_M):,} rows are longer than student.max_length, raise it" if len(too_long_M) else ""
-            )
+            num = len(too_long_M)
+            longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
             raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
         rows = _rows(job, name, cut.row_ids_n)
         selections.append(

@@ -101,7 +101,7 @@ class Lookup:
         return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
 
     def offsets(self, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
-        """Where each id stands in the table, int64 [N], for :func:`take_offsets`; -1 for an id that it does not hold."""
+        """Where each id stands in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
         place_N = np.minimum(np.searchsorted(self._sorted_M, row_ids_N), len(self._sorted_M) - 1)
         offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
         if len(self._sorted_M):
