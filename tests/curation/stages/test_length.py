@@ -159,13 +159,13 @@ def test_only_what_an_arm_trains_on_is_counted_and_training_drops_the_same(case:
 def test_a_limit_that_no_row_meets_is_refused_with_the_least_that_would_do(case: Case, tiny_model: ModelRef) -> None:
     lengths = case.lengths(chat_template=False)
     shortest = min(max(tokens) for tokens in lengths.values())
-    num_gold = sum(gold > 0 for _, gold in lengths.values())
     with pytest.raises(SourceError) as caught:
         case.measure("all", max_length=shortest - 1)
     text = str(caught.value)
     assert f"student.max_length: all {len(lengths):,} labelled rows of the pool split" in text
     assert f"more than {shortest - 1} tokens" in text and f"the shortest needs {shortest}: raise" in text
-    assert f"({len(lengths):,} with the weak completion, " in text or num_gold
+    num_weak, num_gold = (sum(tokens[place] >= shortest for tokens in lengths.values()) for place in (0, 1))
+    assert f"({num_weak:,} with the weak completion, {num_gold:,} with the gold one)" in text
     assert case.measure("some", max_length=shortest).num_too_long < len(lengths)
     with pytest.raises(ModelError, match=r"^chat_template: true needs a tokenizer with a chat template"):
         case.measure("template", student=tiny_model, chat_template=True)  # met by a task, told as it is
