@@ -8,7 +8,7 @@ from curation import arms, report, store
 from curation.backends import own_teacher, settled
 from curation.config import ModelConfig, PcaConfig, RunConfig, TeacherConfig
 from curation.labelling import answer, label
-from curation.learning import base_model, train_model
+from curation.learning import base_model, too_long, train_model
 from curation.measuring import grade, signal
 from curation.places import Place
 from curation.refs import ModelRef, TableRef
@@ -39,9 +39,11 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
         functions = {} if as_labelled is not None and split != "source" else fitted
         scored[split] = score(run, generation, split, labels[split], functions, measured)
     shift = _shift(run, generation, labels)
-    budget, selected = _select(run, generation, scored, grades)
+    base = _student_base(run, generation)
+    longer = {} if base is None else {s: too_long(run, generation, s, labels[s], base) for s in length_splits(config)}
+    budget, selected = _select(run, generation, scored, grades, longer)
     selections = {arm: TableRef.from_json(item["table"]) for arm, item in selected.items()}
-    students, base, tests = _students(run, generation, selected)
+    students, tests = _students(run, generation, base, selected)
     record = report.GenerationRecord(
         index=generation.index,
         teacher=generation.teacher,
@@ -61,6 +63,8 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
             name: run.manifest.stages[generation.name(f"signal-{name}-pool")].outputs["num_unread"]
             for name in signals["pool"]
         },
+        too_long={split: run.manifest.stages[generation.name(f"length-{split}")].outputs for split in longer},
+        training={arm: run.manifest.stages[generation.name(f"student-{arm}")].outputs["training"] for arm in students},
     )
     return record, students
 
@@ -102,9 +106,12 @@ def generation_stages(config: RunConfig, index: int) -> list[str]:
                 stages += settling("reward", once=True) if reward.kind == "verifier" else []
             stages.append(f"signal-{name}-{split}")
         stages.append(f"score-{split}")
-    stages += ["shift", "select"]
+    stages += ["shift"]
+    if config.generations and config.generations[index].student.init is not None:
+        stages += ["student-base"]
+    stages += [f"length-{split}" for split in length_splits(config)]
+    stages += ["select"]
     if config.generations:
-        stages += ["student-base"] if config.generations[index].student.init is not None else []
         stages += [f"student-{arm}" for arm in config.selection.arms]
         stages += settling("student")
         for name in ("teacher", "base", *config.selection.arms):
@@ -117,6 +124,12 @@ def labelled_splits(config: RunConfig) -> list[str]:
     """The splits that the teacher labels, the source first and the pool last."""
     calibration = ["calibration"] if config.selection.budget.risk is not None else []
     return ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
+
+
+def length_splits(config: RunConfig) -> list[str]:
+    """The splits whose over-long rows are left out: the pool and what calibrates its cut, if students are trained."""
+    labelled = labelled_splits(config) if config.generations else []
+    return [split for split in labelled if split in ("calibration", "pool")]
 
 
 def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:
@@ -158,7 +171,11 @@ def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> 
 
 
 def _select(
-    run: Run, generation: Generation, scored: Mapping[str, TableRef], grades: Mapping[str, TableRef]
+    run: Run,
+    generation: Generation,
+    scored: Mapping[str, TableRef],
+    grades: Mapping[str, TableRef],
+    longer: Mapping[str, TableRef | None],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The budget and each arm's ``Selection``, both as JSON."""
     config, tables = run.config, generation.tables
@@ -170,6 +187,7 @@ def _select(
         "labels": {split: scored[split].to_json() for split in read if split in scored},
         "grades": {split: grades[split].to_json() for split in read if split in grades},
         "audit": None if audit is None else audit.to_json(),
+        "too_long": {split: ref.to_json() for split, ref in longer.items() if ref is not None},
         "domain": config.domain_of("pool").model_dump(mode="json"),
         "selection": config.selection.model_dump(mode="json"),
         "seed": config.seed,
@@ -179,13 +197,17 @@ def _select(
         from curation.stages.budget import Scored
         from curation.stages.select import SelectJob, select
 
-        rows = {split: Scored(labels=ref, grades=grades.get(split)) for split, ref in scored.items()}
+        rows = {
+            split: Scored(labels=ref, grades=grades.get(split), too_long=longer.get(split))
+            for split, ref in scored.items()
+        }
         job = SelectJob(
             pool=tables["pool"],
             labels=scored["pool"],
             audit=audit,
             grades=grades.get("pool"),
             measured=rows[measured],
+            too_long=longer.get("pool"),
             calibration=rows.get("calibration"),
             domain=config.domain_of("pool"),
             selection=config.selection,
@@ -204,14 +226,20 @@ def _select(
     return outputs["budget"], outputs["arms"]
 
 
+def _student_base(run: Run, generation: Generation) -> ModelRef | None:
+    """What the generation's students are trained from; None where none are."""
+    if not run.config.generations:
+        return None
+    return base_model(run, run.config.generations[generation.index].student, generation.name("student-base"))
+
+
 def _students(
-    run: Run, generation: Generation, selected: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, ModelRef], ModelRef | None, dict[str, list[TableRef]]]:
-    """The students by arm, their base, and the grades of every model's tests, a table a run."""
+    run: Run, generation: Generation, base: ModelRef | None, selected: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, ModelRef], dict[str, list[TableRef]]]:
+    """The students by arm, and the grades of every model's tests, a table a run."""
     config = run.config
-    if not config.generations:
-        return {}, None, {}
-    base = base_model(run, config.generations[generation.index].student, generation.name("student-base"))
+    if base is None:
+        return {}, {}
     students = {}
     for arm, item in selected.items():
         if item["num_rows"]:
@@ -222,7 +250,7 @@ def _students(
     tests = {"teacher": _tests(run, generation, "teacher", generation.teacher, own_teacher(run, generation))}
     for name, model in {"base": base, **students}.items():
         tests[name] = _tests(run, generation, name, model, asked)
-    return students, base, tests
+    return students, tests
 
 
 def _tests(

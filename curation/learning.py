@@ -4,15 +4,16 @@ Each function here is one stage, handed to :meth:`curation.runs.Run.stage`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from curation import models, progress, store
+from curation.arms import ARMS
 from curation.config import ModelConfig, SftConfig, TrainSection
 from curation.domains import get_domain
 from curation.hashing import derive
 from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.runs import Done, Run, say
+from curation.runs import Done, Generation, Run, say
 
 
 def base_model(run: Run, model: ModelConfig, name: str, *, trust_remote_code: bool = False) -> ModelRef:
@@ -50,6 +51,56 @@ def teacher_model(run: Run, model: ModelConfig, tables: Mapping[str, TableRef], 
     return train_model(run, f"gen-0/{name}", base, run.config.teacher.adapt, adapt, digest, adapt=True)
 
 
+def too_long(run: Run, generation: Generation, split: str, labels: TableRef, student: ModelRef) -> TableRef | None:
+    """The labelled rows of a split that some arm could not train a student on (``tables.TOO_LONG``); None: all fit.
+
+    What is left out of the selection for one arm is left out for all; None rather than an empty table, so that another
+    limit which leaves nothing out redoes no selection.
+    """
+    config, name = run.config, generation.name(f"length-{split}")
+    arms = [ARMS[arm] for arm in config.selection.arms]
+    gold = generation.tables["audit" if split == "pool" else split] if any(arm.gold for arm in arms) else None
+    examples, tokenizer = generation.tables[split], replace(student, adapter=None)
+    weak, domain = not all(arm.gold for arm in arms), config.domain_of(split)
+    inputs = {
+        "examples": examples.to_json(),
+        "labels": labels.to_json(),
+        "weak": weak,
+        "gold": None if gold is None else gold.to_json(),
+        "domain": domain.model_dump(mode="json"),
+        "student": tokenizer.to_json(),
+        "max_length": config.student.max_length,
+        "chat_template": config.student.chat_template,
+    }
+
+    def work(directory: Place) -> Done:
+        from curation.stages.length import LengthJob
+        from curation.stages.length import too_long as length_stage
+
+        job = LengthJob(
+            examples=examples,
+            labels=labels,
+            weak=weak,
+            gold=gold,
+            domain=domain,
+            student=tokenizer,
+            max_length=config.student.max_length,
+            chat_template=config.student.chat_template,
+        )
+        with progress.bar(name) as shown:
+            update = run.progress(name, shown)
+            found = length_stage(job, str(directory / "too_long.lance"), split=split, progress=update)
+        if found.num_too_long:
+            say(
+                f"{name}: {found.num_too_long:,} of {found.num_rows:,} labelled rows have more than "
+                f"{job.max_length:,} tokens (student.max_length) and are no candidates for any arm"
+            )
+        return Done(outputs=asdict(found), rows=found.num_rows)
+
+    outputs = run.stage(name, inputs, work)
+    return TableRef.from_json(outputs["table"]) if outputs["num_too_long"] else None
+
+
 def train_model(
     run: Run, name: str, base: ModelRef, recipe: SftConfig, rows: TableRef, digest: str, *, adapt: bool = False
 ) -> ModelRef:
@@ -78,7 +129,7 @@ def train_model(
                 update=run.progress(name, shown),
             )
         if result.record.num_dropped:
-            say(f"{name}: {result.record.num_dropped:,} rows are longer than max_length and were left out")
+            say(f"{name}: {result.record.num_dropped:,} rows are longer than max_length and were not trained on")
         return Done(
             outputs={"model": result.model.to_json(), "training": asdict(result.record)}, rows=store.count(selected)
         )

@@ -123,6 +123,15 @@ GRADES = pa.schema(
 """Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Of the pool
 only the select and report stages read it."""
 
+TOO_LONG = pa.schema(
+    [
+        ROW_ID,
+        pa.field("weak", pa.bool_(), nullable=False),  # prompt, weak completion and end token pass the limit
+        pa.field("gold", pa.bool_(), nullable=False),  # the same with the completion that states the gold label
+    ]
+)
+"""Labelled rows that the student cannot be trained on, ascending by row id; no arm selects one of them."""
+
 SELECTION = pa.schema(
     [
         ROW_ID,

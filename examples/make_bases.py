@@ -33,7 +33,8 @@ import torch
 from curation.config import InitConfig, SftConfig
 from curation.domains.chess import Chess
 from curation.models import create, load_model, load_tokenizer
-from train.sft import Pair, fine_tune, result_ref
+from train.sft import fine_tune, result_ref
+from train.tokens import Pair
 
 HERE = Path(__file__).resolve().parent
 SEED = 20

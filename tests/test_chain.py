@@ -42,7 +42,7 @@ CONFIG = {
         "learning_rate": 1e-3,
     },
     "selection": {"budget": {"n": 40}, "arms": ["neural"]},  # all arms: tests/test_examples.py
-    "student": SMALL,
+    "student": SMALL | {"max_length": 33},  # four in ten puzzles have more tokens
     "generations": [{"student": {"path": str(ROOT / "examples/bases/teacher")}}] * 2,
     "evaluation": {"decoding": {"max_tokens": 4}},
 }
@@ -100,6 +100,15 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     table = TableRef.from_json(done["gen-1/select"]["outputs"]["arms"]["neural"]["table"])
     selected = store.read(table, ["row_id"])["row_id"].to_pylist()
     assert arm["purity"]["value"] == pytest.approx(sum(right[row_id] for row_id in selected) / 40)
+
+    # Rows that are too long for the student are out before the cut: training gets 40 rows and drops none.
+    for index in range(2):
+        counts = done[f"gen-{index}/length-pool"]["outputs"]
+        assert 0 < counts["num_weak"] == counts["num_too_long"] < counts["num_rows"] and not counts["num_gold"]
+        out = set(store.read(TableRef.from_json(counts["table"]), ["row_id"])["row_id"].to_pylist())
+        chosen = TableRef.from_json(done[f"gen-{index}/select"]["outputs"]["arms"]["neural"]["table"])
+        assert out < ids[index] and not out & set(store.read(chosen, ["row_id"])["row_id"].to_pylist())
+    assert (arm["rows_trained"], arm["rows_dropped"], arm["epochs"]) == (40, 0, 1)
 
     # The same command again does nothing; another budget redoes the selections and what hangs on them, no labels.
     assert run(config)["arms"] == report["arms"]
@@ -207,7 +216,15 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
     assert "NOTHING IS SELECTED" in capsys.readouterr().err
     done = stages(tmp_path)
     assert done["gen-0/select"]["outputs"]["budget"]["n"] == 0
-    pool = ["label-pool", "grade-pool", "judge-pool", "score-pool", "shift", "select"]  # now labelled as a whole
+    pool = [
+        "label-pool",
+        "grade-pool",
+        "judge-pool",
+        "score-pool",
+        "shift",
+        "length-pool",
+        "select",
+    ]  # now labelled as a whole
     assert events(tmp_path, "started")[started:] == [f"gen-0/{stage}" for stage in pool]
     planned = planning.make_plan(config, probe=False).stages
     assert {stage.name for stage in planned if stage.state == "done"} == set(done) == set(before)

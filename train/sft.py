@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import (
@@ -31,10 +31,11 @@ from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
-from curation.errors import ConfigError, ModelError, SourceError
-from curation.models import as_user_turns, load_model, load_tokenizer, resolve
+from curation.errors import ConfigError, SourceError
+from curation.models import load_model, load_tokenizer, resolve
 from curation.places import Place
 from curation.refs import ModelRef, fingerprint
+from train.tokens import Pair, Row, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -50,36 +51,17 @@ LOGGING_SHARE = 0.02
 """A loss is logged after this share of the steps."""
 
 
-class Pair(NamedTuple):
-    """A prompt and the completion to learn."""
-
-    prompt: str
-    completion: str
-
-
-class Row(TypedDict):
-    """A pair as token ids: ``num_prompt`` leading ids are the prompt's, the rest the completion's and the end token."""
-
-    input_ids: list[int]
-    num_prompt: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tokenized:
-    """Pairs as token ids."""
-
-    rows: list[Row]
-    num_dropped: int
-    """Pairs longer than the limit."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
     """How a model came about."""
 
     num_rows: int
+    """Rows trained on."""
     num_dropped: int
-    """Rows longer than ``max_length``, which were not trained on."""
+    """Rows given that are longer than ``max_length``, which were not trained on; none of a student's, which
+    :mod:`curation.stages.length` has taken out before the selection."""
+    num_epochs: int
+    """Passes over the rows, by the number of rows given, whatever was dropped."""
     losses: list[float]
     """The mean loss a logging interval, natural log a token."""
     seconds: float
@@ -103,36 +85,6 @@ class SftResult:
 
     model: ModelRef
     record: TrainingRecord
-
-
-def tokenize(
-    tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int, *, chat_template: bool = False
-) -> Tokenized:
-    """Token ids of each pair that has at most ``max_length`` of them; others are counted.
-
-    Special tokens that the tokenizer puts before a text belong to the prompt; those it puts after one are left out.
-    With ``chat_template`` a prompt is one user turn (``models.as_user_turns``).
-
-    Raises:
-        ModelError: a tokenizer without an end token, or without the chat template that is asked for.
-    """
-    end = tokenizer.eos_token_id
-    if end is None:
-        raise ModelError(f"tokenizer {tokenizer.name_or_path!r} has no end token; set eos_token in its configuration")
-    if not pairs:
-        return Tokenized(rows=[], num_dropped=0)
-    texts = [pair.prompt for pair in pairs]
-    if chat_template:
-        texts = as_user_turns(tokenizer, texts)
-    prompts = tokenizer(texts, add_special_tokens=not chat_template)["input_ids"]
-    completions = tokenizer([pair.completion for pair in pairs], add_special_tokens=False)["input_ids"]
-    rows: list[Row] = []
-    for prompt, completion in zip(prompts, completions, strict=True):
-        while prompt and prompt[-1] == end:
-            prompt.pop()
-        rows.append({"input_ids": [*prompt, *completion, end], "num_prompt": len(prompt)})
-    kept = [row for row in rows if len(row["input_ids"]) <= max_length]
-    return Tokenized(rows=kept, num_dropped=len(rows) - len(kept))
 
 
 def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
@@ -223,7 +175,8 @@ def fine_tune(
     if not data.rows:
         raise SourceError(f"{output.name}: all {len(pairs)} rows exceed max_length {config.max_length}; raise it")
     partial = output.with_name(f"{output.name}.partial")
-    args = _arguments(config, num_rows=len(data.rows), seed=seed, work=partial / "checkpoints")
+    num_epochs = config.num_epochs(len(pairs))  # of what was given: arms of one n train for as many epochs
+    args = _arguments(config, num_rows=len(data.rows), num_epochs=num_epochs, seed=seed, work=partial / "checkpoints")
     stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
     if kept is not None:
         kept.restore(partial)
@@ -238,7 +191,7 @@ def fine_tune(
         compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
             outputs.logits, labels, num_items_in_batch
         ),
-        callbacks=[_Progress(output.name, len(data.rows) * config.num_epochs(len(data.rows)), progress)],
+        callbacks=[_Progress(output.name, len(data.rows) * num_epochs, progress)],
     )
     if kept is not None:
         trainer.add_callback(_Keeping(kept, partial))
@@ -249,6 +202,7 @@ def fine_tune(
     record = TrainingRecord(
         num_rows=len(data.rows),
         num_dropped=data.num_dropped,
+        num_epochs=num_epochs,
         losses=losses,
         seconds=time.monotonic() - start,
     )
@@ -284,11 +238,10 @@ def _prepare(partial: Path, stamp: str) -> None:
         stamp_file.write_text(stamp)
 
 
-def _arguments(config: SftConfig, *, num_rows: int, seed: int, work: Path) -> TrainingArguments:
+def _arguments(config: SftConfig, *, num_rows: int, num_epochs: int, seed: int, work: Path) -> TrainingArguments:
     use_gpu = config.gpus_per_worker > 0
     num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
     accumulation = accumulation_steps(config, num_workers)
-    num_epochs = config.num_epochs(num_rows)
     num_steps = math.ceil(num_rows / config.global_batch_size) * num_epochs
     return TrainingArguments(
         output_dir=str(work),

@@ -21,7 +21,8 @@ from curation.places import Place, Remote, place
 from curation.refs import ModelRef, TableRef
 from curation.standing import Update
 from train.launch import launch
-from train.sft import TRAINING, Pair, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
+from train.sft import TRAINING, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
+from train.tokens import Pair
 
 
 def train_student(

@@ -68,7 +68,7 @@ class SftConfig(TrainSection):
 
     preset: Literal["paper", "scratch"] = "paper"
     epochs: PositiveInt | None = None
-    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows, else 1."""
+    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
     max_length: PositiveInt = 1024
     global_batch_size: PositiveInt = 128
     micro_batch_size: PositiveInt = 4
@@ -97,7 +97,7 @@ class SftConfig(TrainSection):
         return {"paper": {}, "scratch": scratch}
 
     def num_epochs(self, num_rows: int) -> int:
-        """The number of passes for a training set of ``num_rows``."""
+        """The number of passes where ``num_rows`` are given to training, those that it drops included."""
         return self.epochs or (3 if num_rows < 2_000 else 1)
 
 

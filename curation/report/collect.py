@@ -12,6 +12,7 @@ from curation import store
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.refs import ModelRef
 from curation.report import measures
+from curation.report.comparable import withheld, withhold
 from curation.report.headline import headline
 from curation.report.measures import Json, finite, share
 from curation.report.record import BASE, TEACHER, GenerationRecord, PassRecord, RunRecord
@@ -24,6 +25,7 @@ UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
 
 DETAILS = (
     "arms",
+    "trained_unlike",
     "budget",
     "teacher",
     "base",
@@ -103,6 +105,10 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
                 "index": record.index,
                 "labelled": {split: dict(counts) for split, counts in record.label_counts.items()},
                 "graded": {split: graded_counts([ref]) for split, ref in record.grades.items()},
+                "too_long": {
+                    split: {key: value for key, value in counts.items() if key != "table"}
+                    for split, counts in record.too_long.items()
+                },
                 "tested": {name: graded_counts(refs) for name, refs in record.tests.items()},
                 "selected": {arm["name"]: arm["num_selected"] for arm in generation["arms"]},
             }
@@ -123,6 +129,18 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tests = read_tests(record)
     margin = float(run.config["evaluation"]["margin"])
     lines, means = regimes(run, record, judged, num_pool)
+    arms = withhold(
+        [
+            {
+                **_selected(arm, table, selected[arm], pool),
+                **_trained(record.training.get(arm)),
+                "oracle": record.budget["oracle"] or ARMS[arm].oracle,
+                "num_unread": record.unread.get(ARMS[arm].signal or ""),
+                **tested(arm, tests, margin=margin, seed=run.seed),
+            }
+            for arm, table in tables.items()
+        ]
+    )
     curves = {arm: ids for arm, ids in selected.items() if not ARMS[arm].gold}
     return {
         "index": record.index,
@@ -133,15 +151,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "budget": dict(record.budget),
         "budget_is_oracle": record.budget["oracle"],
         "num_pool": num_pool,
-        "arms": [
-            {
-                **_selected(arm, table, selected[arm], pool),
-                "oracle": record.budget["oracle"] or ARMS[arm].oracle,
-                "num_unread": record.unread.get(ARMS[arm].signal or ""),
-                **tested(arm, tests, margin=margin, seed=run.seed),
-            }
-            for arm, table in tables.items()
-        ],
+        "arms": arms,
+        "trained_unlike": withheld(arms),
         "teacher": {"test": accuracy(tests, TEACHER), "pool": None if pool is None else share(pool.correct_N)},
         "base": accuracy(tests, BASE),
         "shift": dict(record.shift),
@@ -212,6 +223,12 @@ def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Jso
         "purity": purity,
         "purity_by_definition": ARMS[arm].gold,
     }
+
+
+def _trained(training: Mapping[str, Any] | None) -> Json:
+    """How an arm's student was trained: its rows, those that training dropped, its epochs; None without a student."""
+    names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
+    return {name: None if training is None else training[field] for name, field in names.items()}
 
 
 def _difficulty(run: RunRecord, record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:

@@ -70,6 +70,9 @@ def _student(generation: Json, main: Json, truth: Json | None) -> list[str]:
     accuracy = main["accuracy"]
     text = f"The student trained on them answers {with_interval(accuracy)} of {accuracy['n']:,} test rows right"
     if truth is not None and truth is not main and truth["accuracy"] is not None:
+        if main["withheld"] is not None:
+            text += f"; trained on gold labels, {with_interval(truth['accuracy'])}, which gives no verdict, since "
+            return [text + main["withheld"] + ".", *_weak_to_strong(generation, main)]
         text += f"; trained on as many gold labels, {with_interval(truth['accuracy'])}"
         if main["verdict"] is not None:
             text += f" ({main['verdict']}, {p_value(main['p_value_vs_ground_truth'])})"

@@ -67,6 +67,10 @@ class GenerationRecord:
     """By split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by kind."""
     unread: Mapping[str, int]
     """Pool rows that were asked for a signal and gave none that can be read, by signal."""
+    too_long: Mapping[str, Mapping[str, Any]]
+    """By split: ``curation.stages.length.TooLong`` as JSON; empty where nothing was trained."""
+    training: Mapping[str, Mapping[str, Any]]
+    """``train.sft.TrainingRecord`` as JSON, by arm that has a student."""
 
     @property
     def n(self) -> int:

@@ -15,6 +15,7 @@ from curation import store, tables
 from curation.arms import ARMS
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
+from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import budget as rules
 from curation.selection.risk import calibrate
@@ -30,6 +31,8 @@ class Scored:
 
     labels: TableRef
     grades: TableRef | None
+    too_long: TableRef | None = None
+    """Rows that no student can be trained on (schema ``tables.TOO_LONG``); None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,40 +59,55 @@ def resolve(
     grades: TableRef | None,
     measured: Scored,
     calibration: Scored | None,
+    too_long_M: Int64s | None = None,
     seed: int,
 ) -> Budget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
+
+    Rows of ``too_long_M`` are never selected, so that rules which count rows pass them over: right weak labels, rows
+    above a threshold. A ``share`` is one of all labelled rows.
 
     Raises:
         BudgetError: it comes to no row.
         ConfigError: a calibration that cannot be used.
     """
     trust = get_trust(ARMS[config.reference].trust, seed)
+    too_long_M = np.zeros(0, dtype=np.int64) if too_long_M is None else too_long_M
     if config.n is not None:
         n = config.n
     elif config.share is not None:
         n = rules.share_budget(config.share, labels.num_rows)
     elif config.oracle:
-        n = rules.oracle_budget(_num_right(grades), config.cap)
+        n = rules.oracle_budget(_num_right(grades, too_long_M), config.cap)
     elif config.fit_purity:
-        n = rules.fit_purity_budget(*_accepted(trust, measured), _num_right(grades))
+        n = rules.fit_purity_budget(*_accepted(trust, measured), _num_right(grades, too_long_M))
     elif config.threshold is not None:
-        trust_N = parsed_only(trust.score(labels), labels)
+        trust_N = choosable(trust.score(labels), labels, too_long_M)
         n = rules.threshold_budget(int((trust_N >= config.threshold).sum()), config.threshold)
     else:
-        return _risk(config, trust, labels, calibration, seed)
+        return _risk(config, trust, labels, calibration, too_long_M, seed)
     return Budget(n=n, rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
-def ranked(trust: TrustFunction, labels: pa.RecordBatch) -> Scores:
-    """The raw score of each row, float32 [N]; NaN where the row has none or its label could not be read."""
-    return parsed_only(trust.raw_score(labels), labels)
-
-
-def parsed_only(score_N: Scores, labels: pa.RecordBatch) -> Scores:
-    """The scores with NaN where the label could not be read, float32 [N]."""
+def choosable(score_N: Scores, labels: pa.RecordBatch, too_long_M: Int64s) -> Scores:
+    """The scores with NaN, which is never selected, where the label could not be read or the row is too long."""
     parsed_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
-    return np.where(parsed_N, score_N, np.float32(np.nan))
+    return without(np.where(parsed_N, score_N, np.float32(np.nan)), labels, too_long_M)
+
+
+def without(score_N: Scores, labels: pa.RecordBatch, too_long_M: Int64s) -> Scores:
+    """The scores with NaN where the row is too long."""
+    if not len(too_long_M):
+        return score_N
+    return np.where(np.isin(labels.column("row_id").to_numpy(), too_long_M), np.float32(np.nan), score_N)
+
+
+def too_long_ids(ref: TableRef | None) -> Int64s:
+    """The ids of a table of over-long rows, int64 [M]; none where there is no table."""
+    if ref is None:
+        return np.zeros(0, dtype=np.int64)
+    ids_M: Int64s = store.read(ref, columns=["row_id"])["row_id"].to_numpy()
+    return ids_M
 
 
 def batch_of(ref: TableRef) -> pa.RecordBatch:
@@ -100,9 +118,10 @@ def batch_of(ref: TableRef) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 
 
-def _num_right(grades: TableRef | None) -> int:
+def _num_right(grades: TableRef | None, too_long_M: Int64s) -> int:
     assert grades is not None, "RunConfig refuses an oracle budget without an audit set"
-    return int(read_grades(grades).correct_N.sum())
+    graded = read_grades(grades)
+    return int((graded.correct_N & ~np.isin(graded.row_ids_N, too_long_M)).sum())
 
 
 def _accepted(trust: TrustFunction, measured: Scored) -> tuple[int, int]:
@@ -113,23 +132,28 @@ def _accepted(trust: TrustFunction, measured: Scored) -> tuple[int, int]:
 
 
 def _graded(score: Callable[[pa.RecordBatch], Scores], scored: Scored) -> tuple[Scores, npt.NDArray[np.bool_]]:
-    """Scores and correctness of the graded rows of a labelled split; NaN where the label could not be read."""
+    """Scores and correctness of the graded rows of a labelled split; NaN where it could not be chosen."""
     assert scored.grades is not None, "labelled splits are graded"
     labels, graded = batch_of(scored.labels), read_grades(scored.grades)
     row_ids_N = labels.column("row_id").to_numpy()
     order_N = np.argsort(row_ids_N)
     place_M = order_N[np.searchsorted(row_ids_N, graded.row_ids_N, sorter=order_N)]
-    return parsed_only(score(labels), labels)[place_M], graded.correct_N
+    return choosable(score(labels), labels, too_long_ids(scored.too_long))[place_M], graded.correct_N
 
 
 def _risk(
-    config: BudgetConfig, trust: TrustFunction, labels: pa.RecordBatch, calibration: Scored | None, seed: int
+    config: BudgetConfig,
+    trust: TrustFunction,
+    labels: pa.RecordBatch,
+    calibration: Scored | None,
+    too_long_M: Int64s,
+    seed: int,
 ) -> Budget:
     assert config.risk is not None and calibration is not None, "RunConfig refuses risk without a calibration split"
     raw_M, correct_M = _graded(trust.raw_score, calibration)
-    pool_N = ranked(trust, labels)
+    pool_N = choosable(trust.raw_score(labels), labels, too_long_M)
     cut = calibrate(
-        np.where(np.isnan(raw_M), -np.inf, raw_M),  # an unparsed row is never selected, here as in the pool
+        np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
         correct_M,
         pool_N,
         **config.risk.model_dump(),

@@ -3,7 +3,8 @@
 Of the stages only this one reads the audit table and the pool's grades, and it passes plain numbers on: ``selection``
 never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the paper's uniform draws
 (they are part of what the teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot
-be read cannot be trusted, and so does ``naive_parsed``, the control for that.
+be read cannot be trusted, and so does ``naive_parsed``, the control for that. Rows that are too long for the student
+are left out by all arms alike: whatever they rank by, they train on n rows each.
 """
 
 import json
@@ -27,7 +28,7 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.selection import Candidates, Cut
 from curation.selection.quotas import Quotas, allocate, strata
 from curation.selection.top_n import TopN
-from curation.stages.budget import Budget, Scored, batch_of, ranked, resolve
+from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve, too_long_ids, without
 from curation.trust import TrustFunction, get_trust
 
 Floats = npt.NDArray[np.float64]
@@ -43,6 +44,8 @@ class SelectJob:
     audit: TableRef | None
     grades: TableRef | None
     """Of the pool's labels, where there is an audit table."""
+    too_long: TableRef | None = None
+    """Of the pool: rows that no student can be trained on (schema ``tables.TOO_LONG``); None: there are none."""
     measured: Scored
     """The labelled rows on which the purity of a ``fit_purity`` budget is taken."""
     calibration: Scored | None
@@ -77,22 +80,26 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         BudgetError: an arm has fewer candidates than the budget.
     """
     labels = batch_of(job.labels)
+    too_long_M = too_long_ids(job.too_long)
     budget = resolve(
         job.selection.budget,
         labels,
         grades=job.grades,
         measured=job.measured,
         calibration=job.calibration,
+        too_long_M=too_long_M,
         seed=derive(job.seed, "risk"),
     )
-    chooser = _Chooser(job, labels, budget.n)
+    chooser = _Chooser(job, labels, too_long_M, budget.n)
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
         try:
             cut = chooser.cut(arm)
         except BudgetError as error:
-            raise BudgetError(f"arm {name}: {error}; or drop the arm") from error
+            num = len(too_long_M)
+            longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
+            raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
         rows = _rows(job, name, cut.row_ids_n)
         selections.append(
             Selection(
@@ -138,8 +145,8 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
 class _Chooser:
     """Cuts the labelled pool by an arm's rule; what several arms share is worked out once, when it is needed."""
 
-    def __init__(self, job: SelectJob, labels: pa.RecordBatch, n: int) -> None:
-        self._job, self._labels, self._n = job, labels, n
+    def __init__(self, job: SelectJob, labels: pa.RecordBatch, too_long_M: Int64s, n: int) -> None:
+        self._job, self._labels, self._too_long_M, self._n = job, labels, too_long_M, n
         self._row_ids_N: Int64s = labels.column("row_id").to_numpy()
         self._bin_N: Int64s | None = None
 
@@ -164,7 +171,8 @@ class _Chooser:
 
     def _candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
         trust = _trust_of(arm, self._job.seed)
-        raw_N = ranked(trust, self._labels) if arm.parsed else trust.raw_score(self._labels)
+        left_out = choosable if arm.parsed else without
+        raw_N = left_out(trust.raw_score(self._labels), self._labels, self._too_long_M)
         if arm.gold and self._job.audit is not None:
             audit = store.read(self._job.audit, columns=["row_id"], filter="gold IS NOT NULL")["row_id"].to_numpy()
             raw_N = np.where(np.isin(self._row_ids_N, audit), raw_N, np.float32(np.nan))

@@ -98,11 +98,27 @@ class Lookup:
 
     def take(self, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
+        return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
+
+    def offsets(self, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
+        """Where each id stands in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
         place_N = np.minimum(np.searchsorted(self._sorted_M, row_ids_N), len(self._sorted_M) - 1)
         offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
         if len(self._sorted_M):
             offsets_N = np.where(self._sorted_M[place_N] == row_ids_N, self._offsets_M[place_N], -1)
-        return _take(self._ref, row_ids_N, offsets_N, columns)
+        return offsets_N
+
+
+def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows at the places that :meth:`Lookup.offsets` has found, in their order.
+
+    Raises:
+        CommitError: a place is -1.
+    """
+    if (offsets_N < 0).any():
+        num_missing = int((offsets_N < 0).sum())
+        raise CommitError(f"{ref.uri}: {num_missing} of {len(offsets_N)} ids that were asked for are not in it")
+    return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))
 
 
 def _take(

@@ -15,16 +15,15 @@ from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.sft import (
     IGNORED,
-    Pair,
     SftResult,
     accumulation_steps,
     collate,
     completion_loss,
     fine_tune,
     result_ref,
-    tokenize,
 )
 from train.student import read_pairs, train_student
+from train.tokens import Pair, tokenize
 
 WORDS = tuple("abcdefgh")
 SHAPE = {
@@ -153,6 +152,22 @@ def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pyte
         fine_tune(base, pairs[-1:], config, seed=0, output=tmp_path / "none")
     with pytest.raises(SourceError, match="no rows"):
         fine_tune(base, [], config, seed=0, output=tmp_path / "none")
+
+
+def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: ModelRef, tmp_path: Path) -> None:
+    """At 2,000 rows the paper's rule goes from three epochs to one: one over-long row is to change one row."""
+    pairs = [*copies(1_999), Pair("abcdefgh" * 4, "a")]
+    config = SCRATCH.model_copy(
+        update={"max_length": 16, "epochs": None, "global_batch_size": 500, "micro_batch_size": 500}
+    )
+    told: list[tuple[int, int]] = []
+    record = fine_tune(
+        base, pairs, config, seed=0, output=tmp_path / "one", progress=lambda done, total: told.append((done, total))
+    )
+    assert (record.num_rows, record.num_dropped, record.num_epochs) == (1_999, 1, 1)
+    assert told[-1] == (1_999, 1_999)  # one pass over the rows that are there
+    fewer = fine_tune(base, pairs[:1_999], config, seed=0, output=tmp_path / "three")
+    assert (fewer.num_rows, fewer.num_dropped, fewer.num_epochs) == (1_999, 0, 3)
 
 
 def test_batch_sizes_that_do_not_divide_are_refused() -> None:

@@ -18,6 +18,7 @@ from curation.hashing import hash_unit
 from curation.metrics import paired_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
+from curation.report.comparable import CLAIMS, withheld
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
 from curation.tracking import entry_of
@@ -41,6 +42,7 @@ SAME = {
     "strength": "none shown",
     "warning": None,
 }
+TRAINED = {"num_rows": N, "num_dropped": 0, "num_epochs": 3, "losses": [1.0], "seconds": 2.0}
 DIFFERENT = {**SAME, "p_value": 1e-9, "differs": True, "strength": "clear", "warning": "The pool's states differ."}
 
 
@@ -255,6 +257,8 @@ def make_run(folder: Path) -> RunRecord:
                 tests={name: [evaluation(name, accuracy)] for name, accuracy in accuracies.items()},
                 label_counts={"source": {**counts, "rows": NUM_SOURCE}, "pool": counts},
                 unread={},
+                too_long={"pool": {"table": {}, "num_rows": 398, "num_too_long": 9, "num_weak": 7, "num_gold": 3}},
+                training={arm: TRAINED for arm in orders},
             )
         ],
     )
@@ -377,6 +381,75 @@ def test_difficulty_of_the_selected(run: RunRecord, report: dict) -> None:
     assert report["difficulty"]["pool"]["n"] == NUM_POOL
 
 
+def unlike(run: RunRecord, **changes: dict) -> RunRecord:
+    """The run with another training of some arms."""
+    training = run.generations[0].training
+    return changed(run, training={**training, **{arm: {**TRAINED, **fields} for arm, fields in changes.items()}})
+
+
+def test_students_that_trained_alike_keep_their_verdicts(report: dict) -> None:
+    assert report["trained_unlike"] is None and "No verdict" not in render(report)
+    for arm in report["arms"]:
+        assert (arm["rows_trained"], arm["rows_dropped"], arm["epochs"], arm["withheld"]) == (N, 0, 3, None)
+    page = render(report)
+    assert page.count('<span class="ci">3 epochs</span>') == 4 and "trained on, " not in page
+    assert report["funnel"]["generations"][0]["too_long"]["pool"]["num_too_long"] == 9
+    assert "9 longer than <code>student.max_length</code>, out for all arms (7 with the weak label, 3 with the" in page
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"num_epochs": 1}, "epochs: neural trust 1, ground truth 3"),
+        ({"num_rows": N - 1}, f"rows trained on: neural trust {N - 1}, ground truth {N}"),
+        ({"num_dropped": 1}, "rows dropped in training: neural trust 1, ground truth 0"),
+    ],
+)
+def test_an_arm_that_trained_otherwise_than_ground_truth_has_no_verdict(
+    run: RunRecord, report: dict, fields: dict, words: str
+) -> None:
+    found = collect(unlike(run, neural=fields))
+    arms, before = by_name(found), by_name(report)
+    assert words in arms["neural"]["withheld"] and words.split(":")[0] in found["trained_unlike"]
+    assert all(arms["neural"][claim] is None for claim in CLAIMS)
+    assert arms["neural"]["accuracy"] == before["neural"]["accuracy"]
+    for name in ("naive", "internal_confidence", "ground_truth"):  # each is held against ground truth alone
+        assert arms[name] == before[name]
+    assert all(before["neural"][claim] is not None for claim in CLAIMS)
+    page = render(found)
+    assert "<b>No verdict:</b> the students trained differently" in page and "No verdict: trained differently" in page
+    sentence = found["headline"][1]
+    assert "as many gold labels" not in sentence and "gives no verdict, since the students trained differ" in sentence
+    assert not any(verdict in " ".join(found["headline"]) for verdict in ("near-lossless", "recovery", "p = "))
+    numbers = entry_of(found, "/runs/test", {}).numbers
+    assert "gen-0/neural/recovery" not in numbers and "gen-0/naive/recovery" in numbers
+
+
+def test_a_ground_truth_that_trained_otherwise_leaves_no_verdict_at_all(run: RunRecord) -> None:
+    found = collect(unlike(run, ground_truth={"num_rows": N - 2, "num_dropped": 2}))
+    assert all(arm["verdict"] is None and (arm["withheld"] or arm["name"] == "ground_truth") for arm in found["arms"])
+    weak_arms = {arm: ref for arm, ref in run.generations[0].selections.items() if arm != "ground_truth"}
+    alone = collect(replace_selections(unlike(run, naive={"num_epochs": 1}), weak_arms))
+    assert alone["trained_unlike"] is not None and "<b>Not comparable:</b>" in render(alone)
+
+
+def replace_selections(run: RunRecord, selections: dict[str, TableRef]) -> RunRecord:
+    return replace(run, generations=[replace(run.generations[0], selections=selections)])
+
+
+def test_what_makes_arms_comparable() -> None:
+    arm = {"name": "neural", "rows_trained": 5, "rows_dropped": 0, "epochs": 3}
+    truth = {**arm, "name": "ground_truth"}
+    untrained = {**arm, "rows_trained": None, "rows_dropped": None, "epochs": None}
+    assert withheld([arm, truth]) is None and withheld([arm]) is None and withheld([]) is None
+    assert withheld([untrained, truth]) is None
+    assert withheld([{**arm, "format": "rollout"}, truth]) is None  # what is not said is not held against an arm
+    assert withheld([{**arm, "format": "rollout"}, {**truth, "format": "rollout"}]) is None
+    told = withheld([{**arm, "format": "rollout", "rows_trained": 4_321}, {**truth, "format": "answer"}])
+    assert told is not None and "format: neural trust rollout, ground truth answer" in told
+    assert "rows trained on: neural trust 4,321, ground truth 5" in told
+
+
 class Page(HTMLParser):
     """Collects every id and every link of a page."""
 
@@ -419,8 +492,8 @@ def variants(run: RunRecord) -> dict[str, RunRecord]:
     nothing = dict.fromkeys(record.selections, save_once(record, "nothing", tables.SELECTION.empty_table()))
     return {
         "full": run,
-        "no audit": changed(run, audit=False, selections=weak_arms, tests={}, student_base=None),
-        "no training": changed(run, tests={}, student_base=None),
+        "no audit": changed(run, audit=False, selections=weak_arms, tests={}, training={}, student_base=None),
+        "no training": changed(run, tests={}, training={}, student_base=None),
         "oracle": changed(run, budget={"oracle": True, "rule": "oracle"}),
         "risk": changed(run, budget={"rule": "risk", "risk": RISK}, shift={"source": DIFFERENT, "calibration": SAME}),
         "nothing certified": changed(
@@ -429,6 +502,7 @@ def variants(run: RunRecord) -> dict[str, RunRecord]:
             shift={"source": SAME, "calibration": SAME},
             selections=nothing,
             tests={name: record.tests[name] for name in ("base", "teacher")},
+            training={},
         ),
         "many runs": changed(
             run, tests={name: [*refs, record.tests["naive"][0]] for name, refs in record.tests.items()}

@@ -1,5 +1,6 @@
 """What each budget rule comes to over a scored pool, against counts by hand and SciPy's binomial."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from scipy.stats import binom
 from curation import store, tables
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
-from curation.stages.budget import Budget, Scored, batch_of, resolve
+from curation.stages.budget import Budget, Scored, batch_of, ranked, resolve
+from curation.trust import get_trust
 
 NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
 
@@ -57,14 +59,21 @@ class Case:
             for name, columns in made.items()
         }
 
-    def resolve(self, **rule: Any) -> Budget:
+    def resolve(self, *, long: frozenset[int] = frozenset(), folder: Path | None = None, **rule: Any) -> Budget:
+        """``long``: ids of pool and calibration rows that no student can be trained on; ``folder``: for their table."""
         config = BudgetConfig.model_validate(rule)
+        calibration = self.splits["calibration"]
+        if folder is not None:
+            out = pa.table({"row_id": sorted(long), "weak": [True] * len(long), "gold": [False] * len(long)})
+            ref = store.write(out.cast(tables.TOO_LONG), str(folder / "too_long.lance"))
+            calibration = replace(calibration, too_long=ref)
         return resolve(
             config,
             batch_of(self.splits["pool"].labels),
             grades=self.splits["pool"].grades if config.needs_gold else None,
             measured=self.splits["source"],
-            calibration=self.splits["calibration"] if config.risk else None,
+            calibration=calibration if config.risk else None,
+            too_long_M=np.array(sorted(long), dtype=np.int64),
             seed=7,
         )
 
@@ -76,7 +85,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def trust(row: dict[str, Any], reference: str) -> float | None:
     """Of a row that may be selected; None of another."""
-    if row["label"] is None or row["reward"] is None and reference == "reward":
+    if row["label"] is None or (row["reward"] is None and reference == "reward"):
         return None
     return float(row["neural_trust"] if reference == "neural" else expit(np.float64(row["reward"])))
 
@@ -172,3 +181,41 @@ def test_risk_counts_no_unparsed_calibration_row(case: Case) -> None:
     found = case.resolve(risk={"alpha": 0.2, "kind": "top_k"})
     assert found.n > 100 and found.risk is not None and found.risk["kind"] == "top_k"
     assert found.risk["noise"] < 0.2
+
+
+def test_rows_that_are_too_long_are_not_counted_but_by_a_share(case: Case, tmp_path: Path) -> None:
+    """What no arm may select is no part of an n that every arm has to meet."""
+    best = sorted(case.rows["pool"], key=lambda row: -row["neural_raw"])[:200]
+    chosen = [row for row in case.rows["pool"] if row not in best]
+    long = frozenset(row["row_id"] for row in best)
+    assert case.resolve(long=long, oracle=True).n == num_right(chosen) < num_right(case.rows["pool"])
+    scores = [found for row in chosen if (found := trust(row, "neural_raw")) is not None]
+    assert case.resolve(long=long, threshold=0.5).n == sum(value >= 0.5 for value in scores)
+    assert case.resolve(long=long, share=0.3) == case.resolve(share=0.3)
+    fit = case.resolve(fit_purity=True).n / num_right(case.rows["pool"])
+    assert case.resolve(long=long, fit_purity=True).n == pytest.approx(fit * num_right(chosen), abs=2)
+    labels = batch_of(case.splits["pool"].labels)
+    raw_N = ranked(get_trust("neural", 0), labels, np.array(sorted(long)))
+    missing = set(labels.column("row_id").to_numpy()[np.isnan(raw_N)].tolist())
+    assert missing == long | {row["row_id"] for row in case.rows["pool"] if row["label"] is None}
+
+
+def test_risk_leaves_the_same_rows_out_of_calibration_and_pool(case: Case, tmp_path: Path) -> None:
+    """Where right labels are long, a threshold that was calibrated on all rows would promise what the others break."""
+    long_of = {
+        split: {row["row_id"] for row in case.rows[split] if row["label"] == "yes" and row["row_id"] % 4}
+        for split in ("pool", "calibration")
+    }
+    long = frozenset(long_of["pool"] | long_of["calibration"])
+    found = case.resolve(long=long, folder=tmp_path, risk={"alpha": 0.4})
+    assert found.risk is not None and found.threshold is not None
+    rest = {
+        split: [r for r in case.rows[split] if r["label"] is not None and r["row_id"] not in long] for split in long_of
+    }
+    above = [row for row in rest["pool"] if row["neural_raw"] >= found.threshold]
+    kept = [row for row in rest["calibration"] if row["neural_raw"] >= found.threshold]
+    assert found.n == len(above) > 0 and found.risk["num_kept"] == len(kept)
+    assert found.risk["num_calibration"] == len(case.rows["calibration"])  # the others lie below every cut
+    assert binom.cdf(len(kept) - num_right(kept), len(kept), 0.4) <= 0.1
+    careless = case.resolve(long=long, risk={"alpha": 0.4})
+    assert careless.n > found.n

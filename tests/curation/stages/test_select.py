@@ -423,6 +423,38 @@ def test_a_budget_that_an_arm_cannot_meet_is_refused(made: Made, tmp_path: Path,
     assert str(most) in str(caught.value)
 
 
+def long_rows(made: Made, folder: Path, row_ids: list[int]) -> TableRef:
+    columns = {"row_id": sorted(row_ids), "weak": [True] * len(row_ids), "gold": [False] * len(row_ids)}
+    return save(folder, "too-long", columns, tables.TOO_LONG)
+
+
+def test_rows_that_are_too_long_are_left_out_by_all_arms_alike(
+    made: Made, selected: dict[str, Selection], tmp_path: Path
+):
+    long = {row_id for selection in selected.values() for row_id in ids_of(selection)[: N // 3]}
+    short = replace(made, rows={row_id: row for row_id, row in made.rows.items() if row_id not in long})
+    out = long_rows(made, tmp_path, list(long))
+    chosen = run(made, tmp_path, selection=budget(made, tuple(ALL_ARMS), n=N), too_long=out)
+    for arm, selection in chosen.items():
+        assert selection.num_rows == N and not long & set(ids_of(selection)), arm
+    for arm in ARMS:
+        assert ids_of(chosen[arm]) == expected(short, arm)
+    by_share = run(made, tmp_path / "share", selection=budget(made, ("naive",), share=0.1), too_long=out)
+    assert by_share["naive"].num_rows == (NUM_POOL - NUM_ERRORS) // 10  # of all that is labelled
+    passing = [row for row in short.rows.values() if row["error"] is None and row["label"] is not None]
+    by_trust = run(made, tmp_path / "trust", selection=budget(made, ("naive", "neural"), threshold=1.0), too_long=out)
+    assert {len(ids_of(selection)) for selection in by_trust.values()} == {len(passing)}  # met to the last row
+
+
+def test_a_budget_that_long_rows_make_too_large_says_so(made: Made, tmp_path: Path):
+    healthy = [row_id for row_id, row in made.rows.items() if row["error"] is None]
+    out = long_rows(made, tmp_path, healthy[:200])
+    with pytest.raises(
+        BudgetError, match=r"n = 91 is more than the 90 of .*200 rows are longer than student\.max_length"
+    ):
+        run(made, tmp_path, selection=budget(made, ("naive",), n=91), too_long=out)
+
+
 def test_without_an_audit_set_the_other_arms_select_as_before(
     made: Made, selected: dict[str, Selection], tmp_path: Path
 ):

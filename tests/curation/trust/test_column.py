@@ -50,9 +50,7 @@ def test_each_arm_has_its_trust_function() -> None:
     signals = {arm.trust: arm.signal for arm in ARMS.values() if arm.signal is not None}
     assert all(COLUMN_TRUST[trust].column == signal for trust, signal in signals.items())
     fitted = {name: (f"{name}_raw", f"{name}_trust") for name in FITTED}
-    assert all(
-        trust.features == (fitted[name] if name in fitted else (trust.column,)) for name, trust in COLUMN_TRUST.items()
-    )
+    assert all(trust.features == (fitted.get(name, (trust.column,))) for name, trust in COLUMN_TRUST.items())
 
 
 @pytest.mark.parametrize("name", FITTED)

@@ -1,0 +1,197 @@
+"""The length stage: which labelled rows are too long for the student, found before anything is selected.
+
+What training drops would leave its arm with fewer rows than the others, though all arms of a generation are to differ
+in their selection and in nothing else. So a row is out for every arm where any completion that one of them may train
+on, weak or gold, is too long. Of a calibration split the same rows are out: it stays exchangeable with the pool.
+
+Tokens are counted as training counts them (:mod:`train.tokens`), in parallel tasks; the driver reads row ids alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+from curation import store, tables
+from curation.config import DomainConfig
+from curation.domains import Domain, Example, attempt, get_domain
+from curation.errors import SourceError, UserError
+from curation.hashing import Int64s
+from curation.models import load_tokenizer
+from curation.refs import ModelRef, TableRef
+from curation.row_ids import in_order
+from curation.standing import Standing, Update
+from train.tokens import completion_ids, prompt_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ROWS = 4_000
+"""Rows in one task."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthJob:
+    """All that a task needs to know; pickled to every task."""
+
+    examples: TableRef
+    labels: TableRef
+    """Of these examples, without scores."""
+    weak: bool
+    """An arm trains on weak completions."""
+    gold: TableRef | None
+    """Gold labels of the examples, where an arm trains on them."""
+    domain: DomainConfig
+    student: ModelRef
+    """Whose tokenizer counts."""
+    max_length: int
+    chat_template: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooLong:
+    """The rows that are out, and how many."""
+
+    table: TableRef
+    """Schema ``tables.TOO_LONG``."""
+    num_rows: int
+    """Labelled without error, from which they were taken."""
+    num_too_long: int
+    num_weak: int
+    """Rows whose weak completion is too long."""
+    num_gold: int
+    """Rows whose gold completion is too long."""
+
+
+class _Found(NamedTuple):
+    """What a task found."""
+
+    rows: pa.Table
+    num_rows: int
+    shortest: int | None
+    """The limit from which on a row would fit; None of no rows."""
+
+
+def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = None) -> TooLong:
+    """The rows labelled without error that some arm could not train on, counted, and their table at ``uri``.
+
+    A stage that was cut off counts anew: nothing here costs a model's pass.
+
+    Raises:
+        SourceError: no labelled row is short enough.
+        ModelError: a tokenizer that does not load, or lacks an end token or the chat template.
+        CommitError: a labelled row is not among the examples.
+    """
+    examples = store.Lookup(job.examples)
+    golds = None if job.gold is None else store.Lookup(job.gold)
+    total = store.count(job.labels)
+    task = ray.remote(_measure).options(num_cpus=1)
+    num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+    found: list[_Found] = []
+    waiting: list[tuple[int, Any]] = []
+
+    def collect() -> None:
+        stop, measured = waiting.pop(0)
+        try:
+            found.append(ray.get(measured))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, UserError):
+                raise error.cause from None
+            raise
+        if progress is not None:
+            progress(Standing(rows=stop, total=total))
+
+    start = 0
+    for ids_N in in_order(store.open_table(job.labels), ROWS):
+        gold_N = None if golds is None else golds.offsets(ids_N)
+        waiting.append((start + len(ids_N), task.remote(job, start, examples.offsets(ids_N), gold_N)))
+        start += len(ids_N)
+        if len(waiting) > 2 * num_tasks:
+            collect()
+    while waiting:
+        collect()
+    rows = pa.concat_tables([tables.TOO_LONG.empty_table(), *(part.rows for part in found)]).sort_by("row_id")
+    num_rows = sum(part.num_rows for part in found)
+    num_weak, num_gold = (int(rows[name].to_numpy().sum()) for name in ("weak", "gold"))
+    if num_rows and rows.num_rows == num_rows:
+        shortest = min(part.shortest for part in found if part.shortest is not None)
+        raise SourceError(
+            f"student.max_length: all {num_rows:,} labelled rows of the {split} split have more than "
+            f"{job.max_length:,} tokens with prompt, completion and end token ({num_weak:,} with the weak completion, "
+            f"{num_gold:,} with the gold one), so that no student can be trained; the shortest needs {shortest:,}: "
+            "raise student.max_length"
+        )
+    return TooLong(
+        table=store.write(rows, uri),
+        num_rows=num_rows,
+        num_too_long=rows.num_rows,
+        num_weak=num_weak,
+        num_gold=num_gold,
+    )
+
+
+def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
+    """Rows of the labels table from ``start`` on; their places among the examples and the gold labels (-1: none)."""
+    domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.student)
+    columns = ["row_id", "completion", "error"]
+    labelled = store.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
+    healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
+    labelled = labelled.take(pa.array(healthy))
+    examples = store.take_offsets(job.examples, offset_N[healthy], ["row_id", *domain.columns.names]).to_pylist()
+    golds: list[str | None] = [None] * len(healthy)
+    if job.gold is not None and gold_offset_N is not None:
+        place_N = gold_offset_N[healthy]
+        known = np.flatnonzero(place_N >= 0)
+        taken = store.take_offsets(job.gold, place_N[known], ["gold"])["gold"].to_pylist()
+        for place, gold in zip(known.tolist(), taken, strict=True):
+            golds[place] = gold
+    prompts = [attempt(domain.prompt, example)[0] or "" for example in examples]
+    answers = [_answer(domain, gold, example) for gold, example in zip(golds, examples, strict=True)]
+    weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
+
+    prompt_N = np.array(
+        [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.chat_template)], dtype=np.int64
+    )
+    weak_N, gold_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers))
+    weak_long_N = (weak_N > job.max_length) & _given(weak)
+    gold_long_N = (gold_N > job.max_length) & _given(answers)
+    out_N = weak_long_N | gold_long_N
+    arrays = [labelled["row_id"].to_numpy()[out_N], weak_long_N[out_N], gold_long_N[out_N]]
+    return _Found(
+        rows=pa.table([pa.array(array) for array in arrays], schema=tables.TOO_LONG),
+        num_rows=len(healthy),
+        shortest=int(np.maximum(weak_N, gold_N).min()) if len(healthy) else None,
+    )
+
+
+def _answer(domain: Domain, gold: str | None, example: Example) -> str | None:
+    """The completion that states a gold label; None without one, and where the domain cannot state it."""
+    return None if gold is None else attempt(domain.answer, gold, example)[0]
+
+
+def _tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
+    """The number of tokens of each completion, end token included, int64 [N]; 0 where there is none."""
+    num_N = np.zeros(len(texts), dtype=np.int64)
+    ids = completion_ids(tokenizer, [text for text in texts if text is not None])
+    num_N[_given(texts)] = [len(completion) for completion in ids]
+    return num_N
+
+
+def _given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    return np.array([text is not None for text in texts], dtype=np.bool_)
+
+
+@lru_cache(maxsize=2)
+def _domain(config: str) -> Domain:
+    """One domain a worker process, not one a task."""
+    return get_domain(DomainConfig.model_validate_json(config))
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(student: ModelRef) -> "PreTrainedTokenizerBase":
+    """One tokenizer a worker process."""
+    return load_tokenizer(student)

@@ -1,0 +1,98 @@
+"""Prompts and completions as the token ids that a model is trained on.
+
+Training and the stage that looks for over-long rows (:mod:`curation.stages.length`) both count tokens here. This module
+loads neither torch nor transformers: the tokenizer is given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
+
+from curation.errors import ModelError
+from curation.models import as_user_turns
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Pair(NamedTuple):
+    """A prompt and the completion to learn."""
+
+    prompt: str
+    completion: str
+
+
+class Row(TypedDict):
+    """A pair as token ids: ``num_prompt`` leading ids are the prompt's, the rest the completion's and the end token."""
+
+    input_ids: list[int]
+    num_prompt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenized:
+    """Pairs as token ids."""
+
+    rows: list[Row]
+    num_dropped: int
+    """Pairs longer than the limit."""
+
+
+def tokenize(
+    tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int, *, chat_template: bool = False
+) -> Tokenized:
+    """Token ids of each pair that has at most ``max_length`` of them; others are counted.
+
+    Raises:
+        ModelError: as :func:`prompt_ids` and :func:`completion_ids`.
+    """
+    prompts = prompt_ids(tokenizer, [pair.prompt for pair in pairs], chat_template=chat_template)
+    completions = completion_ids(tokenizer, [pair.completion for pair in pairs])
+    kept: list[Row] = [
+        {"input_ids": [*prompt, *completion], "num_prompt": len(prompt)}
+        for prompt, completion in zip(prompts, completions, strict=True)
+        if len(prompt) + len(completion) <= max_length
+    ]
+    return Tokenized(rows=kept, num_dropped=len(pairs) - len(kept))
+
+
+def prompt_ids(
+    tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str], *, chat_template: bool = False
+) -> list[list[int]]:
+    """Token ids of prompts, up to where the completion begins.
+
+    Special tokens that the tokenizer puts before a text belong to the prompt; those it puts after one are left out.
+    With ``chat_template`` a prompt is one user turn (``models.as_user_turns``).
+
+    Raises:
+        ModelError: a tokenizer without an end token, or without the chat template that is asked for.
+    """
+    end = _end(tokenizer)
+    texts = as_user_turns(tokenizer, prompts) if chat_template else list(prompts)
+    if not texts:
+        return []
+    ids: list[list[int]] = tokenizer(texts, add_special_tokens=not chat_template)["input_ids"]
+    for prompt in ids:
+        while prompt and prompt[-1] == end:
+            prompt.pop()
+    return ids
+
+
+def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
+    """Token ids of completions, each with the end token behind it.
+
+    Raises:
+        ModelError: a tokenizer without an end token.
+    """
+    end = _end(tokenizer)
+    if not completions:
+        return []
+    ids: list[list[int]] = tokenizer(list(completions), add_special_tokens=False)["input_ids"]
+    return [[*completion, end] for completion in ids]
+
+
+def _end(tokenizer: "PreTrainedTokenizerBase") -> int:
+    end: int | None = tokenizer.eos_token_id
+    if end is None:
+        raise ModelError(f"tokenizer {tokenizer.name_or_path!r} has no end token; set eos_token in its configuration")
+    return end
