@@ -26,6 +26,7 @@ _SOLUTIONS = ("solution", "Solution")
 _LEVELS = ("level", "difficulty", "Problem Number")
 _TOKEN = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*|\\.|[{}]", re.DOTALL)
 _BARE = re.compile(r"[^\s${}\\]{1,100}")
+_NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -77,6 +78,20 @@ class Math:
         if (box := last_box(solution)) is None:
             raise RowError(f"no_box: the solution ends in {solution[-60:]!r} and boxes no answer")
         return box
+
+    def solution(self, raw: Mapping[str, Any]) -> str | None:
+        """The solution column, or GSM8K's reasoning before ``####`` without its calculator's notes.
+
+        One that boxes no answer is closed by the sentence of :meth:`answer`.
+
+        Raises:
+            RowError: as :meth:`gold`.
+        """
+        reasoning, marked, _ = _text(raw, _ANSWERS).rpartition("####")
+        text = _text(raw, _SOLUTIONS) or (_NOTE.sub("", reasoning).strip() if marked else "")
+        if not text or (gold := self.gold(raw)) is None:
+            return None
+        return f" {text}" if last_box(text) else f" {text}{self.answer(gold, {})}"
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The instruction, the shots' problems and answers, the problem, and the cue."""

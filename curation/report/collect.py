@@ -129,6 +129,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "arms": [
             {
                 **_selected(arm, table, selected[arm], pool),
+                **record.formats[arm],
                 "oracle": record.budget["oracle"] or ARMS[arm].oracle,
                 "num_unread": record.unread.get(ARMS[arm].signal or ""),
                 **tested(arm, tests, margin=margin, seed=run.seed),
