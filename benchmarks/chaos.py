@@ -67,6 +67,10 @@ class Numbers:
         """By its parity."""
         return LABELS[raw["number"] % 2]
 
+    def solution(self, raw: Mapping[str, Any]) -> str | None:
+        """There is none."""
+        return None
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The number in words of one."""
         return f"{example['number']} is"

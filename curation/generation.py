@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curation import arms, report, store
 from curation.backends import own_teacher, settled
@@ -12,8 +12,13 @@ from curation.learning import base_model, too_long, train_model
 from curation.measuring import grade, signal
 from curation.places import Place
 from curation.refs import ModelRef, TableRef
+from curation.rollouts import gold_arms, roll_out
 from curation.runs import Done, Generation, Run, say
 from curation.trusting import fit, project, score
+
+if TYPE_CHECKING:
+    from curation.stages.gold import GoldTexts
+    from curation.stages.select import SelectJob
 
 
 def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationRecord, dict[str, ModelRef]]:
@@ -53,6 +58,7 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
         trust=fitted[arms.REFERENCE_ARM],
         trust_fit=run.manifest.stages[generation.name("trust")].outputs["fit"],
         selections=selections,
+        formats={arm: {key: item[key] for key in report.FORMAT} for arm, item in selected.items()},
         budget=budget,
         shift=shift,
         tests=tests,
@@ -110,7 +116,7 @@ def generation_stages(config: RunConfig, index: int) -> list[str]:
     if config.generations and config.generations[index].student.init is not None:
         stages += ["student-base"]
     stages += [f"length-{split}" for split in length_splits(config)]
-    stages += ["select"]
+    stages += [*(["rollouts"] if gold_arms(config) else []), "select"]
     if config.generations:
         stages += [f"student-{arm}" for arm in config.selection.arms]
         stages += settling("student")
@@ -189,25 +195,26 @@ def _select(
         "audit": None if audit is None else audit.to_json(),
         "too_long": {split: ref.to_json() for split, ref in longer.items() if ref is not None},
         "domain": config.domain_of("pool").model_dump(mode="json"),
-        "selection": config.selection.model_dump(mode="json"),
+        "selection": config.selection.model_dump(mode="json", exclude={"gold_rollouts"}),
         "seed": config.seed,
     }
 
-    def work(directory: Place) -> Done:
+    def job_with(texts: "GoldTexts") -> "SelectJob":
         from curation.stages.budget import Scored
-        from curation.stages.select import SelectJob, select
+        from curation.stages.select import SelectJob
 
         rows = {
             split: Scored(labels=ref, grades=grades.get(split), too_long=longer.get(split))
             for split, ref in scored.items()
         }
-        job = SelectJob(
+        return SelectJob(
             pool=tables["pool"],
             labels=scored["pool"],
             audit=audit,
             grades=grades.get("pool"),
             measured=rows[measured],
             too_long=longer.get("pool"),
+            texts=texts,
             calibration=rows.get("calibration"),
             domain=config.domain_of("pool"),
             selection=config.selection,
@@ -215,7 +222,16 @@ def _select(
             generation=generation.index,
             seed=config.seed,
         )
-        budget, selections = select(job, directory)
+
+    texts = roll_out(run, generation, job_with, inputs)
+    inputs["texts"] = asdict(texts)
+
+    def work(directory: Place) -> Done:
+        from curation.stages.select import select
+
+        budget, selections = select(job_with(texts), directory)
+        for selection in selections:
+            say(f"{generation.name('select')}: {selection.words}")
         chosen = {selection.arm: asdict(selection) for selection in selections}
         outputs = {"budget": asdict(budget), "arms": chosen}
         return Done(outputs=outputs, rows=sum(selection.num_rows for selection in selections))

@@ -21,8 +21,11 @@ def examples(columns: pa.Schema, *, gold: bool) -> pa.Schema:
     return pa.schema([ROW_ID, *columns, *([GOLD] if gold else []), ERROR])
 
 
-AUDIT = pa.schema([ROW_ID, GOLD])
-"""Gold labels of pool rows; only the select and report stages read it."""
+AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
+"""Gold labels of pool rows, and the rows' worked solutions as completions that state them, null where there is none.
+
+``solution_error`` is ``kind: detail`` of why a solution that is there is not used. Only the select stage, the one that
+makes rollouts for it, and the report read it."""
 
 
 def state_column(state: str) -> str:
@@ -131,6 +134,15 @@ TOO_LONG = pa.schema(
     ]
 )
 """Labelled rows that the student cannot be trained on, ascending by row id; no arm selects one of them."""
+ROLLOUTS = pa.schema(
+    [
+        ROW_ID,
+        pa.field("completion", pa.string()),  # the first sample whose label is right; null where none was
+        pa.field("num_samples", pa.int32()),  # that were drawn, the right one included
+        ERROR,
+    ]
+)
+"""Further samples of the teacher for rows whose weak label is wrong, of which gold keeps the first right one."""
 
 SELECTION = pa.schema(
     [
@@ -142,6 +154,8 @@ SELECTION = pa.schema(
         pa.field("completion", pa.string()),
         pa.field("label", pa.string()),
         pa.field("label_source", pa.string()),  # weak or gold
+        pa.field("completion_source", pa.string()),  # where the completion is from: weak (the teacher's, as it labelled
+        # the row), answer (the domain's sentence for the label), solution (the dataset's), sample (a further one)
         pa.field("teacher", pa.string()),  # base, revision and adapter of the labelling model, as JSON
         pa.field("generation", pa.int32()),
     ]

@@ -76,6 +76,21 @@ class BudgetConfig(Section):
         return [name for name in self.RULES if (value := getattr(self, name)) is not None and value is not False]
 
 
+class GoldRolloutsConfig(Section):
+    """What gold arms train on where the weak arms train on whole rollouts (nearly none of them a bare answer).
+
+    With bare answers there, recovery would measure the format. Where weak completions are bare answers, or chosen
+    options, gold arms train on the same, whatever is set here.
+    """
+
+    source: Literal["auto", "solutions", "samples", "answers"] = "auto"
+    """The dataset's worked solutions; the teacher's own rollouts that gold grades right; ``auto``: solutions where
+    nearly all rows have one, else samples; ``answers``: bare answers all the same, without a recovery."""
+    num_samples: PositiveInt = 8
+    """At most so many further samples of a row whose weak label is wrong, until one is right."""
+    temperature: Annotated[float, Field(gt=0)] = 0.7
+
+
 class SelectionConfig(Section):
     """The arms and their common budget."""
 
@@ -84,6 +99,8 @@ class SelectionConfig(Section):
     """Names of ``curation.arms.ARMS``."""
     difficulty_bins: PositiveInt = 10
     """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""
+
+    gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
     def used(self) -> tuple[str, ...]:

@@ -72,6 +72,13 @@ class Domain(Protocol):
         """The gold label of a raw row; ``None`` where the row carries none."""
         ...
 
+    def solution(self, raw: Mapping[str, Any]) -> str | None:
+        """The worked solution of a raw row as a completion that states the gold label; ``None`` where it has none.
+
+        What gold labels are taught by where the teacher writes whole solutions; it may reach no column of an example.
+        """
+        ...
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The prompt's text, after ``shots`` demonstrations (examples that carry ``gold``)."""
         ...

@@ -54,6 +54,10 @@ class Chess:
         _push(board, moves[0], "the opponent's move")
         return _push(board, moves[1], "the gold move").uci()
 
+    def solution(self, raw: Mapping[str, Any]) -> None:
+        """None: a puzzle's further moves are no reasoning in words."""
+        return None
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The position as the paper words it, a line per field, then the cue line."""
         blocks = [self._position(shot) + self.answer(shot["gold"], shot) for shot in shots]

@@ -32,6 +32,7 @@ _SAME_LATEX = re.compile(
 )
 """What sets a formula apart, spaces it or sizes it, and says nothing."""
 _END = re.compile(r"[.?:;,\s]+$")
+_NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -83,6 +84,20 @@ class Math:
         if (box := last_box(solution)) is None:
             raise RowError(f"no_box: the solution ends in {solution[-60:]!r} and boxes no answer")
         return box
+
+    def solution(self, raw: Mapping[str, Any]) -> str | None:
+        """The solution column, or GSM8K's reasoning before ``####`` without its calculator's notes.
+
+        One that boxes no answer is closed by the sentence of :meth:`answer`.
+
+        Raises:
+            RowError: as :meth:`gold`.
+        """
+        reasoning, marked, _ = _text(raw, _ANSWERS).rpartition("####")
+        text = _text(raw, _SOLUTIONS) or (_NOTE.sub("", reasoning).strip() if marked else "")
+        if not text or (gold := self.gold(raw)) is None:
+            return None
+        return f" {text}" if last_box(text) else f" {text}{self.answer(gold, {})}"
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The instruction, the shots' problems and answers, the problem, and the cue."""

@@ -75,6 +75,10 @@ class Mcqa:
             raise RowError(f"bad_answer: {row.key!r} is not one of {', '.join(row.keys)}")
         return LETTERS[row.keys.index(key)]
 
+    def solution(self, raw: Mapping[str, Any]) -> None:
+        """None: the rows carry no reasoning that leads to a letter."""
+        return None
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The question, the lettered options where an answer names a letter, and the cue line."""
         head = [INSTRUCTION] if self._generative else []

@@ -2,6 +2,6 @@
 
 from curation.report.collect import collect
 from curation.report.html import write
-from curation.report.record import GenerationRecord, PassRecord, RunRecord, StageRecord
+from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord
 
-__all__ = ["GenerationRecord", "PassRecord", "RunRecord", "StageRecord", "collect", "write"]
+__all__ = ["FORMAT", "GenerationRecord", "PassRecord", "RunRecord", "StageRecord", "collect", "write"]

@@ -133,6 +133,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         [
             {
                 **_selected(arm, table, selected[arm], pool),
+                **record.formats[arm],
                 **_trained(record.training.get(arm)),
                 "oracle": record.budget["oracle"] or ARMS[arm].oracle,
                 "num_unread": record.unread.get(ARMS[arm].signal or ""),

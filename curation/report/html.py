@@ -39,10 +39,17 @@ def render(report: Json) -> str:
         count=lambda value: f"{value:,}",
         duration=duration,
         arm=name_of,
+        completions=completions,
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
     figures = [_figures(generation) for generation in report["generations"]]
     return environment.get_template("report.html.j2").render(report=report, figures=figures)
+
+
+def completions(arm: Json) -> str:
+    """What an arm's completions are, in words: ``rollouts``, ``own rollouts graded right``."""
+    sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions"}
+    return sources.get(arm["completion_source"], "own rollouts graded right")
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 from curation.domains import Domain
 from curation.refs import ModelRef, TableRef, TrustRef
 
+FORMAT = ("format", "completion_source", "format_note", "median_characters")
+"""What a report says of the completions that an arm trains on."""
 BASE, TEACHER, GROUND_TRUTH = "base", "teacher", "ground_truth"
 
 
@@ -57,6 +59,8 @@ class GenerationRecord:
     """How its fit went (``curation.trusting.summary``)."""
     selections: Mapping[str, TableRef]
     """Schema ``tables.SELECTION``, by arm."""
+    formats: Mapping[str, Mapping[str, Any]]
+    """By arm, the keys of ``FORMAT``: those of ``curation.stages.select.Selection``."""
     budget: Mapping[str, Any]
     """``curation.stages.budget.Budget`` as JSON."""
     shift: Mapping[str, Any]

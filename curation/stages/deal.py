@@ -76,6 +76,8 @@ class _Row:
     gold: str | None
     problem: str | None
     gold_problem: str | None
+    solution: str | None
+    solution_problem: str | None
 
 
 def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
@@ -91,7 +93,13 @@ def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
     for batch in read_rows(source.files[chunk.file], chunk.start, chunk.stop):
         taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
         raw = raw_rows(batch.take(pa.array(taken)))
-        rows |= {start + int(row): _read(domain, values) for row, values in zip(taken, raw, strict=True)}
+        audited_N = (
+            place_N[start + taken] == places[AUDIT] if AUDIT in chunk.targets else np.zeros(len(taken), np.bool_)
+        )
+        rows |= {
+            start + int(row): _read(domain, values, audited=bool(audited))
+            for row, values, audited in zip(taken, raw, audited_N, strict=True)
+        }
         start += batch.num_rows
     written = [commits.WRITTEN.empty_table()]
     for name in chunk.targets:
@@ -102,14 +110,37 @@ def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
     return pa.concat_tables(written)
 
 
-def _read(domain: Domain, raw: Mapping[str, Any]) -> _Row:
+def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:
     example, problem = attempt(domain.read, raw)
     if example is not None and (problem := _misfit(example, domain.columns)):
         example = None
     gold, gold_problem = attempt(domain.gold, raw) if example is not None else (None, "")
     if not gold_problem and (gold_problem := _misfit({"gold": gold}, pa.schema([tables.GOLD]))):
         gold = None
-    return _Row(example=example, gold=gold, problem=problem or None, gold_problem=gold_problem or None)
+    solution, solution_problem = None, ""
+    if audited and example is not None and gold is not None:
+        solution, solution_problem = _solution(domain, raw, example, gold)
+    return _Row(
+        example=example,
+        gold=gold,
+        problem=problem or None,
+        gold_problem=gold_problem or None,
+        solution=solution,
+        solution_problem=solution_problem or None,
+    )
+
+
+def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any], gold: str) -> tuple[str | None, str]:
+    """A row's worked solution, where it is read as the gold label, and why one that is there is not used."""
+    solution, problem = attempt(domain.solution, raw)
+    if solution is None:
+        return None, problem
+    if misfit := _misfit({"solution": solution}, pa.schema([tables.AUDIT.field("solution")])):
+        return None, misfit
+    label, problem = attempt(domain.parse, solution, example)
+    if not problem and (label == gold or attempt(domain.is_correct, label, gold)[0]):
+        return solution, ""
+    return None, problem or f"bad_solution: it states {label!r}, the gold label is {gold!r}"
 
 
 def _misfit(values: Mapping[str, Any], columns: pa.Schema) -> str:
@@ -126,7 +157,13 @@ def _table(domain: Domain, name: str, ids: list[int], rows: list[_Row]) -> pa.Ta
     """The rows of a split, or of the audit table, under its schema."""
     schema = table_schema(domain, name)
     if name == AUDIT:
-        return pa.table({"row_id": ids, "gold": [row.gold for row in rows]}, schema=schema)
+        columns = {
+            "row_id": ids,
+            "gold": [row.gold for row in rows],
+            "solution": [row.solution for row in rows],
+            "solution_error": [row.solution_problem for row in rows],
+        }
+        return pa.table(columns, schema=schema)
     nothing: dict[str, Any] = dict.fromkeys(domain.columns.names)
     values = []
     for row_id, row in zip(ids, rows, strict=True):

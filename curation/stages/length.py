@@ -2,7 +2,7 @@
 
 What training drops would leave its arm with fewer rows than the others, though all arms of a generation are to differ
 in their selection and in nothing else. So a row is out for every arm where any completion that one of them may train
-on, weak or gold, is too long. Of a calibration split the same rows are out: it stays exchangeable with the pool.
+on, weak or gold, a worked solution too, is too long. Of a calibration split the same rows are out: it stays exchangeable with the pool.
 
 Tokens are counted as training counts them (:mod:`train.tokens`), in parallel tasks; the driver reads row ids alone.
 """
@@ -142,21 +142,24 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
     healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
     labelled = labelled.take(pa.array(healthy))
     examples = store.take_offsets(job.examples, offset_N[healthy], ["row_id", *domain.columns.names]).to_pylist()
-    golds: list[str | None] = [None] * len(healthy)
+    golds: list[Example] = [{}] * len(healthy)
     if job.gold is not None and gold_offset_N is not None:
         place_N = gold_offset_N[healthy]
         known = np.flatnonzero(place_N >= 0)
-        taken = store.take_offsets(job.gold, place_N[known], ["gold"])["gold"].to_pylist()
+        columns = [name for name in ("gold", "solution") if name in store.open_table(job.gold).schema.names]
+        taken = store.take_offsets(job.gold, place_N[known], columns).to_pylist()
         for place, gold in zip(known.tolist(), taken, strict=True):
             golds[place] = gold
     prompts = [attempt(domain.prompt, example)[0] or "" for example in examples]
-    answers = [_answer(domain, gold, example) for gold, example in zip(golds, examples, strict=True)]
+    answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]
+    solutions = [gold.get("solution") for gold in golds]
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
 
     prompt_N = np.array(
         [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.chat_template)], dtype=np.int64
     )
-    weak_N, gold_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers))
+    weak_N, answer_N, solution_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers, solutions))
+    gold_N = np.maximum(answer_N, solution_N)
     weak_long_N = (weak_N > job.max_length) & _given(weak)
     gold_long_N = (gold_N > job.max_length) & _given(answers)
     out_N = weak_long_N | gold_long_N

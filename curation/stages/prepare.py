@@ -47,7 +47,7 @@ class SplitCounts:
 
     rows: int
     errors: dict[str, int]
-    """Error rows by kind; of the audit table rows without gold, those that are left."""
+    """Error rows by kind; of the audit table rows without gold, and with a solution that is not used, those left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,12 +249,11 @@ def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expe
 
 def _count(ref: TableRef, name: str) -> SplitCounts:
     rows, errors = 0, Counter[str]()
-    column = "gold" if name == AUDIT else "error"
-    for batch in store.open_table(ref).scanner(columns=[column]).to_batches():
+    problems = "solution_error" if name == AUDIT else "error"
+    columns = [problems, *(["gold"] if name == AUDIT else [])]
+    for batch in store.open_table(ref).scanner(columns=columns).to_batches():
         rows += batch.num_rows
-        values = batch.column(column)
-        if name == AUDIT:
-            errors.update({"no_gold": values.null_count} if values.null_count else {})
-        else:
-            errors.update(RowError(text).kind for text in values.drop_null().to_pylist())
+        if name == AUDIT and (num_unknown := batch.column("gold").null_count):
+            errors["no_gold"] += num_unknown
+        errors.update(RowError(text).kind for text in batch.column(problems).drop_null().to_pylist())
     return SplitCounts(rows=rows, errors=dict(errors.most_common()))

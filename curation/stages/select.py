@@ -1,18 +1,21 @@
 """The select stage: one selection an arm, all under one budget, written as tables and exported for training.
 
-Of the stages only this one reads the audit table and the pool's grades, and it passes plain numbers on: ``selection``
-never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed rows stay in the paper's uniform draws
-(they are part of what the teacher gives, and count as wrong); arms that rank leave them out, since a label that cannot
-be read cannot be trusted, and so does ``naive_parsed``, the control for that. Rows that are too long for the student
-are left out by all arms alike: whatever they rank by, they train on n rows each.
+Of the stages only this one, and the one that makes rollouts for it, read the audit table and the pool's grades, and
+they pass plain numbers on: ``selection`` never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed
+rows stay in the paper's uniform draws (they are part of what the teacher gives, and count as wrong); arms that rank
+leave them out, since a label that cannot be read cannot be trusted, and so does ``naive_parsed``, the control for that.
+Rows that are too long for the student are left out by all arms alike: whatever they rank by, they train on n rows each.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curation import store, tables
@@ -20,6 +23,7 @@ from curation.arms import ARMS, Arm
 from curation.config import DomainConfig, SelectionConfig
 from curation.copies import staged
 from curation.domains import Domain, Example, attempt, get_domain
+from curation.domains.formats import Format
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, CurationError
 from curation.hashing import Int64s, derive
@@ -29,6 +33,7 @@ from curation.selection import Candidates, Cut
 from curation.selection.quotas import Quotas, allocate, strata
 from curation.selection.top_n import TopN
 from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve, too_long_ids, without
+from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
 from curation.trust import TrustFunction, get_trust
 
 Floats = npt.NDArray[np.float64]
@@ -44,6 +49,8 @@ class SelectJob:
     audit: TableRef | None
     grades: TableRef | None
     """Of the pool's labels, where there is an audit table."""
+    texts: GoldTexts
+    """Where gold arms have their completions from."""
     too_long: TableRef | None = None
     """Of the pool: rows that no student can be trained on (schema ``tables.TOO_LONG``); None: there are none."""
     measured: Scored
@@ -54,6 +61,12 @@ class SelectJob:
     teacher: ModelRef | None
     generation: int
     seed: int
+
+    @property
+    def gold(self) -> Gold:
+        """What gold arms teach; for runs with an audit table."""
+        assert self.audit is not None, "RunConfig refuses gold arms without an audit set"
+        return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +84,22 @@ class Selection:
     """The lowest raw score selected; none for uniform arms."""
     oracle: bool
     """Gold labels of the pool went into it: as labels, as quotas or into the budget."""
+    format: Format
+    """Of its completions: the pool's of weak arms."""
+    completion_source: str
+    """``weak``, or what gold arms train on (``curation.domains.formats.GoldSource``)."""
+    median_characters: float | None
+    """Of its completions."""
+    format_note: str | None
+    """What else sets its rows apart from those of the other arms."""
+
+    @property
+    def words(self) -> str:
+        """Label source, format, completion source and length, to be read under another arm's."""
+        length = "" if self.median_characters is None else f", median {self.median_characters:,.0f} characters"
+        label = "gold" if ARMS[self.arm].gold else "weak"
+        note = "" if self.format_note is None else f"; {self.format_note}"
+        return f"{self.arm}: {label} labels, {self.format}s from {self.completion_source}{length}{note}"
 
 
 def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
@@ -80,24 +109,16 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         BudgetError: an arm has fewer candidates than the budget.
     """
     labels = batch_of(job.labels)
-    too_long_M = too_long_ids(job.too_long)
-    budget = resolve(
-        job.selection.budget,
-        labels,
-        grades=job.grades,
-        measured=job.measured,
-        calibration=job.calibration,
-        too_long_M=too_long_M,
-        seed=derive(job.seed, "risk"),
-    )
-    chooser = _Chooser(job, labels, too_long_M, budget.n)
+    budget = budget_of(job, labels)
+    chooser = Chooser(job, labels, budget.n)
+    weak = format_of_pool(job, labels)
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
         try:
             cut = chooser.cut(arm)
         except BudgetError as error:
-            num = len(too_long_M)
+            num = len(chooser.too_long_M)
             longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
             raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
         rows = _rows(job, name, cut.row_ids_n)
@@ -111,9 +132,53 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
                 digest=fingerprint(rows.select(["row_id", "completion"]).to_pylist()),
                 threshold=cut.threshold if arm.ranked else None,
                 oracle=arm.oracle or budget.oracle,
+                median_characters=_median_characters(rows),
+                **_format(job, arm, weak, num_rows=rows.num_rows, n=budget.n),
             )
         )
     return budget, selections
+
+
+def budget_of(job: SelectJob, labels: pa.RecordBatch) -> Budget:
+    """The budget over the pool's ``labels``."""
+    return resolve(
+        job.selection.budget,
+        labels,
+        grades=job.grades,
+        measured=job.measured,
+        calibration=job.calibration,
+        too_long_M=too_long_ids(job.too_long),
+        seed=derive(job.seed, "risk"),
+    )
+
+
+def format_of_pool(job: SelectJob, labels: pa.RecordBatch) -> WeakFormat:
+    """The format of the weak completions among the pool's ``labels``."""
+    parsed_N = labels.column("row_id").filter(labels.column("label").is_valid()).to_numpy()
+    return weak_format(job.pool, job.labels, parsed_N, job.domain, seed=derive(job.seed, "format"))
+
+
+def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int) -> dict[str, Any]:
+    """What an arm's ``Selection`` says of its format."""
+    if not arm.gold:
+        return {"format": weak.format, "completion_source": "weak", "format_note": None}
+    source = job.texts.source
+    notes = []
+    if source == "answer" and weak.format == "rollout":
+        notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
+    if num_rows < n:
+        without = "that gold grades right" if source == "sample" else "in the dataset"
+        notes.append(f"{n - num_rows:,} of {n:,} rows have no rollout {without}")
+    return {
+        "format": "answer" if source == "answer" else "rollout",
+        "completion_source": source,
+        "format_note": "; ".join(notes) or None,
+    }
+
+
+def _median_characters(rows: pa.Table) -> float | None:
+    lengths_N = pc.utf8_length(rows["completion"]).to_numpy()
+    return float(np.median(lengths_N)) if len(lengths_N) else None
 
 
 def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> TableRef:
@@ -134,6 +199,7 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
             "rank": rank,
             "label": example["gold"],
             "label_source": "gold",
+            "completion_source": "answer",
             "generation": 0,
         }
         for rank, example in enumerate(store.read(examples, filter="error IS NULL").to_pylist())
@@ -142,11 +208,12 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
     return _write(pa.Table.from_pylist(rows, schema=tables.SELECTION), directory / "adapt")
 
 
-class _Chooser:
+class Chooser:
     """Cuts the labelled pool by an arm's rule; what several arms share is worked out once, when it is needed."""
 
-    def __init__(self, job: SelectJob, labels: pa.RecordBatch, too_long_M: Int64s, n: int) -> None:
-        self._job, self._labels, self._too_long_M, self._n = job, labels, too_long_M, n
+    def __init__(self, job: SelectJob, labels: pa.RecordBatch, n: int) -> None:
+        self._job, self._labels, self._n = job, labels, n
+        self.too_long_M = too_long_ids(job.too_long)
         self._row_ids_N: Int64s = labels.column("row_id").to_numpy()
         self._bin_N: Int64s | None = None
 
@@ -155,9 +222,11 @@ class _Chooser:
         if not self._n:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
         seed = derive(self._job.seed, "ties")
+        if arm.gold:
+            return self._cut_gold(arm, seed)
         if arm.rule == "top":
-            return TopN().cut(self._candidates(arm), self._n, seed)
-        candidates = self._candidates(arm, self.bin_N)
+            return TopN().cut(self.candidates(arm), self._n, seed)
+        candidates = self.candidates(arm, self.bin_N)
         return Quotas(quotas_S=tuple(self._quotas(arm, candidates).tolist())).cut(candidates, self._n, seed)
 
     @property
@@ -169,14 +238,34 @@ class _Chooser:
             self._bin_N = strata(_difficulties(examples, domain), self._job.selection.difficulty_bins)
         return self._bin_N
 
-    def _candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
+    def candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
+        """The rows that an arm may take; of gold arms those with a gold label."""
         trust = _trust_of(arm, self._job.seed)
         left_out = choosable if arm.parsed else without
-        raw_N = left_out(trust.raw_score(self._labels), self._labels, self._too_long_M)
-        if arm.gold and self._job.audit is not None:
-            audit = store.read(self._job.audit, columns=["row_id"], filter="gold IS NOT NULL")["row_id"].to_numpy()
-            raw_N = np.where(np.isin(self._row_ids_N, audit), raw_N, np.float32(np.nan))
+        raw_N = left_out(trust.raw_score(self._labels), self._labels, self.too_long_M)
+        if arm.gold:
+            raw_N = np.where(np.isin(self._row_ids_N, self._gold.labelled_M), raw_N, np.float32(np.nan))
         return Candidates(row_ids_N=self._row_ids_N, raw_score_N=raw_N, stratum_N=bin_N)
+
+    @cached_property
+    def _gold(self) -> Gold:
+        return self._job.gold
+
+    def _cut_gold(self, arm: Arm, seed: int) -> Cut:
+        """A gold arm's rows: fewer than the budget where too few can be taught.
+
+        One that draws takes the first of the draw that can. One that ranks has the rows of its weak twin, and leaves
+        out those that cannot: other rows in their place would be another selection.
+        """
+        candidates = self.candidates(arm)
+        if arm.ranked or self._job.texts.source == "answer":
+            cut = TopN().cut(candidates, self._n, seed)
+            return replace(cut, row_ids_n=cut.row_ids_n[self._gold.can_teach(cut.row_ids_n)])
+        raw_N = np.where(self._gold.can_teach(self._row_ids_N), candidates.raw_score_N, np.float32(np.nan))
+        num_taught = int(np.isfinite(raw_N).sum())
+        if not num_taught:
+            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
+        return TopN().cut(replace(candidates, raw_score_N=raw_N), min(self._n, num_taught), seed)
 
     def _quotas(self, arm: Arm, candidates: Candidates) -> Int64s:
         num_strata = self._job.selection.difficulty_bins + 1
@@ -224,9 +313,7 @@ def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
     examples = store.take(job.pool, row_ids_n).to_pylist()
     columns = list(dict.fromkeys(["row_id", "completion", "label", *trust.features]))
     weak = store.take(job.labels, row_ids_n, columns).combine_chunks()
-    gold: list[str | None] = [None] * len(examples)
-    if arm.gold and job.audit is not None:
-        gold = store.take(job.audit, row_ids_n, ["gold"])["gold"].to_pylist()
+    gold = job.gold.taught(row_ids_n, examples, domain) if arm.gold else [None] * len(examples)
     trust_n = trust.score(weak.to_batches()[0])
     if not ((trust_n >= 0) & (trust_n <= 1)).all():
         raise CurationError(f"arm {name}: trust ranges from {trust_n.min()} to {trust_n.max()}, not within [0, 1]")
@@ -237,8 +324,9 @@ def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
             "rank": rank,
             "trust": float(trust),
             "prompt": domain.prompt(example),
-            "completion": label["completion"] if right is None else domain.answer(right, example),
-            "label": label["label"] if right is None else right,
+            "completion": label["completion"] if right is None else right.completion,
+            "label": label["label"] if right is None else right.label,
+            "completion_source": "weak" if right is None else right.source,
         }
         for rank, (example, label, trust, right) in enumerate(
             zip(examples, weak.to_pylist(), trust_n, gold, strict=True)

@@ -220,3 +220,52 @@ def test_math_domain_is_found_by_name_and_takes_a_timeout():
 def test_math_timeout_is_a_positive_number(timeout):
     with pytest.raises(ConfigError, match=r"math: timeout is .*; give a positive number of seconds"):
         Math(timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("raw", "solution"),
+    [
+        (  # MATH, MATH-500
+            {"problem": "How many?", "solution": r"Not \boxed{1}, since $x=1/2$: $\boxed{\frac{1}{2}}$.", "level": "3"},
+            r" Not \boxed{1}, since $x=1/2$: $\boxed{\frac{1}{2}}$.",
+        ),
+        (  # GSM8K
+            {"question": "How many?", "answer": "Two and two\nare 2+2 = <<2+2=4>>4 thousand.\n#### 4,000"},
+            " Two and two\nare 2+2 = 4 thousand. The final answer is \\boxed{4,000}.",
+        ),
+        (  # Omni-MATH, whose solutions box an answer or do not
+            {"problem": "How many?", "solution": "So 2.", "answer": "2", "difficulty": 4.5},
+            r" So 2. The final answer is \boxed{2}.",
+        ),
+        (
+            {"problem": "How many?", "solution": r"So it is \boxed{", "answer": "2"},
+            r" So it is \boxed{ The final answer is \boxed{2}.",
+        ),
+        (  # AIME
+            {"ID": "2024-I-1", "Problem": "How many?", "Solution": r"Hence \boxed{204}.", "Answer": 204},
+            r" Hence \boxed{204}.",
+        ),
+        ({"problem": "How many?", "answer": "7"}, None),
+        ({"problem": "How many?", "answer": "#### 7"}, None),
+        ({"problem": "How many?", "solution": " \n", "answer": "7"}, None),
+        ({"problem": "How many?"}, None),
+    ],
+)
+def test_math_solutions_are_completions_that_state_the_gold_answer(raw, solution):
+    assert DOMAIN.solution(raw) == solution
+    if solution is not None:
+        example = DOMAIN.read(raw)
+        assert set(example) == {"problem", "difficulty"}
+        assert DOMAIN.parse(solution, example) == DOMAIN.gold(raw)
+
+
+@needs_data
+@pytest.mark.parametrize("name", FILES)
+def test_math_files_with_worked_solutions_give_them_as_right_completions(name):
+    """For 99 % of the rows that carry one and have a gold answer."""
+    raws = [raw for raw in rows(name) if raw.get("solution") or "####" in str(raw["answer"])]
+    if not raws:
+        pytest.skip(f"{name} has final answers alone")
+    solved = [(solution, gold) for raw in raws if (gold := DOMAIN.gold(raw)) and (solution := DOMAIN.solution(raw))]
+    right = sum(DOMAIN.is_correct(DOMAIN.parse(solution, TEXT_ONLY), gold) for solution, gold in solved)
+    assert len(solved) >= 0.99 * len(raws) and right >= 0.99 * len(solved)

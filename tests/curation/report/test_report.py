@@ -13,11 +13,12 @@ from scipy.stats import beta, binomtest
 from sklearn.metrics import roc_auc_score
 
 from curation import store, tables
+from curation.arms import ARMS
 from curation.domains.chess import Chess
 from curation.hashing import hash_unit
 from curation.metrics import paired_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.report import GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
+from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
 from curation.report.comparable import CLAIMS, withheld
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
@@ -57,6 +58,15 @@ def examples(ids: np.ndarray, rng: np.random.Generator, *, gold: bool) -> pa.Tab
     if gold:
         columns["gold"] = [GOLD] * len(ids)
     return pa.table({**columns, "error": [None] * len(ids)}, schema=tables.examples(Chess.columns, gold=gold))
+
+
+WEAK_FORMAT = {
+    "format": "rollout",
+    "completion_source": "weak",
+    "format_note": None,
+    "median_characters": 80.0,
+}
+FORMATS = {"ground_truth": WEAK_FORMAT | {"completion_source": "sample", "format_note": "3 of 9 rows have no rollout"}}
 
 
 def weak(
@@ -124,6 +134,7 @@ def selection(folder: Path, arm: str, rows: list[dict], source: str) -> TableRef
         "completion": [" c"] * count,
         "label": [GOLD if source == "gold" else row["label"] for row in rows],
         "label_source": [source] * count,
+        "completion_source": ["sample" if source == "gold" else "weak"] * count,
         "teacher": ["{}"] * count,
         "generation": [0] * count,
     }
@@ -192,7 +203,9 @@ def make_run(folder: Path) -> RunRecord:
             "pool": save(folder, "pool", examples(pool_ids, rng, gold=False)),
             "test": save(folder, "test", examples(test_ids, rng, gold=True)),
             "audit": save(
-                folder, "audit", pa.table({"row_id": pool_ids, "gold": [GOLD] * NUM_POOL}, schema=tables.AUDIT)
+                folder,
+                "audit",
+                pa.table([pool_ids, [GOLD] * NUM_POOL, *[pa.nulls(NUM_POOL, pa.string())] * 2], schema=tables.AUDIT),
             ),
         },
         prepare_counts={
@@ -238,6 +251,7 @@ def make_run(folder: Path) -> RunRecord:
                 index=0,
                 teacher=ModelRef(base="bases/teacher"),
                 student_base=ModelRef(base="bases/student"),
+                formats={arm: FORMATS.get(arm, WEAK_FORMAT) for arm in ARMS},
                 labels={"source": source, "pool": pool, **dict.fromkeys(("probe-far", "probe-near"), probe)},
                 grades={
                     "source": by_hand(folder, "source", source_table),
@@ -299,7 +313,21 @@ def test_purity_and_counts_of_the_arms(run: RunRecord, report: dict) -> None:
     truth = arms["ground_truth"]
     assert truth["purity_by_definition"] and truth["purity"]["value"] == 1 and truth["oracle"]
     assert truth["label_source"] == "gold" and truth["verdict"] is None
+    for name, arm in arms.items():
+        assert {key: arm[key] for key in FORMAT} == FORMATS.get(name, WEAK_FORMAT)
     assert arms["naive"]["num_unparsed"] > 0  # the fixture has some, else the count above shows nothing
+
+
+def test_the_page_says_what_each_arms_completions_are(report: dict) -> None:
+    page = render(report)
+    assert page.count('<td>weak<span class="ci">rollouts</span></td>') == 3
+    assert '<td>gold<span class="ci">own rollouts graded right</span><span class="ci">3 of 9 rows' in page
+    assert "easier rows than the pool's" in page
+    for source, words in (("answer", "bare answers"), ("solution", "worked solutions")):
+        changed = json.loads(json.dumps(report))
+        for arm in changed["generations"][0]["arms"]:
+            arm["completion_source"] = source
+        assert words in render(changed) and "easier rows" not in render(changed)
 
 
 def test_accuracy_recovery_and_paired_tests(run: RunRecord, report: dict) -> None:

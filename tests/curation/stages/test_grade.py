@@ -28,6 +28,12 @@ def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     return store.latest(uri)
 
 
+def audit(ids, golds: list[str | None]) -> pa.Table:
+    """Gold labels without solutions."""
+    nothing = pa.nulls(len(golds), pa.string())
+    return pa.table([pa.array(ids), pa.array(golds), nothing, nothing], schema=tables.AUDIT)
+
+
 def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage, "PAIRS", 300)  # some tasks, which come back in any order
     rng, num_rows = np.random.default_rng(0), 2000
@@ -36,7 +42,7 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
     errors = ["bad: x" if unit < 0.05 else None for unit in rng.random(num_rows)]
     golds = [None if unit < 0.2 else "d2d4" if unit < 0.6 else "e2e4" for unit in rng.random(num_rows + 400)]
     weak = save(tmp_path, "labels", pa.table({"row_id": ids[:num_rows], "label": labels, "error": errors}))
-    gold = save(tmp_path, "gold", pa.table({"row_id": ids[100:], "gold": golds}, schema=tables.AUDIT))
+    gold = save(tmp_path, "gold", audit(ids[100:], golds))
     told: list[tuple[int, int]] = []
     ref = grade(weak, gold, CHESS, str(tmp_path / "grades.lance"), progress=lambda at: told.append((at.rows, at.total)))
 
@@ -56,7 +62,7 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
     again = grade(weak, gold, CHESS, ref.uri)  # a stage that was cut off grades anew
     assert store.read(again).equals(table)
 
-    nothing = save(tmp_path, "none", pa.table({"row_id": [1, 2], "gold": [None, "e2e4"]}, schema=tables.AUDIT))
+    nothing = save(tmp_path, "none", audit([1, 2], [None, "e2e4"]))
     assert store.count(grade(weak, nothing, CHESS, str(tmp_path / "empty.lance"))) == 0
 
 

@@ -110,7 +110,9 @@ def test_every_row_once_in_its_split(puzzles: list[dict[str, Any]], tmp_path: Pa
             wanted = {"row_id": row["row_id"], **Chess().read(raw), "gold": Chess().gold(raw), "error": None}
             if name == "pool":
                 del wanted["gold"]
-            assert row == ({key: wanted[key] for key in ("row_id", "gold")} if name == "audit" else wanted)
+            if name == "audit":
+                wanted = {key: wanted[key] for key in ("row_id", "gold")} | {"solution": None, "solution_error": None}
+            assert row == wanted
         if name != "audit":
             seen += [row["row_id"] for row in table]
     assert len(seen) == len(set(seen)) == NUM_ROWS
@@ -295,3 +297,32 @@ def test_mistakes_of_the_user(puzzles: list[dict[str, Any]], tmp_path: Path) -> 
     path.write_text("".join(json.dumps({"fen": "x", "moves": "x"}) + "\n" for _ in range(9)))
     with pytest.raises(SourceError, match=r"none of its 5 rows is usable \(5 of them bad_fen\)"):
         run(settings, tmp_path / "d")
+
+
+def test_worked_solutions_stand_in_the_audit_table_alone(local_ray, tmp_path: Path) -> None:
+    """Some rows have none, one that of another problem, one no answer."""
+    rows = [
+        {"problem": f"{n} + {n}?", "solution": f"It is {n} twice." if n % 5 else None, "answer": f"{2 * n}"}
+        for n in range(60)
+    ]
+    for n in range(3, 60, 10):
+        rows[n] |= {"solution": rf"Clearly \boxed{{{2 * n + 1}}}."}
+        rows[n + 1] |= {"answer": None}
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    splits = {"source": {"from": "sums", "rows": 20}, "pool": {"from": "sums"}, "audit": True}
+    settings = config(splits, sums={"path": str(tmp_path / "sums.jsonl"), "domain": "math"})
+    refs = run(settings, tmp_path / "out")
+    audit, pool = content(refs.tables["audit"]), content(refs.tables["pool"])
+    assert set(pool[0]) == {"row_id", "problem", "difficulty", "error"}
+    assert [row["row_id"] for row in audit] == [row["row_id"] for row in pool]
+    found = {"bad_solution": 0, "no_gold": 0}
+    for row in audit:
+        n = row["row_id"]
+        has = n % 5 and n % 10 not in (3, 4)
+        assert row["gold"] == rows[n]["answer"]
+        assert row["solution"] == (rf" It is {n} twice. The final answer is \boxed{{{2 * n}}}." if has else None)
+        bad = f"bad_solution: it states '{2 * n + 1}', the gold label is '{2 * n}'" if n % 10 == 3 else None
+        assert row["solution_error"] == bad
+        found["bad_solution"] += bad is not None
+        found["no_gold"] += row["gold"] is None
+    assert refs.counts["audit"].errors == found and all(found.values())

@@ -18,6 +18,7 @@ from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, strata
 from curation.stages.budget import Scored
+from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, SelectJob, adaptation_rows, select
 
 SEED, N = 5, 60
@@ -117,6 +118,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
             teacher=ModelRef(base="bases/teacher", revision="00ff", adapter="runs/x/adapter"),
             generation=2,
             seed=SEED,
+            texts=GoldTexts(source="answer"),
         ),
         rows={
             row["row_id"]: row | {"fen": fen, "rating": rating}

@@ -106,6 +106,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
 def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, tmp_path: Path) -> None:
     wanted = parsed(split)[:40]
     rows = {"row_id": wanted[::-1], "gold": [f"g{row_id}" for row_id in wanted[::-1]]}
+    rows |= dict.fromkeys(("solution", "solution_error"), [None] * len(wanted))
     gold = store.write(pa.table(rows, schema=tables.AUDIT), str(tmp_path / "gold.lance"))
     job = make_job(split, tmp_path)
     scripted = ScriptedConfig(completions=(" TRUE", " FALSE"))

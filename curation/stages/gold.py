@@ -1,0 +1,126 @@
+"""What gold arms teach of a row: the domain's sentence for its gold label, or a rollout that gold grades right."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from curation import store
+from curation.config import DomainConfig
+from curation.domains import Domain, Example, get_domain
+from curation.domains.formats import Format, GoldSource, format_of, is_bare
+from curation.domains.grading import read_grades
+from curation.hashing import Int64s, hash64
+from curation.refs import TableRef
+
+MEASURED_ROWS = 2_000
+"""Weak completions, drawn by a hash of the row id, whose share of bare answers decides the format of a pool."""
+
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldTexts:
+    """Where a run's gold arms have their completions from."""
+
+    source: GoldSource
+    samples: TableRef | None = None
+    """Further samples of the teacher (schema ``tables.ROLLOUTS``); without any, only weak completions are right."""
+
+
+class WeakFormat(NamedTuple):
+    """The format of a pool's weak completions, and how many of those measured are bare answers."""
+
+    format: Format
+    num_bare: int
+    num_rows: int
+
+
+class Taught(NamedTuple):
+    """What a gold arm learns of a row."""
+
+    label: str
+    completion: str
+    source: str
+    """As in ``tables.SELECTION``; a weak completion that is right is its row's rollout, too."""
+
+
+def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: DomainConfig, *, seed: int) -> WeakFormat:
+    """The format of the weak completions, from those of a seeded sample of the row ids ``parsed_N``."""
+    ids_M = parsed_N
+    if len(ids_M) > MEASURED_ROWS:
+        ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]
+    made, rows = get_domain(domain), store.take(labels, ids_M, ["completion", "label"]).to_pylist()
+    examples = store.take(pool, ids_M).to_pylist()
+    num_bare = sum(is_bare(made, **row, example=example) for row, example in zip(rows, examples, strict=True))
+    return WeakFormat(format_of(num_bare, len(ids_M)), num_bare, len(ids_M))
+
+
+class Gold:
+    """The gold labels of a pool and what is taught of them; read when they are asked for."""
+
+    def __init__(self, texts: GoldTexts, *, audit: TableRef, labels: TableRef, grades: TableRef | None) -> None:
+        self._texts, self._audit, self._labels, self._grades = texts, audit, labels, grades
+
+    @cached_property
+    def labelled_M(self) -> Int64s:
+        """The ids of the rows with a gold label."""
+        return self._ids("gold IS NOT NULL")
+
+    @cached_property
+    def solved_M(self) -> Int64s:
+        """The ids of the rows with a gold label and a worked solution."""
+        return self._ids("gold IS NOT NULL AND solution IS NOT NULL")
+
+    @cached_property
+    def right_M(self) -> Int64s:
+        """The ids of the rows whose weak label is right, ascending."""
+        assert self._grades is not None, "RunConfig refuses gold arms without an audit set"
+        graded = read_grades(self._grades)
+        return graded.row_ids_N[graded.correct_N]
+
+    def can_teach(self, row_ids_N: Int64s) -> Bools:
+        """Of which rows there is a completion that states the gold label, bool [N]."""
+        if self._texts.source == "answer":
+            return np.isin(row_ids_N, self.labelled_M)
+        if self._texts.source == "solution":
+            return np.isin(row_ids_N, self.solved_M)
+        return np.isin(row_ids_N, self.right_M) | np.isin(row_ids_N, self._sampled_M)
+
+    def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
+        """What is taught of rows that can be taught, in their order."""
+        source = self._texts.source
+        rows = store.take(self._audit, row_ids_n, ["gold", *(["solution"] if source == "solution" else [])]).to_pylist()
+        golds = [row["gold"] for row in rows]
+        if source == "answer":
+            texts = [domain.answer(gold, example) for gold, example in zip(golds, examples, strict=True)]
+        elif source == "solution":
+            texts = [row["solution"] for row in rows]
+        else:
+            texts, sources = self._rollouts(row_ids_n)
+            return [Taught(*values) for values in zip(golds, texts, sources, strict=True)]
+        return [Taught(gold, text, source) for gold, text in zip(golds, texts, strict=True)]
+
+    @cached_property
+    def _sampled_M(self) -> Int64s:
+        if self._texts.samples is None:
+            return np.zeros(0, dtype=np.int64)
+        found: Int64s = store.read(self._texts.samples, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
+        return found
+
+    def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
+        """The teacher's right completion of each row, its weak one where that is right, and where it is from."""
+        weak_n = np.isin(row_ids_n, self.right_M)
+        texts: list[str] = store.take(self._labels, row_ids_n, ["completion"])["completion"].to_pylist()
+        if self._texts.samples is not None and not weak_n.all():
+            places = np.flatnonzero(~weak_n)
+            drawn = store.take(self._texts.samples, row_ids_n[places], ["completion"])["completion"].to_pylist()
+            for place, text in zip(places.tolist(), drawn, strict=True):
+                texts[place] = text
+        return texts, ["weak" if weak else "sample" for weak in weak_n.tolist()]
+
+    def _ids(self, filter: str) -> Int64s:
+        found: Int64s = store.read(self._audit, columns=["row_id"], filter=filter)["row_id"].to_numpy()
+        return found

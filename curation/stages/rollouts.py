@@ -1,0 +1,263 @@
+"""The rollouts stage: further samples of the teacher for the rows of gold arms whose weak label is wrong.
+
+A weak completion that is right is its row's rollout already. Of the other rows the teacher is asked again, until gold
+grades a sample right (rejection sampling): all rows of an arm that ranks, and of one that draws as many, in the order
+of the draw, as its budget needs. Rows that the teacher never solves are not among them, so that they are easier rows
+than the pool's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation import store, tables
+from curation.arms import ARMS, Arm
+from curation.config import DecodingConfig, DomainConfig, TeacherConfig
+from curation.domains import Domain, attempt, get_domain
+from curation.domains.formats import gold_source
+from curation.hashing import Int64s, derive
+from curation.places import Place
+from curation.refs import ModelRef, TableRef
+from curation.selection.top_n import TopN
+from curation.signals import label_request
+from curation.stages.budget import batch_of
+from curation.stages.chunk_actor import ChunkActor, Pass, Row
+from curation.stages.gold import Gold, GoldTexts, WeakFormat
+from curation.stages.passes import run_pass
+from curation.stages.select import Chooser, SelectJob, budget_of, format_of_pool
+from curation.standing import Update
+from curation.store import commits
+from curation.teachers import Teacher, load_teacher
+from curation.telemetry import Telemetry
+
+UNKNOWN, NO, YES = -1, 0, 1
+"""Whether a row can be taught."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutJob:
+    """All that an actor needs to know; pickled to every actor."""
+
+    examples: TableRef
+    """Rows with their gold labels."""
+    uri: str
+    """A table of ``tables.ROLLOUTS``."""
+    domain: DomainConfig
+    teacher: TeacherConfig
+    model: ModelRef | None
+    decoding: DecodingConfig
+    num_samples: int
+    seed: int
+    told: Telemetry = field(default_factory=Telemetry)
+    """Emits the metrics of the pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """Where gold arms have their completions from, why, and what it took."""
+
+    texts: GoldTexts
+    weak: WeakFormat
+    num_gold: int
+    """Rows with a gold label."""
+    num_solved: int
+    """Of these, with a worked solution."""
+    num_asked: int = 0
+    """Rows whose weak label is wrong that the teacher was asked again about."""
+    num_found: int = 0
+    """Of these, with a right sample."""
+    num_samples: int = 0
+
+
+class RolloutActor(ChunkActor[list[dict[str, Any]]]):
+    """Holds one teacher."""
+
+    def __init__(self, job: RolloutJob, of: Pass) -> None:
+        super().__init__(job, of)
+        self._job, self._domain = job, get_domain(job.domain)
+        self._teacher = load_teacher(job.teacher, job.model)
+        self.loaded()
+
+    def work(self, rows: list[Row]) -> list[dict[str, Any]]:
+        """Rows of ``tables.ROLLOUTS``."""
+        job = self._job
+        return draw(
+            self._domain,
+            self._teacher,
+            rows,
+            job.decoding,
+            num_samples=job.num_samples,
+            seed=job.seed,
+            on_batch=self.alive,
+        )
+
+    def give_up(self, rows: list[Row], error: str) -> list[dict[str, Any]]:
+        """Rows without a completion."""
+        return [{"row_id": row["row_id"], "num_samples": 0, "error": error} for row in rows]
+
+    def write(self, parts: list[list[dict[str, Any]]], note: dict[str, Any]) -> pa.Table:
+        """One fragment."""
+        rows = [row for part in parts for row in part]
+        note = note | self.failed(row["error"] for row in rows if row.get("error"))
+        written = pa.Table.from_pylist(rows, schema=tables.ROLLOUTS)
+        return commits.write_fragment(written, self._job.uri, tables.ROLLOUTS, note=note)
+
+
+def draw(
+    domain: Domain,
+    teacher: Teacher,
+    rows: list[Row],
+    decoding: DecodingConfig,
+    *,
+    num_samples: int,
+    seed: int,
+    on_batch: Callable[[], None] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Sample each row's completion until one states its ``gold`` label, at most ``num_samples`` times.
+
+    A row of ``tables.ROLLOUTS`` each. The i-th samples of all rows are drawn together, with a seed of their own.
+    """
+    found = {row["row_id"]: {"row_id": row["row_id"], "num_samples": 0} for row in rows}
+    asked = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
+    waiting = {row_id: request for row_id, (_, request) in asked.items() if request is not None}
+    for turn in range(num_samples):
+        if not waiting:
+            break
+        drawn = teacher.label(list(waiting.values()), decoding, seed=derive(seed, f"rollouts/{turn}"), states=False)
+        for batch in drawn:
+            on_batch()
+            for answer in batch.select(["row_id", "completion", "error"]).to_pylist():
+                row_id, completion = answer["row_id"], answer["completion"]
+                found[row_id]["num_samples"] += 1
+                if answer["error"] is None and _is_right(domain, completion, asked[row_id][0]):
+                    found[row_id]["completion"] = completion
+                    del waiting[row_id]
+    return list(found.values())
+
+
+def roll_out(
+    job: SelectJob, asked: RolloutJob, *, commit_seconds: float, directory: Place, progress: Update | None = None
+) -> Rollouts:
+    """What the gold arms of ``job`` train on; makes their rollouts where the dataset's or none will not do.
+
+    Raises:
+        RunFailedError: an actor kept dying without getting anything done.
+        CommitError: the store refused, or rows in and rows out differ.
+        BudgetError: the budget comes to no row, or to more than a gold arm has candidates.
+    """
+    labels = batch_of(job.labels)
+    gold, weak = job.gold, format_of_pool(job, labels)
+    ids_N = labels.column("row_id").to_numpy()
+    num_gold = int(np.isin(gold.labelled_M, ids_N).sum())
+    num_solved = int(np.isin(gold.solved_M, ids_N).sum())
+    wanted = job.selection.gold_rollouts.source
+    source = gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
+    made = Rollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
+    if source != "sample":
+        return made
+    n = budget_of(job, labels).n
+    sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, progress=progress)
+    sampling.fill(Chooser(job, labels, n), n, gold)
+    table = store.read(sampling.table, ["completion", "num_samples"])
+    return replace(
+        made,
+        texts=GoldTexts(source=source, samples=sampling.table),
+        num_asked=table.num_rows,
+        num_found=table.num_rows - table["completion"].null_count,
+        num_samples=int(table["num_samples"].to_numpy().sum()),
+    )
+
+
+def num_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
+    """How many rows of a draw have to be asked about, counted from its start, until n of them can be taught.
+
+    ``state_M`` says of each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``,
+    which a share ``rate`` of the rows asked so far turned out to be able to. 0 where nothing need be asked: n rows that
+    can be taught stand before the first unknown one, or no row is unknown.
+    """
+    unknown = np.flatnonzero(state_M == UNKNOWN)
+    if not len(unknown) or int((state_M[: unknown[0]] == YES).sum()) >= n:
+        return 0
+    expected_M = np.cumsum(np.where(state_M == UNKNOWN, rate, state_M == YES))
+    return int(min(max(np.searchsorted(expected_M, n - 1e-9) + 1, unknown[0] + 1), len(state_M)))
+
+
+class _Sampling:
+    """The table of samples, filled in rounds: which rows have to be asked about depends on what others gave."""
+
+    def __init__(
+        self, job: SelectJob, asked: RolloutJob, directory: Place, *, commit_seconds: float, progress: Update | None
+    ) -> None:
+        self._job, self._directory = job, directory
+        self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
+        self._commit_seconds, self._progress = commit_seconds, progress
+        # Those of a run that was cut off are kept, whatever round they are of.
+        self.table = store.create(self._asked.uri, tables.ROLLOUTS)
+        self._read(self.table)
+
+    def fill(self, chooser: Chooser, n: int, gold: Gold) -> None:
+        """Ask about the rows of every gold arm."""
+        if not n:
+            return
+        seed = derive(self._job.seed, "ties")
+        drawn = []
+        for arm in (ARMS[name] for name in self._job.selection.arms if ARMS[name].gold):
+            if arm.ranked:
+                ids_n = TopN().cut(chooser.candidates(arm), n, seed).row_ids_n
+                self._ask(ids_n[~np.isin(ids_n, gold.right_M)])
+            else:
+                drawn.append(arm)
+        for arm in drawn:
+            self._draw(arm, chooser, n, gold, seed)
+
+    def _draw(self, arm: Arm, chooser: Chooser, n: int, gold: Gold, seed: int) -> None:
+        candidates = chooser.candidates(arm)
+        score_N = candidates.raw_score_N
+        right_N = np.isin(candidates.row_ids_N, gold.right_M) & np.isfinite(score_N)
+        # No draw reaches beyond its n-th row with a right weak label.
+        lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
+        ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), seed).row_ids_n
+        right_M = np.isin(ids_M, gold.right_M)
+        rate = 1.0  # at first only rows that are needed whatever they give
+        while True:
+            state_M = np.where(np.isin(ids_M, self._ids), NO, UNKNOWN).astype(np.int8)
+            state_M[right_M | np.isin(ids_M, self._found)] = YES
+            num_rows = num_to_resolve(state_M, n, rate)
+            if not num_rows:
+                return
+            self._ask(ids_M[:num_rows][state_M[:num_rows] == UNKNOWN])
+            rate = max(len(self._found), 1) / len(self._ids)
+
+    def _ask(self, ids_M: Int64s) -> None:
+        """Have the teacher asked about rows, besides those that it was asked about before."""
+        wanted = np.union1d(self._ids, ids_M)
+        if len(wanted) == len(self._ids):
+            return
+        assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
+        gold = store.take(self._job.audit, wanted, ["gold"])["gold"]
+        examples = store.take(self._job.pool, wanted).append_column(tables.GOLD, gold)
+        rows = store.write(examples, str(self._directory / "asked.lance"))
+        self.table = run_pass(
+            RolloutActor,
+            replace(self._asked, examples=rows),
+            name="the rollouts of gold labels",
+            uri=self._asked.uri,
+            schema=tables.ROLLOUTS,
+            takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
+            commit_seconds=self._commit_seconds,
+            progress=self._progress,
+        ).table
+        self._read(self.table)
+
+    def _read(self, table: TableRef) -> None:
+        self._ids: Int64s = np.sort(store.read(table, ["row_id"])["row_id"].to_numpy())
+        self._found: Int64s = store.read(table, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
+
+
+def _is_right(domain: Domain, completion: str, row: Row) -> bool:
+    label, _ = attempt(domain.parse, completion, row)
+    return label is not None and bool(attempt(domain.is_correct, label, row["gold"])[0])
