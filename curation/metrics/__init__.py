@@ -43,6 +43,7 @@ from curation.metrics.ranking import (
     purity_at,
     purity_curve,
 )
+from curation.metrics.strata import mean_over_strata, over_runs
 
 __all__ = [
     "ALPHA",
@@ -70,6 +71,8 @@ __all__ = [
     "coverage_curve",
     "detectable_difference",
     "ece",
+    "mean_over_strata",
+    "over_runs",
     "over_seeds",
     "paired_recovery",
     "paired_test",
