@@ -6,7 +6,8 @@ these benchmarks; how much others would differ, neither says.
 
 A pooled test takes every pair of a run and a test row as independent of every other. That holds between benchmarks, and
 where runs test on rows of their own. Runs of one benchmark may share test rows (``test_rows`` counts them); then pooled
-p-values and intervals over rows promise too much, and ``runs`` is to be read.
+p-values and intervals over rows promise too much, no verdict is given, and ``runs`` is to be read.
+``p_value_distinct_rows`` stays valid: it is the same sum's, with the signs of a row flipped in all runs together.
 """
 
 import math
@@ -22,9 +23,18 @@ from curation.arms import ARMS
 from curation.report.collect import collect
 from curation.report.measures import Json, finite
 from curation.report.record import GROUND_TRUTH, TEACHER, RunRecord
-from curation.report.tested import Tests, compared, differences, read_tests
+from curation.report.rows import Ints
+from curation.report.tested import Tests, common_rows, compared, differences, read_tests
 
 MEASURES = ("auc", "ece", "brier")
+AGAINST_GROUND_TRUTH = (
+    "against_ground_truth",
+    "p_value_vs_ground_truth",
+    "p_value_distinct_rows",
+    "verdict",
+    "paper_verdict",
+    "margin",
+)
 VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
 
 
@@ -54,7 +64,7 @@ def combine(members: Sequence[Member]) -> Json:
     """
     reports = [collect(member.run) for member in members]
     benchmarks = benchmarks_of([member.run for member in members])
-    generations = []
+    generations: list[Json] = []
     for index, record in enumerate(members[0].run.generations):
         parts = [
             _Part(
@@ -114,20 +124,22 @@ def average(parts: Sequence[_Part], take: Callable[[_Part], Any]) -> Json | None
 
 def _generation(index: int, parts: Sequence[_Part]) -> Json:
     names = [arm["name"] for arm in parts[0].report["arms"]]
+    test_rows = _test_rows(parts)
+    shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
     return {
         "index": index,
-        "arms": [_arm(name, parts) for name in names],
+        "arms": [_arm(name, parts, shared=shared) for name in names],
         "teacher": {
             "test": average(parts, lambda part: part.report["teacher"]["test"]),
             "pool": average(parts, lambda part: part.report["teacher"]["pool"]),
         },
         "base": average(parts, lambda part: part.report["base"]),
         "trust": _trust(parts),
-        "test_rows": _test_rows(parts),
+        "test_rows": test_rows,
     }
 
 
-def _arm(name: str, parts: Sequence[_Part]) -> Json:
+def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
     purities = [arm["purity"] for part in parts if (arm := _of(part, name))["purity"] is not None]
     rows = sum(purity["n"] for purity in purities)
     right = sum(round(purity["value"] * purity["n"]) for purity in purities)
@@ -145,27 +157,45 @@ def _arm(name: str, parts: Sequence[_Part]) -> Json:
         "accuracy": average(parts, lambda part: _of(part, name)["accuracy"]),
         "recovery": average(parts, lambda part: _recovery(_of(part, name))),
         "difference": average(parts, lambda part: _difference(_of(part, name)["against_ground_truth"])),
-        **_against_ground_truth(name, parts),
+        **_against_ground_truth(name, parts, shared=shared),
         "against_teacher": teacher,
         "weak_to_strong": None if teacher is None or gold else teacher["low"] > 0,
     }
 
 
-def _against_ground_truth(name: str, parts: Sequence[_Part]) -> Json:
-    """The pooled paired test and the verdict on it; none where one of the runs was given none."""
+def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+    """The pooled paired test and the verdict on it; none where runs share test rows, or one of them was given none."""
     rows = _pooled(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
-        return dict.fromkeys(("against_ground_truth", "p_value_vs_ground_truth", "verdict", "paper_verdict", "margin"))
+        return dict.fromkeys(AGAINST_GROUND_TRUTH)
     judged = metrics.verdict_on_rows(rows, gain=_gain(name, parts), margin=min(part.margin for part in parts))
     compared_runs = [part for part in parts if _of(part, name)["against_ground_truth"] is not None]
-    given = all(_of(part, name)["verdict"] in VERDICTS for part in compared_runs)
-    return {
-        "against_ground_truth": compared(judged.test),
-        "p_value_vs_ground_truth": judged.test.p_value,
-        "verdict": judged.verdict if given else None,
-        "paper_verdict": judged.paper if given else None,
-        "margin": judged.margin,
-    }
+    given = not shared and all(_of(part, name)["verdict"] in VERDICTS for part in compared_runs)
+    values = (
+        compared(judged.test),
+        judged.test.p_value,
+        metrics.sign_flip(_by_distinct_row(rows, name, parts)) if shared else judged.test.p_value,
+        judged.verdict if given else None,
+        judged.paper if given else None,
+        judged.margin,
+    )
+    return dict(zip(AGAINST_GROUND_TRUTH, values, strict=True))
+
+
+def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_Part]) -> Ints:
+    """The pooled differences from ground truth, those of one row of a benchmark added up over the runs that share it.
+
+    ``rows`` are :func:`_pooled`'s, in the order of the runs.
+    """
+    tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]
+    benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
+    ids = [common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
+    codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
+    keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
+    _, place_N = np.unique(keys, axis=1, return_inverse=True)
+    sums: Ints = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
+    np.add.at(sums, place_N.ravel(), rows.steps_N)
+    return sums
 
 
 def _pooled(first: str, second: str, parts: Sequence[_Part]) -> metrics.RowDifferences | None:

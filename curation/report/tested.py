@@ -84,6 +84,12 @@ def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences
     return metrics.row_differences(*_by_row(tests, (first, second)))
 
 
+def common_rows(tests: Tests, *names: str) -> Ints:
+    """The ids of the rows that all models answered in all their runs, ascending."""
+    ids: Ints = reduce(np.intersect1d, [run.row_ids_N for name in names for run in tests[name]])
+    return ids
+
+
 def compared(test: metrics.Comparison) -> Json | None:
     """A paired test as JSON, first minus second; ``None`` for no rows. Counts of rows only where each has one run."""
     if not test.difference.n:

@@ -138,10 +138,10 @@ def report(run: RunRecord) -> dict:
     return collect(run)
 
 
-def make_run(folder: Path) -> RunRecord:
-    rng = np.random.default_rng(0)
+def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
+    rng = np.random.default_rng(seed)
     pool_ids = np.arange(NUM_POOL) + (7 << tables.FILE_SHIFT)
-    source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + 5000
+    source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + first_test
     pool, pool_table = labelled(folder, "labels-pool", pool_ids, rng)
     source, source_table = labelled(folder, "labels-source", source_ids, rng)
     probe, probe_table = labelled(folder, "labels-probe", np.arange(120) + 9000, rng)
