@@ -66,7 +66,8 @@ class Scribe(Run):
             case "test":
                 return {"labels": generation.labels["pool"].to_json(), "counts": counts, "pass": ran}
             case _ if what.startswith("test-"):
-                return {"grades": generation.tests[test[0]][int(test[2] or 0)].to_json()}
+                answered = test[0] if test[2] in ("", "0") else "internal_confidence"  # in a second run
+                return {"grades": generation.tests[answered][0].to_json()}
             case _:
                 return {"grades": generation.grades[what].to_json()}
 
@@ -195,11 +196,25 @@ def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
     """Two runs of one benchmark and one of another; the average is of the benchmarks."""
     other = tmp_path / "other.parquet"
     other.write_bytes((ROOT / "examples/data/puzzles.parquet").read_bytes())
-    directory = finished_run(tmp_path, "other", 5, sources={"puzzles": {"path": str(other)}})
+    sources, twice = {"puzzles": {"path": str(other)}}, {"num_runs": 2, "decoding": {"temperature": 0.6}}
+    directory = finished_run(tmp_path, "other", 5, sources=sources, evaluation=twice)
     content = json.loads(combine(*seeds[1][:2], directory, "-o", tmp_path / "out", "--json").stdout)
     assert list(content["benchmarks"].values()) == [2, 1] and all("puzzles (" in name for name in content["benchmarks"])
     record = chain.finished(load_config(directory / "config.yaml"))
-    means = [right_on_test(run, "neural").mean() for run in (*records[:2], record)]
+    second = right_on_test(record, "internal_confidence")
+
+    def of(name: str) -> list[np.ndarray]:
+        """Each row's mean over the runs of its model, by run directory."""
+        one_run = [right_on_test(run, name).astype(float) for run in records[:2]]
+        return [*one_run, (right_on_test(record, name) + second.astype(float)) / 2]
+
+    apart = np.concatenate(of("neural")) - np.concatenate(of("ground_truth"))
+    against = by_name(content)["neural"]["against_ground_truth"]
+    assert against["difference"] == pytest.approx(apart.mean()) and "num_first_only" not in against
+    assert against["low"] < apart.mean() < against["high"] and against["n"] == 750
+    flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 750)) @ apart
+    assert against["p_value"] == pytest.approx((flips >= abs(apart.sum()) - 1e-9).mean(), abs=0.012)
+    means = [right.mean() for right in of("neural")]
     accuracy = by_name(content)["neural"]["accuracy"]
     assert accuracy["value"] == pytest.approx((np.mean(means[:2]) + means[2]) / 2)
     assert accuracy["runs"] is None  # one run of a benchmark shows no spread
