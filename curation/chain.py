@@ -56,16 +56,25 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
     Raises:
         RunFailedError: a stage is missing.
     """
-    run = _open(config, Manifest.load(config.directory), dry=True)
     try:
-        prepared = _prepare(run)
-        generations = _generations(run, prepared)
+        record = finished(config, config_path=config_path, command=command)
     except Pending as pending:
         raise RunFailedError(
-            f"{run.directory}: no report yet, stage {pending.name} is missing ({pending.why}); `curate run` does it"
+            f"{config.directory}: no report yet, stage {pending.name} is missing ({pending.why}); `curate run` does it"
         ) from None
-    html, _ = report.write(report.collect(_record(run, prepared, generations, config_path, command)), run.directory)
+    html, _ = report.write(report.collect(record), config.directory)
     return html
+
+
+def finished(config: RunConfig, *, config_path: str | None = None, command: str | None = None) -> report.RunRecord:
+    """The record of a finished run, from which its report is made; nothing is done or written.
+
+    Raises:
+        Pending: a stage is missing.
+    """
+    run = _open(config, Manifest.load(config.directory), dry=True)
+    prepared = _prepare(run)
+    return _record(run, prepared, _generations(run, prepared), config_path, command)
 
 
 def first_pending(config: RunConfig) -> Pending | None:

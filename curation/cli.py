@@ -139,11 +139,32 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None) -> None
 
 
 @main.command()
-@CONFIG
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG | --combine DIR DIR...")
 @SET
-@click.option("--json", "as_json", is_flag=True, help="Print report.json.")
-def report(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Write the report of a finished run again and print its arms."""
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
+@click.option("-o", "--output", metavar="DIR", help="Where combined.html and .json go (combined-report).")
+def report(
+    configs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, combine: bool, output: str | None
+) -> None:
+    """Write the report of a finished run again and print its arms.
+
+    With --combine: one report of several finished runs that differ in seed, benchmark or teacher. Averages have
+    intervals over rows and over runs, and the arms' students are compared on the test rows of all runs.
+    """
+    from curation.errors import ConfigError
+
+    if combine:
+        if overrides:
+            raise ConfigError("--set: changes a CONFIG, and --combine reads run directories as they are; drop one")
+        _combine(configs, output or "combined-report", as_json)
+        return
+    if output is not None:
+        raise ConfigError("--output: is where --combine writes; a single report goes into its run directory")
+    if len(configs) > 1:
+        raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
+    (config,) = configs
+
     from curation.chain import rewrite_report
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
@@ -228,6 +249,14 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     sys.exit(1 if states["fail"] else 0)
 
 
+def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
+    from curation.combining import combine
+
+    content, page = combine(directories, output)
+    click.echo(json.dumps(content, indent=1) if as_json else _combined_table(content))
+    click.echo(f"report: {page}", err=as_json)
+
+
 def _load(config: str, overrides: tuple[str, ...]) -> Any:
     from curation.config_file import load_config
 
@@ -253,6 +282,33 @@ def _arms_table(content: dict[str, Any]) -> str:
             f"{'' if p_value is None else f'{p_value:.3g}':>13}"
         )
     return "\n".join(lines)
+
+
+def _combined_table(content: dict[str, Any]) -> str:
+    """Teacher, base and arms over all runs, a line each; per cent with their 95 % intervals over rows and over runs."""
+    strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
+    lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
+    lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
+    for name in ("teacher", "base"):
+        accuracy = content.get(name) or {}
+        if told := _estimate(accuracy := accuracy.get("test", accuracy)):
+            lines.append(f"{name:<26}{'':<40}{told:<24}{_over_runs(accuracy)}")
+    for arm in content["arms"]:
+        recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
+        lines.append(
+            f"{arm['name']:<26}{_estimate(arm['purity']):<24}{_over_runs(arm['purity']):<16}"
+            f"{_estimate(arm['accuracy']):<24}{_over_runs(arm['accuracy']):<16}"
+            f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
+            f"{'' if p_value is None else format(p_value, '.3g'):>19}"
+        )
+    if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
+        lines.append(f"{shared:,} of {rows['total']:,} test rows stand in several runs: trust the intervals over runs")
+    return "\n".join(lines)
+
+
+def _over_runs(value: dict[str, Any] | None) -> str:
+    runs = (value or {}).get("runs")
+    return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
 
 
 def _estimate(value: dict[str, Any] | None) -> str:

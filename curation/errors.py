@@ -45,6 +45,10 @@ class TableError(UserError):
     """A table that is asked for is not there, or is asked for what it does not have."""
 
 
+class CombineError(UserError):
+    """Runs that cannot stand in one report: they differ in what has to be alike, or one is unfinished or no run."""
+
+
 class RowError(CurationError):
     """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
 

@@ -15,6 +15,7 @@ from curation.metrics.paired import (
     ALPHA,
     MARGIN,
     POWER,
+    Comparison,
     PairedTest,
     Verdict,
     detectable_difference,
@@ -22,6 +23,15 @@ from curation.metrics.paired import (
     paired_test,
     recovery,
     verdict,
+)
+from curation.metrics.paired_runs import (
+    RowDifferences,
+    compare_rows,
+    pooled_rows,
+    recovery_of_runs,
+    row_differences,
+    sign_flip,
+    verdict_on_rows,
 )
 from curation.metrics.ranking import (
     COVERAGES,
@@ -33,6 +43,7 @@ from curation.metrics.ranking import (
     purity_at,
     purity_curve,
 )
+from curation.metrics.strata import mean_over_strata, over_runs
 
 __all__ = [
     "ALPHA",
@@ -43,10 +54,12 @@ __all__ = [
     "POWER",
     "Binning",
     "BrierParts",
+    "Comparison",
     "CoveragePoint",
     "Estimate",
     "PairedTest",
     "ReliabilityBin",
+    "RowDifferences",
     "SeedEstimate",
     "Verdict",
     "accuracy",
@@ -54,17 +67,25 @@ __all__ = [
     "auc_value",
     "brier",
     "brier_parts",
+    "compare_rows",
     "coverage_curve",
     "detectable_difference",
     "ece",
+    "mean_over_strata",
+    "over_runs",
     "over_seeds",
     "paired_recovery",
     "paired_test",
+    "pooled_rows",
     "proportion",
     "purity_area",
     "purity_at",
     "purity_curve",
     "recovery",
+    "recovery_of_runs",
     "reliability",
+    "row_differences",
+    "sign_flip",
     "verdict",
+    "verdict_on_rows",
 ]

@@ -5,6 +5,8 @@ difference: the smaller the test set, the surer the praise; and as it picks the 
 are 10 % of two. It is given as it is, and beside it one that has to be earned: near-lossless is what loses less than a
 stated margin with 97.5 % confidence (a non-inferiority test), a difference is one that the exact test shows at 2.5 % on
 its own side, and what shows neither is inconclusive.
+
+Here every model answers a row once; models that answer it in several runs: ``curation.metrics.paired_runs``.
 """
 
 import math
@@ -16,7 +18,7 @@ import numpy.typing as npt
 
 from curation.metrics.bootstrap import RESAMPLES
 from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, undefined
-from curation.metrics.inputs import as_flags, same_length
+from curation.metrics.inputs import Floats, as_flags, same_length
 
 ALPHA = 0.05
 MARGIN = 0.02
@@ -27,15 +29,13 @@ _BISECTIONS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedTest:
-    """The exact paired test of two models on the same rows.
+class Comparison:
+    """Two models on the same rows.
 
     ``p_value`` is one-sided, for the alternative that the numerically ``better`` one is better; ``difference`` is the
     accuracy of the first minus that of the second.
     """
 
-    num_first_only: int
-    num_second_only: int
     p_value: float
     better: Literal["first", "second", "tie"]
     difference: Estimate
@@ -43,6 +43,14 @@ class PairedTest:
     def to_json(self) -> dict[str, Any]:
         """The test as a JSON object."""
         return {**asdict(self), "difference": self.difference.to_json()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedTest(Comparison):
+    """The exact paired test of two models that answered each row once: rows that only one of them has right."""
+
+    num_first_only: int
+    num_second_only: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,7 @@ class Verdict:
 
     verdict: Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]
     paper: Literal["super-recovery", "near-lossless", "below ground truth"]
-    test: PairedTest
+    test: Comparison
     margin: float
     detectable: float
 
@@ -91,10 +99,14 @@ def paired_recovery(
     if counts_P @ truth_P <= counts_P @ base_P:
         return None
     draws_RP = np.random.default_rng(seed).multinomial(n, counts_P / n, size=RESAMPLES)
-    gain_R, gap_R = draws_RP @ (arm_P - base_P), draws_RP @ (truth_P - base_P)
+    value = float(counts_P @ (arm_P - base_P) / (counts_P @ (truth_P - base_P)))
+    return recovery_between(value, draws_RP @ (arm_P - base_P), draws_RP @ (truth_P - base_P), n)
+
+
+def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
+    """A recovery between the quantiles of resampled ones: the arm's gains over the base by ground truth's."""
     ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
     low_R, high_R = np.where(gap_R > 0, ratio_R, -np.inf), np.where(gap_R > 0, ratio_R, np.inf)
-    value = float(counts_P @ (arm_P - base_P) / (counts_P @ (truth_P - base_P)))
     # A quantile between two resamples could lie between a number and infinity.
     low, high = np.quantile(low_R, TAIL, method="lower"), np.quantile(high_R, 1 - TAIL, method="higher")
     return Estimate(value=value, low=float(low), high=float(high), n=n)
@@ -107,12 +119,15 @@ def paired_test(first_correct_N: npt.ArrayLike, second_correct_N: npt.ArrayLike)
     of the difference is the score interval (Tango, Statistics in Medicine 17, 1998): unlike Wald's it stays honest
     where few rows are discordant, or none.
     """
-    from scipy.special import betainc
-
     first, second = as_flags(first_correct_N), as_flags(second_correct_N)
     same_length(first, second)
-    n = len(first)
-    num_first, num_second = int(np.sum(first & ~second)), int(np.sum(second & ~first))
+    return counted_test(int(np.sum(first & ~second)), int(np.sum(second & ~first)), len(first))
+
+
+def counted_test(num_first: int, num_second: int, n: int) -> PairedTest:
+    """:func:`paired_test` of ``n`` rows from the number of those that only the first, or only the second, has right."""
+    from scipy.special import betainc
+
     most, num_discordant = max(num_first, num_second), num_first + num_second
     p_value = float(betainc(most, num_discordant - most + 1, 0.5)) if most > 0 else 1.0
     return PairedTest(
@@ -120,7 +135,7 @@ def paired_test(first_correct_N: npt.ArrayLike, second_correct_N: npt.ArrayLike)
         num_second_only=num_second,
         p_value=p_value,
         better="tie" if num_first == num_second else "first" if num_first > num_second else "second",
-        difference=_paired_difference(num_first, num_second, n),
+        difference=score_interval(num_first, num_second, n, num_rows=n),
     )
 
 
@@ -136,44 +151,54 @@ def verdict(
     - below ground truth: the arm is worse, by the exact test at ``ALPHA`` / 2;
     - inconclusive: none of these is shown; the test set is too small.
     """
-    if not 0 < margin < 1:
-        raise ValueError(f"margin {margin} is not within (0, 1)")
     test = paired_test(arm_correct_N, truth_correct_N)
     truth_N = as_flags(truth_correct_N)
     n, num_discordant = len(truth_N), test.num_first_only + test.num_second_only
-    gain = float(truth_N.mean()) - base if n else 0.0
+    return verdict_on(
+        test,
+        gain=float(truth_N.mean()) - base if n else 0.0,
+        margin=margin,
+        detectable=detectable_difference(n, num_discordant / n) if n else math.nan,
+    )
+
+
+def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
+    """The verdict by the rules of :func:`verdict`, where ground truth gains ``gain`` over the base."""
+    if not 0 < margin < 1:
+        raise ValueError(f"margin {margin} is not within (0, 1)")
     allowed = max(0.0, min(margin, gain / 2))
     return Verdict(
         verdict=_earned(test, allowed),
         paper="near-lossless" if test.p_value >= ALPHA else _shown(test),
         test=test,
         margin=allowed,
-        detectable=detectable_difference(n, num_discordant / n) if n else math.nan,
+        detectable=detectable,
     )
 
 
-def detectable_difference(n: int, discordant: float) -> float:
+def detectable_difference(n: int, discordant: float, *, size: float = 1.0) -> float:
     """The smallest true difference in accuracy that the paired test shows with 80 % power; NaN where none would be.
 
     The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
     least the difference itself). With z and w the normal quantiles of the test and of the power, and s the discordant
     share, n d = z sqrt(n s) + w sqrt(n (s - d^2)) is solved by d = k sqrt(s) (normal approximation: Connor, Biometrics
-    43, 1987); half a row is added for the steps of the exact test.
+    43, 1987); half a row is added for the steps of the exact test. Where rows differ by less than one, as over several
+    runs, ``discordant`` is the mean square of their differences and ``size`` what a discordant row differs by.
     """
     test, power = NORMAL_QUANTILE**2, _POWER_QUANTILE**2
     if n + power < test:  # not even all rows discordant, all in one direction, would do
         return math.nan
     k = (math.sqrt(test * n) + math.sqrt(power * (n + power - test))) / (n + power)
-    difference = k * max(math.sqrt(discordant), k) + 0.5 / n
+    difference = k * max(math.sqrt(discordant), k * size) + 0.5 * size / n
     return difference if difference <= 1 else math.nan
 
 
-def _shown(test: PairedTest) -> Literal["super-recovery", "below ground truth"]:
+def _shown(test: Comparison) -> Literal["super-recovery", "below ground truth"]:
     return "super-recovery" if test.better == "first" else "below ground truth"
 
 
 def _earned(
-    test: PairedTest, margin: float
+    test: Comparison, margin: float
 ) -> Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]:
     differs = test.p_value < ALPHA / 2
     if differs and test.better == "first":
@@ -183,14 +208,15 @@ def _earned(
     return "below ground truth" if differs else "inconclusive"
 
 
-def _paired_difference(num_first: int, num_second: int, n: int) -> Estimate:
-    if n == 0:
+def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:
+    """A paired difference with Tango's interval; the counts are of ``n`` rows, the estimate stands for ``num_rows``."""
+    if num_rows == 0:
         return undefined(0)
     low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)
-    return Estimate(value=(num_first - num_second) / n, low=low, high=high, n=n)
+    return Estimate(value=(num_first - num_second) / n, low=low, high=high, n=num_rows)
 
 
-def _score_bound(num_first: int, num_second: int, n: int) -> float:
+def _score_bound(num_first: float, num_second: float, n: float) -> float:
     """The least difference that a one-sided score test at 2.5 % does not reject."""
     low, high = -1.0, (num_first - num_second) / n
     for _ in range(_BISECTIONS):

@@ -1,7 +1,19 @@
-"""The report of a run: one self-contained HTML page, and the same numbers as JSON."""
+"""The report of a run, or of several: one self-contained HTML page, and the same numbers as JSON."""
 
 from curation.report.collect import collect
-from curation.report.html import write
+from curation.report.combine import Member, combine
+from curation.report.html import write, write_combined
 from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord
 
-__all__ = ["FORMAT", "GenerationRecord", "PassRecord", "RunRecord", "StageRecord", "collect", "write"]
+__all__ = [
+    "FORMAT",
+    "GenerationRecord",
+    "Member",
+    "PassRecord",
+    "RunRecord",
+    "StageRecord",
+    "collect",
+    "combine",
+    "write",
+    "write_combined",
+]

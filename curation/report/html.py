@@ -23,8 +23,21 @@ def write(report: Json, directory: Place) -> tuple[Place, Place]:
     return page, numbers
 
 
+def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
+    """Write ``combined.html`` and ``combined.json`` to a directory, each at once; their paths."""
+    page, numbers = directory / "combined.html", directory / "combined.json"
+    write_atomically(page, _environment().get_template("combined.html.j2").render(report=report))
+    write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    return page, numbers
+
+
 def render(report: Json) -> str:
     """The page as text; it names no resource outside itself, and the same report gives the same text."""
+    figures = [_figures(generation) for generation in report["generations"]]
+    return _environment().get_template("report.html.j2").render(report=report, figures=figures)
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("curation.report", "."),
         autoescape=True,
@@ -42,8 +55,7 @@ def render(report: Json) -> str:
         completions=completions,
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
-    figures = [_figures(generation) for generation in report["generations"]]
-    return environment.get_template("report.html.j2").render(report=report, figures=figures)
+    return environment
 
 
 def completions(arm: Json) -> str:

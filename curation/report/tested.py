@@ -1,5 +1,6 @@
 """How the students did on the test split, against each other, their teacher and ground truth, as JSON."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -48,29 +49,68 @@ def accuracy(tests: Tests, name: str) -> Json | None:
 
 
 def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
-    """How an arm's student did: accuracy, recovery, verdict, paired tests. Of several runs the first is paired."""
-    truth = _pair(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
-    teacher = _pair(tests, arm, TEACHER)
-    against_teacher = None if teacher is None else _compared(*teacher)
+    """How an arm's student did: accuracy, recovery, verdict, paired tests; of several runs over the rows' means."""
+    truth = differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
+    teacher = differences(tests, arm, TEACHER)
+    against_teacher = None if teacher is None else compared(metrics.compare_rows(teacher, seed=seed))
     verdict = None
-    if truth is not None and len(truth[0]):
-        base = accuracy(tests, BASE)
-        verdict = metrics.verdict(*truth, base=0.0 if base is None else base["value"], margin=margin).to_json()
+    if truth is not None and len(truth):
+        gain = _gain(tests, arm)
+        verdict = metrics.verdict_on_rows(truth, gain=gain, margin=margin, seed=seed).to_json()
     recovery = _recovery(tests, arm, seed)
     return {
         "accuracy": accuracy(tests, arm),
         "recovery": None if recovery is None else recovery.value,
-        "recovery_interval": None if recovery is None or arm == GROUND_TRUTH else [recovery.low, recovery.high],
+        "recovery_interval": None if arm == GROUND_TRUTH else _interval(recovery),
         "p_value_vs_ground_truth": None if verdict is None else verdict["test"]["p_value"],
         "verdict": None if verdict is None else verdict["verdict"],
         "paper_verdict": None if verdict is None else verdict["paper"],
         "margin": None if verdict is None else verdict["margin"],
         "detectable": None if verdict is None else verdict["detectable"],
-        "against_ground_truth": None if truth is None else _compared(*truth),
+        "against_ground_truth": None if truth is None else compared(metrics.compare_rows(truth, seed=seed)),
         "against_teacher": against_teacher,
         # Claimed only where the interval of the paired difference lies above zero, and not of gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
+
+
+def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
+    """What two models differ by on the test rows that both answered, in all their runs; ``None`` where one is missing.
+
+    The first's mean over its runs minus the second's, row by row.
+    """
+    if first not in tests or second not in tests:
+        return None
+    return metrics.row_differences(*_by_row(tests, (first, second)))
+
+
+def common_rows(tests: Tests, *names: str) -> Ints:
+    """The ids of the rows that all models answered in all their runs, ascending."""
+    ids: Ints = reduce(np.intersect1d, [run.row_ids_N for name in names for run in tests[name]])
+    return ids
+
+
+def compared(test: metrics.Comparison) -> Json | None:
+    """A paired test as JSON, first minus second; ``None`` for no rows. Counts of rows only where each has one run."""
+    if not test.difference.n:
+        return None
+    paired: dict[str, Any] = test.to_json()
+    difference = paired.pop("difference")
+    return {**paired, "difference": difference["value"], **{key: difference[key] for key in ("low", "high", "n")}}
+
+
+def _gain(tests: Tests, arm: str) -> float:
+    """What ground truth gains over the base (0 where none was tested), on the rows on which the arm is compared."""
+    base = accuracy(tests, BASE)
+    _, truth_NJ = _by_row(tests, (arm, GROUND_TRUTH))
+    return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
+
+
+def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
+    """The bounds; ``None`` where ground truth is not surely above the base, so that there are none."""
+    if recovery is None or not (math.isfinite(recovery.low) and math.isfinite(recovery.high)):
+        return None
+    return [recovery.low, recovery.high]
 
 
 def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
@@ -78,28 +118,17 @@ def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None
-    arm_N, base_N, truth_N = _aligned([tests[name][0] for name in names])
-    return metrics.paired_recovery(arm_N, base_N, truth_N, seed=seed) if len(arm_N) else None
+    arm_NJ, base_NJ, truth_NJ = _by_row(tests, names)
+    return metrics.recovery_of_runs(arm_NJ, base_NJ, truth_NJ, seed=seed) if len(arm_NJ) else None
 
 
-def _pair(tests: Tests, first: str, second: str) -> tuple[Bools, Bools] | None:
-    """Right or wrong on the test rows that both models answered, in their first runs."""
-    if first not in tests or second not in tests:
-        return None
-    one_N, other_N = _aligned([tests[first][0], tests[second][0]])
-    return one_N, other_N
+def _by_row(tests: Tests, names: Sequence[str]) -> list[Bools]:
+    """Each model's grades [N, J] on the rows that all of them answered in all their runs."""
+    aligned = iter(_aligned([run for name in names for run in tests[name]]))
+    return [np.stack([next(aligned) for _ in tests[name]], axis=1) for name in names]
 
 
 def _aligned(runs: Sequence[Graded]) -> list[Bools]:
     """Each one's grades on the rows that all have; ids are unique and ascending."""
     common: Ints = reduce(np.intersect1d, [run.row_ids_N for run in runs])
     return [run.correct_N[np.isin(run.row_ids_N, common)] for run in runs]
-
-
-def _compared(first_N: Bools, second_N: Bools) -> Json | None:
-    """The paired test, first minus second."""
-    if not len(first_N):
-        return None
-    paired: dict[str, Any] = metrics.paired_test(first_N, second_N).to_json()
-    difference = paired.pop("difference")
-    return {**paired, "difference": difference["value"], **{key: difference[key] for key in ("low", "high", "n")}}

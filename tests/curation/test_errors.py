@@ -16,6 +16,7 @@ USER_ERRORS = {
     "BudgetError",
     "ClusterError",
     "TableError",
+    "CombineError",
 }
 
 

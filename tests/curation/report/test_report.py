@@ -151,10 +151,10 @@ def report(run: RunRecord) -> dict:
     return collect(run)
 
 
-def make_run(folder: Path) -> RunRecord:
-    rng = np.random.default_rng(0)
+def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
+    rng = np.random.default_rng(seed)
     pool_ids = np.arange(NUM_POOL) + (7 << tables.FILE_SHIFT)
-    source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + 5000
+    source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + first_test
     pool, pool_table = labelled(folder, "labels-pool", pool_ids, rng)
     source, source_table = labelled(folder, "labels-source", source_ids, rng)
     probe, probe_table = labelled(folder, "labels-probe", np.arange(120) + 9000, rng)
@@ -669,9 +669,59 @@ def test_several_test_runs_are_averaged_over_rows_and_told_one_by_one(run: RunRe
     half = 1.96 * mean.std() / NUM_TEST**0.5
     assert (found["low"], found["high"]) == pytest.approx((mean.mean() - half, mean.mean() + half), abs=2e-3)
     assert found["runs"]["value"] == pytest.approx(mean.mean()) and found["runs"]["n"] == 2
-    single = by_name(collect(run))["neural"]
-    assert by_name(report)["neural"]["against_ground_truth"] == single["against_ground_truth"]  # of the first run
-    assert "the mean of 2 runs with a seed each" in render(report)
+    text = render(report)
+    assert "the mean of 2 runs with a seed each" in text
+    assert "differences and verdicts are of each row's mean over its runs" in text and "first run" not in text
+
+
+def test_recovery_over_a_ground_truth_that_is_not_surely_above_the_base_has_no_interval(run: RunRecord) -> None:
+    tests = run.generations[0].tests
+    report = collect(changed(run, tests={**tests, "ground_truth": tests["naive"], "base": tests["teacher"]}))
+    arm = by_name(report)["neural"]
+    assert arm["recovery"] is not None and arm["recovery_interval"] is None
+    assert f"{arm['recovery']:.2f}" in render(report)
+
+
+def test_five_runs_are_paired_by_the_means_of_the_rows(run: RunRecord, tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    ids = np.arange(NUM_TEST) + 5000
+    hard = rng.random(NUM_TEST)  # the same rows are hard for every model
+    right = {
+        name: rng.random((NUM_TEST, 5)) < np.clip(skill + 0.5 - hard, 0.02, 0.98)[:, None]
+        for name, skill in (("base", 0.1), ("teacher", 0.3), ("neural", 0.5), ("ground_truth", 0.6))
+    }
+    tests = {
+        name: [graded(tmp_path, f"{name}-{number}", ids, of_run.tolist()) for number, of_run in enumerate(runs.T)]
+        for name, runs in right.items()
+    }
+    arm = by_name(collect(changed(run, tests=tests)))["neural"]
+    mean = {name: runs.mean(axis=1) for name, runs in right.items()}
+    base, truth = mean["base"].mean(), mean["ground_truth"].mean()
+    assert arm["recovery"] == pytest.approx((mean["neural"].mean() - base) / (truth - base), abs=1e-12)
+    first = right["neural"][:, 0].mean(), right["base"][:, 0].mean(), right["ground_truth"][:, 0].mean()
+    assert arm["recovery"] != pytest.approx((first[0] - first[1]) / (first[2] - first[1]), abs=0.01)  # not of one run
+
+    # Interval and p-value: a plain bootstrap of the rows, and 20,000 drawn flips of the signs of their differences.
+    naive = []
+    for _ in range(2000):
+        rows = rng.integers(0, NUM_TEST, NUM_TEST)
+        means = {name: values[rows].mean() for name, values in mean.items()}
+        naive.append((means["neural"] - means["base"]) / (means["ground_truth"] - means["base"]))
+    low, high = np.quantile(naive, [0.025, 0.975])
+    assert arm["recovery_interval"] == pytest.approx([low, high], abs=0.15 * (high - low))
+    apart = mean["neural"] - mean["ground_truth"]
+    flips = rng.choice([-1, 1], size=(20_000, NUM_TEST)) @ apart
+    against = arm["against_ground_truth"]
+    assert against["p_value"] == pytest.approx((flips <= apart.sum() + 1e-9).mean(), abs=0.01)
+    assert against["better"] == "second" and against["n"] == NUM_TEST and "num_first_only" not in against
+    assert against["difference"] == pytest.approx(apart.mean(), abs=1e-12)
+    assert against["low"] < apart.mean() < against["high"]
+    half = 1.96 * apart.std() / NUM_TEST**0.5
+    assert [against["low"], against["high"]] == pytest.approx(
+        [apart.mean() - half, apart.mean() + half], abs=0.3 * half
+    )
+    assert arm["p_value_vs_ground_truth"] == against["p_value"] and arm["weak_to_strong"] is True
+    assert arm["verdict"] in ("inconclusive", "below ground truth") and 0 < arm["detectable"] < 0.1
 
 
 def test_rows_that_a_signal_left_unread_and_grades_of_a_judge_are_counted(run: RunRecord) -> None:

@@ -1,0 +1,93 @@
+"""Several run directories into one report: each is read as a finished run, and what has to be alike is compared."""
+
+from collections.abc import Sequence
+
+from curation import report
+from curation.chain import finished
+from curation.config_file import load_config
+from curation.errors import CombineError
+from curation.places import Place, place
+from curation.report import Member
+from curation.report.measures import Json
+from curation.runs import Pending
+
+
+def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
+    """The report of several runs and the page that shows it; ``combined.html`` and ``combined.json`` in ``output``.
+
+    Raises:
+        CombineError: fewer than two directories, one twice, one that is no run or unfinished, or runs that differ in
+            domain, arms or number of generations.
+    """
+    members = read(directories)
+    folder = place(output)
+    if folder.is_file():
+        raise CombineError(f"--output: {output} is a file; name a folder for combined.html and combined.json")
+    content = report.combine(members)
+    page, _ = report.write_combined(content, folder)
+    return content, page
+
+
+def read(directories: Sequence[str]) -> list[Member]:
+    """The runs, which can stand in one report.
+
+    Raises:
+        CombineError: as for :func:`combine`.
+    """
+    if len(directories) < 2:
+        raise CombineError(f"--combine: takes two run directories or more, not {len(directories)}")
+    seen: dict[str, str] = {}
+    for directory in directories:
+        resolved = str(_place(directory).resolve())
+        if resolved in seen:
+            raise CombineError(f"--combine: {seen[resolved]} and {directory} are one directory; name each run once")
+        seen[resolved] = directory
+    members = [_member(directory) for directory in directories]
+    for other in members[1:]:
+        require_alike(members[0], other)
+    return members
+
+
+def require_alike(one: Member, other: Member) -> None:
+    """Averages are over runs of one domain, the same arms and as many generations.
+
+    Raises:
+        CombineError: names both directories and what each has.
+    """
+    where = f"{one.directory} and {other.directory} cannot be combined"
+    domains = one.run.domain.name, other.run.domain.name
+    if domains[0] != domains[1]:
+        raise CombineError(f"{where}: their domains are {domains[0]} and {domains[1]}; combine runs of one domain")
+    numbers = len(one.run.generations), len(other.run.generations)
+    if numbers[0] != numbers[1]:
+        raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs of as many")
+    for mine, theirs in zip(one.run.generations, other.run.generations, strict=True):
+        arms = list(mine.selections), list(theirs.selections)
+        if set(arms[0]) != set(arms[1]):
+            only = [", ".join(name for name in arms[i] if name not in arms[1 - i]) or "none" for i in range(2)]
+            raise CombineError(
+                f"{where}: their arms differ (only the first has: {only[0]}; only the second has: {only[1]}); "
+                "set the same selection.arms in both"
+            )
+
+
+def _member(directory: str) -> Member:
+    config = load_config(_place(directory) / "config.yaml")
+    config = config.model_copy(update={"run_dir": directory})
+    try:
+        return Member(directory=directory, run=finished(config))
+    except Pending as pending:
+        raise CombineError(
+            f"{directory}: is unfinished, stage {pending.name} is missing ({pending.why}); "
+            "finish it with `curate run`, or leave it out"
+        ) from None
+
+
+def _place(directory: str) -> Place:
+    found = place(directory)
+    if not all((found / name).is_file() for name in ("manifest.json", "config.yaml")):
+        raise CombineError(
+            f"{directory}: is no run directory (manifest.json or config.yaml is missing); "
+            "name directories that `curate run` wrote"
+        )
+    return found

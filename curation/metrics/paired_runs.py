@@ -1,0 +1,228 @@
+"""Models that answer the same test rows in several runs each: what they differ by, row by row, over all their runs.
+
+The paper averages five runs and does not say how they are paired; this is ours. A row's difference is that of its two
+means over the runs. Each run draws every row's answer by a seed of its own, so that rows are independent of each other,
+and the scatter of the row means over the rows holds the chance of the rows and that of the draws alike.
+
+- **Test**: the sign-flip test. Under the hypothesis of no difference a row's difference is as likely to be d as -d; all
+  flips are counted by convolution, or 100,000 of them drawn where that would take long. With one run each
+  it is the exact binomial test of the discordant rows, and ``paired_test`` itself is called.
+- **Interval of the difference**: Tango's, of as many rows with one run as vary as much. A bootstrap of the rows would
+  be a point where all rows agree, and grant "near-lossless" to any handful of them.
+- **Recovery**: a bootstrap of the rows, each with all of its runs.
+- **Shifts of whole runs** are not expected. Where the means of a model's runs still vary by more than their rows
+  explain, the excess widens both intervals: it is added to the variance, and resampled run by run. Resampling whole
+  runs without taking out what the rows explain would count the chance of the draws up to three times (Owen, Annals of
+  Applied Statistics 1, 2007). The test takes rows as independent.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.bootstrap import RESAMPLES
+from curation.metrics.estimates import Estimate, undefined
+from curation.metrics.inputs import Counts, Flags, Floats, same_length
+from curation.metrics.paired import (
+    MARGIN,
+    Comparison,
+    Verdict,
+    counted_test,
+    detectable_difference,
+    paired_recovery,
+    recovery,
+    recovery_between,
+    score_interval,
+    verdict_on,
+)
+
+DRAWS = 99_999
+"""Flips that are drawn where counting them all would take more than ``COUNTED`` steps."""
+COUNTED = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowDifferences:
+    """What two models differ by on each row: the first's mean over its runs minus the second's over its own.
+
+    Differences are whole numbers of steps of 1 / ``per_unit``, so that equal ones are equal.
+    """
+
+    steps_N: Counts
+    per_unit: int
+    shift_variance: float
+    """Of the mean difference, for shifts of whole runs beyond what their rows explain."""
+
+    def __len__(self) -> int:
+        return len(self.steps_N)
+
+
+def row_differences(first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.ArrayLike) -> RowDifferences:
+    """The differences of two models on N rows; they may have different numbers of runs J."""
+    first_NJ, second_NJ = _as_runs(first_correct_NJ), _as_runs(second_correct_NJ)
+    same_length(first_NJ, second_NJ)
+    runs, others = first_NJ.shape[1], second_NJ.shape[1]
+    per_unit = math.lcm(runs, others)
+    steps_N = first_NJ.sum(axis=1) * (per_unit // runs) - second_NJ.sum(axis=1) * (per_unit // others)
+    variance = sum(float(np.square(run_shifts(runs_NJ)).mean()) / runs_NJ.shape[1] for runs_NJ in (first_NJ, second_NJ))
+    return RowDifferences(steps_N=steps_N, per_unit=per_unit, shift_variance=variance)
+
+
+def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
+    """The rows of several strata as one table; every row counts alike, and signs are flipped within rows anyhow."""
+    per_unit, n = math.lcm(*(rows.per_unit for rows in strata)), sum(map(len, strata))
+    return RowDifferences(
+        steps_N=np.concatenate([rows.steps_N * (per_unit // rows.per_unit) for rows in strata]),
+        per_unit=per_unit,
+        shift_variance=sum((len(rows) / n) ** 2 * rows.shift_variance for rows in strata) if n else 0.0,
+    )
+
+
+def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
+    """The paired test of the first against the second; a ``PairedTest``, exact, where each has one run a row."""
+    if rows.per_unit == 1:
+        return counted_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
+    total = int(rows.steps_N.sum())
+    return Comparison(
+        p_value=sign_flip(rows.steps_N, seed=seed),
+        better="tie" if total == 0 else "first" if total > 0 else "second",
+        difference=_difference(rows),
+    )
+
+
+def verdict_on_rows(rows: RowDifferences, *, gain: float, margin: float = MARGIN, seed: int = 0) -> Verdict:
+    """The verdict on an arm (first) against ground truth (second), which gains ``gain`` over the base.
+
+    The rules are those of ``curation.metrics.paired.verdict``, the detectable difference that of the sign-flip test
+    (its variance is the mean square of the rows' differences, where the exact test has the share of discordant rows).
+    """
+    n, size_N = len(rows), np.abs(rows.steps_N) / rows.per_unit
+    square = float(np.square(size_N).sum())
+    size = square / float(size_N.sum()) if square else 1.0
+    detectable = detectable_difference(n, square / n, size=size) if n else math.nan
+    return verdict_on(compare_rows(rows, seed=seed), gain=gain if n else 0.0, margin=margin, detectable=detectable)
+
+
+def recovery_of_runs(
+    arm_correct_NJ: npt.ArrayLike, base_correct_NJ: npt.ArrayLike, truth_correct_NJ: npt.ArrayLike, *, seed: int = 0
+) -> Estimate | None:
+    """Recovery of the three means over rows and runs; ``None`` where ground truth does not beat the base.
+
+    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts; its bounds are
+    infinite as those of ``curation.metrics.paired.paired_recovery``, which is called where each model has one run.
+    """
+    models = [_as_runs(runs) for runs in (arm_correct_NJ, base_correct_NJ, truth_correct_NJ)]
+    same_length(*models)
+    n = len(models[0])
+    if all(runs_NJ.shape[1] == 1 for runs_NJ in models):
+        arm_N, base_N, truth_N = (runs_NJ[:, 0] for runs_NJ in models)
+        return paired_recovery(arm_N, base_N, truth_N, seed=seed)
+    _, base_NJ, truth_NJ = models
+    if int(truth_NJ.sum()) * base_NJ.size <= int(base_NJ.sum()) * truth_NJ.size:
+        return None
+    rng = np.random.default_rng(seed)
+    # Rows on which all three are right in as many runs are alike, and are drawn together.
+    patterns, counts_P = np.unique(np.stack([runs_NJ.sum(axis=1) for runs_NJ in models]), axis=1, return_counts=True)
+    draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
+    arm_R, base_R, truth_R = (
+        draws_RP @ (right_P / runs_NJ.shape[1]) / n + _resampled(run_shifts(runs_NJ), rng)
+        for right_P, runs_NJ in zip(patterns, models, strict=True)
+    )
+    value = recovery(*(float(runs_NJ.mean()) for runs_NJ in models))
+    assert value is not None
+    return recovery_between(value, arm_R - base_R, truth_R - base_R, n)
+
+
+def run_shifts(correct_NJ: Flags) -> Floats:
+    """By how much each run lies above the mean of all J, shrunk to what its rows do not explain; [J].
+
+    The variance of whole runs is that of two-way analysis of variance without replication, never below zero.
+    """
+    n, runs = correct_NJ.shape
+    if n < 2 or runs < 2:
+        return np.zeros(runs)
+    mean = float(correct_NJ.mean())
+    shift_J = correct_NJ.mean(axis=0) - mean
+    of_rows = runs * float(np.square(correct_NJ.mean(axis=1) - mean).sum())
+    of_runs = n * float(np.square(shift_J).sum())
+    rest = max(0.0, n * runs * mean * (1 - mean) - of_rows - of_runs) / ((n - 1) * (runs - 1))
+    beyond = of_runs / (runs - 1) / n - rest / n
+    if beyond <= 0 or not of_runs:
+        return np.zeros(runs)
+    shrunk: Floats = shift_J * math.sqrt(beyond / (of_runs / n / runs))
+    return shrunk
+
+
+def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
+    """How often random signs make the sum of [N] whole numbers as large as its absolute value is; one-sided.
+
+    Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) of as many drawn signs.
+    """
+    sizes, counts = np.unique(np.abs(steps_N[steps_N != 0]), return_counts=True)
+    if not len(sizes):
+        return 1.0
+    sizes = sizes // np.gcd.reduce(sizes)
+    scale = int(np.abs(steps_N).sum()) // int(sizes @ counts)
+    least = (int(sizes @ counts) + abs(int(steps_N.sum())) // scale) // 2  # what the positive ones must add up to
+    groups = sorted(zip(sizes.tolist(), counts.tolist(), strict=True), key=lambda group: group[0] * group[1])
+    width, cost = 1, 0
+    for size, count in groups:
+        cost += width * (count + 1)
+        width += size * count
+    if cost > COUNTED:
+        rng = np.random.default_rng(seed)
+        sums = sum(size * rng.binomial(count, 0.5, size=DRAWS) for size, count in groups)
+        return (1 + int(np.sum(sums >= least))) / (1 + DRAWS)
+    chance = np.ones(1)  # of each sum of the positive ones
+    for size, count in groups:
+        wider = np.zeros(len(chance) + size * count)
+        positive = _halves(count)
+        for first in range(min(size, len(chance))):  # sums that are alike modulo the size mix with each other only
+            part = np.convolve(chance[first::size], positive)
+            wider[first::size][: len(part)] = part
+        chance = wider
+    return min(1.0, float(chance[least:].sum()))
+
+
+def _halves(count: int) -> Floats:
+    """The chances of 0 to ``count`` heads among as many coins."""
+    from scipy.special import gammaln
+
+    heads = np.arange(count + 1)
+    chances: Floats = np.exp(gammaln(count + 1) - gammaln(heads + 1) - gammaln(count - heads + 1) - count * math.log(2))
+    return chances
+
+
+def _difference(rows: RowDifferences) -> Estimate:
+    """The mean difference with Tango's interval, of as many rows with one run as make it vary as much."""
+    n = len(rows)
+    if n == 0:
+        return undefined(0)
+    difference_N = rows.steps_N / rows.per_unit
+    mean, size = float(rows.steps_N.sum()) / rows.per_unit / n, float(np.abs(difference_N).mean())
+    # What a discordant row differs by. One of full size is added: a handful of small ones does not rule out larger.
+    usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
+    single = size - mean**2  # the variance of a row with one run each
+    several = usual * size - mean**2 + n * rows.shift_variance
+    effective = n * single / several if single > 0 and several > 0 else float(n)
+    first, second = effective * (size + mean) / 2, effective * (size - mean) / 2
+    return score_interval(first, second, effective, num_rows=n)
+
+
+def _resampled(shift_J: Floats, rng: np.random.Generator) -> Floats:
+    """The mean of J shifts drawn with replacement, [R]."""
+    runs = len(shift_J)
+    drawn_R: Floats = shift_J[rng.integers(0, runs, size=(RESAMPLES, runs))].mean(axis=1)
+    return drawn_R
+
+
+def _as_runs(values: npt.ArrayLike) -> Flags:
+    """Correctness [N, J] as booleans, at least one run."""
+    given_NJ = np.asarray(values)
+    flags_NJ = given_NJ.astype(np.bool_)
+    if given_NJ.ndim != 2 or not given_NJ.shape[1] or not np.array_equal(flags_NJ, given_NJ):
+        raise ValueError("correctness over runs must be rows by runs, of booleans (or 0 and 1)")
+    return flags_NJ

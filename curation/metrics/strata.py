@@ -1,0 +1,59 @@
+"""One number of several runs: the mean over benchmarks of the mean over their runs, with its two intervals.
+
+Benchmarks are what the average is about, not a sample of more: their spread is no uncertainty. What is: the rows that
+each run's own interval is about, and the seeds, splits and trainings that differ between the runs of a benchmark.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.estimates import TAIL, Estimate, over_seeds, undefined
+
+
+def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
+    """The unweighted mean over strata of the means of their estimates; ``n`` is the sum of their rows.
+
+    The interval puts the estimates' own, asymmetric ones together (MOVER: Zou and Donner, Statistics in Medicine 27,
+    2008) and takes the rows of one estimate as independent of another's; NaN where one of them has no bounds.
+    """
+    if not estimates:
+        return undefined(0)
+    weights = _weights(strata)
+    value, low, high = (
+        np.array([getattr(item, name) for item in estimates], dtype=np.float64) for name in ("value", "low", "high")
+    )
+    mean = float(weights @ value)
+    below = math.sqrt(float(np.square(weights * (value - low)).sum()))
+    above = math.sqrt(float(np.square(weights * (high - value)).sum()))
+    return Estimate(value=mean, low=mean - below, high=mean + above, n=sum(item.n for item in estimates))
+
+
+def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None:
+    """The unweighted mean over strata of their runs' means, with a t interval of the runs within their strata.
+
+    ``n`` is the number of runs; with one stratum it is ``over_seeds``. Over several strata the degrees of freedom are
+    Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` where a stratum has one run only, which shows no spread.
+    """
+    from scipy.special import stdtrit
+
+    runs = {name: np.array([v for v, of in zip(values, strata, strict=True) if of == name]) for name in strata}
+    if not runs or min(map(len, runs.values())) < 2:
+        return None
+    if len(runs) == 1:
+        return over_seeds(values)
+    mean = float(_weights(strata) @ np.asarray(values, dtype=np.float64))
+    parts = np.array([of.var(ddof=1) / len(of) for of in runs.values()]) / len(runs) ** 2
+    freedom = np.array([len(of) - 1 for of in runs.values()])
+    variance = float(parts.sum())
+    margin = 0.0
+    if variance:
+        margin = float(stdtrit(variance**2 / float((parts**2 / freedom).sum()), 1 - TAIL)) * math.sqrt(variance)
+    return Estimate(value=mean, low=mean - margin, high=mean + margin, n=len(values))
+
+
+def _weights(strata: Sequence[str]) -> npt.NDArray[np.float64]:
+    names = list(strata)
+    return np.array([1 / names.count(name) for name in names]) / len(set(names))

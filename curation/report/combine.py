@@ -1,0 +1,297 @@
+"""From several finished runs to one report: averages over seeds, benchmarks and teachers, and pooled paired tests.
+
+Two kinds of chance stand apart. ``low`` and ``high`` of an average are about rows: they put the runs' own intervals
+together. ``runs`` is about seeds, splits and trainings: a t interval of the runs within their benchmark. Both hold for
+these benchmarks; how much others would differ, neither says.
+
+A pooled test takes every pair of a run and a test row as independent of every other. That holds between benchmarks, and
+where runs test on rows of their own. Runs of one benchmark may share test rows (``test_rows`` counts them); then pooled
+p-values and intervals over rows promise too much, no verdict is given, and ``runs`` is to be read.
+``p_value_distinct_rows`` stays valid: it is the same sum's, with the signs of a row flipped in all runs together.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+
+from curation import metrics
+from curation.arms import ARMS
+from curation.report.collect import collect
+from curation.report.measures import Json, finite
+from curation.report.record import GROUND_TRUTH, TEACHER, RunRecord
+from curation.report.rows import Ints
+from curation.report.tested import Tests, common_rows, compared, differences, read_tests
+
+MEASURES = ("auc", "ece", "brier")
+AGAINST_GROUND_TRUTH = (
+    "against_ground_truth",
+    "p_value_vs_ground_truth",
+    "p_value_distinct_rows",
+    "verdict",
+    "paper_verdict",
+    "margin",
+)
+VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One of the runs, and where it lies."""
+
+    directory: str
+    run: RunRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """One generation of one run: its part of the run's own report, and the grades behind it."""
+
+    benchmark: str
+    report: Json
+    tests: Tests
+    margin: float
+    seed: int
+
+
+def combine(members: Sequence[Member]) -> Json:
+    """The report of several runs of the same domain, arms and number of generations, as JSON.
+
+    Arms, teacher and base of the last generation stand at the top level too.
+    """
+    reports = [collect(member.run) for member in members]
+    benchmarks = benchmarks_of([member.run for member in members])
+    generations: list[Json] = []
+    for index, record in enumerate(members[0].run.generations):
+        parts = [
+            _Part(
+                benchmark=benchmark,
+                report=report["generations"][index],
+                tests=read_tests(member.run.generations[index]),
+                margin=float(member.run.config["evaluation"]["margin"]),
+                seed=member.run.seed,
+            )
+            for member, report, benchmark in zip(members, reports, benchmarks, strict=True)
+        ]
+        generations.append(_generation(record.index, parts))
+    last = generations[-1]
+    content = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "domain": members[0].run.domain.name,
+        "benchmarks": {name: benchmarks.count(name) for name in dict.fromkeys(benchmarks)},
+        "runs": [_described(*item) for item in zip(members, benchmarks, reports, strict=True)],
+        **{key: last[key] for key in ("arms", "teacher", "base", "trust", "test_rows")},
+        "generations": generations,
+    }
+    result: Json = finite(content)
+    return result
+
+
+def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
+    """The benchmark of each run: the source of its test rows, or of its pool where nothing is tested.
+
+    Sources of one name that lie at several places are told apart by their path.
+    """
+    found = []
+    for run in runs:
+        splits = run.config["splits"]
+        name = (splits.get("test") or splits["pool"])["from"]
+        found.append((name, str(run.config["sources"][name]["path"])))
+    paths: dict[str, set[str]] = {}
+    for name, path in found:
+        paths.setdefault(name, set()).add(path)
+    return [name if len(paths[name]) == 1 else f"{name} ({path})" for name, path in found]
+
+
+def average(parts: Sequence[_Part], take: Callable[[_Part], Any]) -> Json | None:
+    """The mean over benchmarks of the mean over their runs; ``num_runs`` of those in which ``take`` is defined.
+
+    ``low`` and ``high`` are over rows, ``n`` their number, ``runs`` the interval over runs; ``None`` where no run has
+    the number.
+    """
+    taken = [(part.benchmark, _estimate(take(part))) for part in parts]
+    kept = [(benchmark, estimate) for benchmark, estimate in taken if estimate is not None]
+    if not kept:
+        return None
+    strata = [benchmark for benchmark, _ in kept]
+    mean = metrics.mean_over_strata([estimate for _, estimate in kept], strata)
+    runs = metrics.over_runs([estimate.value for _, estimate in kept], strata)
+    return {**mean.to_json(), "num_runs": len(kept), "runs": None if runs is None else runs.to_json()}
+
+
+def _generation(index: int, parts: Sequence[_Part]) -> Json:
+    names = [arm["name"] for arm in parts[0].report["arms"]]
+    test_rows = _test_rows(parts)
+    shared = test_rows is not None and test_rows["distinct"] < test_rows["total"]
+    return {
+        "index": index,
+        "arms": [_arm(name, parts, shared=shared) for name in names],
+        "teacher": {
+            "test": average(parts, lambda part: part.report["teacher"]["test"]),
+            "pool": average(parts, lambda part: part.report["teacher"]["pool"]),
+        },
+        "base": average(parts, lambda part: part.report["base"]),
+        "trust": _trust(parts),
+        "test_rows": test_rows,
+    }
+
+
+def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+    purities = [arm["purity"] for part in parts if (arm := _of(part, name))["purity"] is not None]
+    rows = sum(purity["n"] for purity in purities)
+    right = sum(round(purity["value"] * purity["n"]) for purity in purities)
+    gold = ARMS[name].gold
+    against_teacher = _pooled(name, TEACHER, parts)
+    teacher = None if against_teacher is None else compared(metrics.compare_rows(against_teacher))
+    return {
+        "name": name,
+        "label_source": "gold" if gold else "weak",
+        "oracle": any(_of(part, name)["oracle"] for part in parts),
+        "num_selected": sum(_of(part, name)["num_selected"] for part in parts),
+        "purity_by_definition": gold,
+        "purity": average(parts, lambda part: _of(part, name)["purity"]),
+        "purity_pooled": metrics.proportion(right, rows).to_json() if rows else None,
+        "accuracy": average(parts, lambda part: _of(part, name)["accuracy"]),
+        "recovery": average(parts, lambda part: _recovery(_of(part, name))),
+        "difference": average(parts, lambda part: _difference(_of(part, name)["against_ground_truth"])),
+        **_against_ground_truth(name, parts, shared=shared),
+        "against_teacher": teacher,
+        "weak_to_strong": None if teacher is None or gold else teacher["low"] > 0,
+    }
+
+
+def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
+    """The pooled paired test and the verdict on it; none where runs share test rows, or one of them was given none."""
+    rows = _pooled(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
+    if rows is None or not len(rows):
+        return dict.fromkeys(AGAINST_GROUND_TRUTH)
+    judged = metrics.verdict_on_rows(rows, gain=_gain(name, parts), margin=min(part.margin for part in parts))
+    compared_runs = [part for part in parts if _of(part, name)["against_ground_truth"] is not None]
+    given = not shared and all(_of(part, name)["verdict"] in VERDICTS for part in compared_runs)
+    values = (
+        compared(judged.test),
+        judged.test.p_value,
+        metrics.sign_flip(_by_distinct_row(rows, name, parts)) if shared else judged.test.p_value,
+        judged.verdict if given else None,
+        judged.paper if given else None,
+        judged.margin,
+    )
+    return dict(zip(AGAINST_GROUND_TRUTH, values, strict=True))
+
+
+def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_Part]) -> Ints:
+    """The pooled differences from ground truth, those of one row of a benchmark added up over the runs that share it.
+
+    ``rows`` are :func:`_pooled`'s, in the order of the runs.
+    """
+    tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]
+    benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
+    ids = [common_rows(part.tests, name, GROUND_TRUTH) for part in tested]
+    codes = [np.full(len(of), benchmarks.index(part.benchmark)) for part, of in zip(tested, ids, strict=True)]
+    keys = np.stack([np.concatenate(codes), np.concatenate(ids)])
+    _, place_N = np.unique(keys, axis=1, return_inverse=True)
+    sums: Ints = np.zeros(int(place_N.max()) + 1, dtype=np.int64)
+    np.add.at(sums, place_N.ravel(), rows.steps_N)
+    return sums
+
+
+def _pooled(first: str, second: str, parts: Sequence[_Part]) -> metrics.RowDifferences | None:
+    """The rows of all runs that tested both models, as one table."""
+    strata = [rows for part in parts if (rows := differences(part.tests, first, second)) is not None]
+    return metrics.pooled_rows(strata) if strata else None
+
+
+def _gain(name: str, parts: Sequence[_Part]) -> float:
+    """What ground truth gains over the base on the pooled rows, each run by the number of its rows."""
+    gains = [
+        (against["n"], _of(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"])
+        for part in parts
+        if (against := _of(part, name)["against_ground_truth"]) is not None
+    ]
+    return float(sum(n * gain for n, gain in gains) / sum(n for n, _ in gains))
+
+
+def _trust(parts: Sequence[_Part]) -> Json:
+    """AUC, ECE and Brier score on the validation rows and the pool, by trust function that all runs have."""
+    result: Json = {}
+    for where in ("validation", "pool"):
+        have = [part.report["trust"].get(where, {}) for part in parts]
+        functions = [
+            name
+            for name, found in have[0].items()
+            if isinstance(found, Mapping) and "auc" in found and all(name in other for other in have)
+        ]
+        if functions:
+            result[where] = {name: _calibration(parts, where, name) for name in functions}
+    return result
+
+
+def _calibration(parts: Sequence[_Part], where: str, function: str) -> Json:
+    def taker(measure: str) -> Callable[[_Part], Any]:
+        return lambda part: part.report["trust"][where][function][measure]
+
+    return {measure: average(parts, taker(measure)) for measure in MEASURES}
+
+
+def _test_rows(parts: Sequence[_Part]) -> Json | None:
+    """Test rows of all runs, and how many of them are ``distinct``: runs of one benchmark may share some."""
+    ids: dict[str, list[Any]] = {}
+    for part in parts:
+        if part.tests:
+            ids.setdefault(part.benchmark, []).append(next(iter(part.tests.values()))[0].row_ids_N)
+    if not ids:
+        return None
+    every = {name: np.concatenate(of_runs) for name, of_runs in ids.items()}
+    return {
+        "total": sum(map(len, every.values())),
+        "distinct": sum(len(np.unique(ids_N)) for ids_N in every.values()),
+    }
+
+
+def _described(member: Member, benchmark: str, report: Json) -> Json:
+    """What a run is, and its own numbers of the last generation."""
+    config, last = member.run.config, report["generations"][-1]
+    shown = ("name", "num_selected", "purity", "accuracy", "recovery", "against_ground_truth", "verdict")
+    return {
+        "directory": member.directory,
+        "name": member.run.name,
+        "seed": member.run.seed,
+        "benchmark": benchmark,
+        "sources": {name: source["path"] for name, source in config["sources"].items()},
+        "teacher": last["teacher_model"]["name"],
+        "student": None if last["student_base"] is None else last["student_base"]["name"],
+        "n": last["n"],
+        "num_test_runs": max((len(runs) for runs in member.run.generations[-1].tests.values()), default=0),
+        "base": last["base"],
+        "teacher_test": last["teacher"]["test"],
+        "arms": [{key: arm[key] for key in shown} for arm in last["arms"]],
+        "warnings": [shift["warning"] for shift in last["shift"].values() if shift["warning"] is not None],
+    }
+
+
+def _of(part: _Part, arm: str) -> Json:
+    found: Json = next(item for item in part.report["arms"] if item["name"] == arm)
+    return found
+
+
+def _recovery(arm: Json) -> Json | None:
+    """An arm's recovery with bounds where it has them."""
+    if arm["recovery"] is None:
+        return None
+    low, high = arm["recovery_interval"] or (None, None)
+    return {"value": arm["recovery"], "low": low, "high": high, "n": arm["accuracy"]["n"]}
+
+
+def _difference(against: Json | None) -> Json | None:
+    return None if against is None else {**against, "value": against["difference"]}
+
+
+def _estimate(value: Any) -> metrics.Estimate | None:
+    """A number of a report as an estimate; bounds that it lacks are NaN."""
+    if value is None or value["value"] is None:
+        return None
+    low, high = (math.nan if value[bound] is None else float(value[bound]) for bound in ("low", "high"))
+    return metrics.Estimate(value=float(value["value"]), low=low, high=high, n=int(value["n"]))

@@ -1,0 +1,247 @@
+"""Run directories as finished runs leave them, but with hand-made tables, combined by the command."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from scipy import stats
+from test_report import by_name, make_run, right_on_test
+
+from curation import chain, lease, metrics
+from curation.cli import main
+from curation.config_file import load_config
+from curation.manifest import Manifest, versions
+from curation.report import RunRecord, collect
+from curation.runs import Run
+
+ROOT = Path(__file__).parents[3]
+TEACHER = ROOT / "examples/bases/teacher"
+ARMS = ["naive", "internal_confidence", "neural", "ground_truth"]
+
+
+class Scribe(Run):
+    """Records the tables of a report's record as the stages' outputs, each under what the stage reads."""
+
+    def __init__(self, run: Run, record: RunRecord, skip: str | None) -> None:
+        super().__init__(run.config, run.manifest)
+        self.record, self.skip = record, skip
+
+    def stage(self, name: str, inputs: dict[str, Any], work: object) -> dict[str, Any]:
+        outputs = json.loads(json.dumps(self.outputs(name.rpartition("/")[2])))
+        if name != self.skip:
+            self.manifest.record(name, inputs | {"code": versions()["trust-curation"]}, outputs, rows=10, seconds=1.0)
+        return outputs
+
+    def outputs(self, stage: str) -> dict[str, Any]:
+        (generation,), record = self.record.generations, self.record
+        kind, _, what = stage.partition("-")
+        test = what.removeprefix("test-").partition("-")
+        model = {"base": "bases/student", "revision": None, "adapter": None}
+        counts = {"prompt_tokens": 5, "output_tokens": 5}
+        ran = {"backend": "scripted", "rows": 10, "seconds": 1.0, "deaths": 0, "teachers": []}
+        match kind:
+            case "prepare":
+                tables = {name: ref.to_json() for name, ref in record.prepared.items()}
+                return {"tables": tables, "counts": {name: {"rows": 9, "errors": {}} for name in tables}}
+            case "label" | "score":
+                counts |= generation.label_counts[what]
+                return {"labels": generation.labels[what].to_json(), "counts": counts, "pass": ran}
+            case "trust":
+                return {"trust": generation.trust.to_json()}
+            case "shift":
+                return dict(generation.shift)
+            case "select":
+                chosen = {
+                    arm: {"arm": arm, "table": ref.to_json(), "num_rows": 120, "digest": arm}
+                    for arm, ref in generation.selections.items()
+                }
+                return {"budget": generation.budget, "arms": {arm: chosen[arm] for arm in self.config.selection.arms}}
+            case "student":
+                return {"model": model, "training": {}}
+            case "test":
+                return {"labels": generation.labels["pool"].to_json(), "counts": counts, "pass": ran}
+            case _ if what.startswith("test-"):
+                answered = test[0] if test[2] in ("", "0") else "internal_confidence"  # in a second run
+                return {"grades": generation.tests[answered][0].to_json()}
+            case _:
+                return {"grades": generation.grades[what].to_json()}
+
+
+def finished_run(
+    folder: Path, name: str, seed: int, *, first_test: int = 5000, skip: str | None = None, **changes: Any
+) -> Path:
+    """A run directory; its test rows are 250 from ``first_test`` on."""
+    config = {
+        "name": name,
+        "run_dir": str(folder / name),
+        "seed": seed,
+        "sources": {"puzzles": {"path": str(ROOT / "examples/data/puzzles.parquet")}},
+        "splits": {
+            "source": {"from": "puzzles", "rows": 300},
+            "test": {"from": "puzzles", "rows": 250},
+            "pool": {"from": "puzzles", "rows": 400},
+            "audit": True,
+        },
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 120}, "arms": ARMS},
+        "generations": [{"student": {"path": str(TEACHER)}}],
+        **changes,
+    }
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(config))
+    settings = load_config(path)
+    (folder / f"tables-{name}").mkdir()
+    record = make_run(folder / f"tables-{name}", seed, first_test)
+    with lease.hold(settings.directory):
+        run = Scribe(chain._open(settings, Manifest.load(settings.directory)), record, skip)
+        chain._generations(run, chain._prepare(run))
+    return Path(settings.directory)
+
+
+def combine(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["report", "--combine", *map(str, arguments)], catch_exceptions=False)
+
+
+def refused(*arguments: object) -> str:
+    result = combine(*arguments)
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1, result.output
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """Three runs that differ in their seed, each with test rows of its own."""
+    folder = tmp_path_factory.mktemp("seeds")
+    return folder, [finished_run(folder, f"seed{seed}", seed, first_test=5000 + 1000 * seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def records(seeds: tuple[Path, list[Path]]) -> list[RunRecord]:
+    return [chain.finished(load_config(directory / "config.yaml")) for directory in seeds[1]]
+
+
+def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
+    seeds: tuple[Path, list[Path]], records: list[RunRecord], tmp_path: Path
+) -> None:
+    result = combine(*seeds[1], "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    content = json.loads((tmp_path / "out" / "combined.json").read_text())
+    assert content["benchmarks"] == {"puzzles": 3} and [run["seed"] for run in content["runs"]] == [0, 1, 2]
+    assert content["test_rows"] == {"total": 750, "distinct": 750}
+    own = [collect(record) for record in records]
+    for name in ("naive", "internal_confidence", "neural"):
+        arm, of_runs = by_name(content)[name], [by_name(report)[name] for report in own]
+        first = np.concatenate([right_on_test(record, name) for record in records])
+        second = np.concatenate([right_on_test(record, "ground_truth") for record in records])
+        only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
+        against = arm["against_ground_truth"]
+        assert (against["num_first_only"], against["num_second_only"], against["n"]) == (only_first, only_second, 750)
+        expected = stats.binomtest(max(only_first, only_second), only_first + only_second, alternative="greater").pvalue
+        assert against["p_value"] == pytest.approx(expected, rel=1e-9) == arm["p_value_vs_ground_truth"]
+        assert arm["p_value_distinct_rows"] == against["p_value"]
+        exact = metrics.paired_test(first, second).difference
+        assert [against[key] for key in ("difference", "low", "high")] == [exact.value, exact.low, exact.high]
+        for key in ("purity", "accuracy", "recovery"):
+            values = [run[key] if key == "recovery" else run[key]["value"] for run in of_runs]
+            low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+            assert arm[key]["value"] == pytest.approx(np.mean(values)) and arm[key]["num_runs"] == 3
+            assert (arm[key]["runs"]["low"], arm[key]["runs"]["high"]) == pytest.approx((low, high))
+            assert arm[key]["low"] < arm[key]["value"] < arm[key]["high"]
+        labels = sum(round(run["purity"]["value"] * run["purity"]["n"]) for run in of_runs)
+        exact_share = stats.binomtest(labels, 360).proportion_ci(method="exact")
+        pooled = arm["purity_pooled"]
+        assert (pooled["low"], pooled["high"]) == pytest.approx((exact_share.low, exact_share.high))
+        assert arm["verdict"] in ("inconclusive", "below ground truth") and arm["paper_verdict"] is not None
+        aucs = [report["trust"]["pool"]["neural"]["auc"]["value"] for report in own]
+        assert content["trust"]["pool"]["neural"]["auc"]["value"] == pytest.approx(np.mean(aucs))
+    truth = by_name(content)["ground_truth"]
+    assert truth["against_ground_truth"] is None and truth["purity_by_definition"]
+    assert by_name(content)["neural"]["weak_to_strong"] is True
+    # The table, the page and the JSON on the terminal are of the same numbers.
+    value = by_name(content)["neural"]["accuracy"]["value"]
+    assert f"{100 * value:.1f} (" in result.stdout and "3 runs: puzzles (3)" in result.stdout
+    page = (tmp_path / "out" / "combined.html").read_text()
+    HTMLParser().feed(page)
+    assert f"{100 * value:.1f}" in page and "No test row stands in two runs" in page and "http" not in page
+    assert all(str(directory) in page for directory in seeds[1])
+    as_json = json.loads(combine(*seeds[1], "-o", tmp_path / "out", "--json").stdout)
+    assert {**as_json, "created": ""} == {**content, "created": ""}
+
+
+def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path) -> None:
+    folder = tmp_path
+    same = [finished_run(folder, f"same{seed}", seed) for seed in range(2)]
+    result = combine(*same, "-o", folder / "out")
+    content = json.loads((folder / "out" / "combined.json").read_text())
+    assert content["test_rows"] == {"total": 500, "distinct": 250}
+    assert "250 of 500 test rows stand in several runs" in result.stdout
+    assert "runs share test rows" in (folder / "out" / "combined.html").read_text()
+    records = [chain.finished(load_config(directory / "config.yaml")) for directory in same]
+    arm = by_name(content)["neural"]
+    apart = sum(right_on_test(r, "neural").astype(int) - right_on_test(r, "ground_truth") for r in records)
+    flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 250)) @ apart
+    assert arm["p_value_distinct_rows"] == pytest.approx((flips >= abs(apart.sum())).mean(), abs=0.012)
+    assert arm["p_value_distinct_rows"] != arm["p_value_vs_ground_truth"]
+    assert arm["verdict"] is None and arm["paper_verdict"] is None
+
+
+def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
+    seeds: tuple[Path, list[Path]], records: list[RunRecord], tmp_path: Path
+) -> None:
+    """Two runs of one benchmark and one of another; the average is of the benchmarks."""
+    other = tmp_path / "other.parquet"
+    other.write_bytes((ROOT / "examples/data/puzzles.parquet").read_bytes())
+    sources, twice = {"puzzles": {"path": str(other)}}, {"num_runs": 2, "decoding": {"temperature": 0.6}}
+    directory = finished_run(tmp_path, "other", 5, sources=sources, evaluation=twice)
+    content = json.loads(combine(*seeds[1][:2], directory, "-o", tmp_path / "out", "--json").stdout)
+    assert list(content["benchmarks"].values()) == [2, 1] and all("puzzles (" in name for name in content["benchmarks"])
+    record = chain.finished(load_config(directory / "config.yaml"))
+    second = right_on_test(record, "internal_confidence")
+
+    def of(name: str) -> list[np.ndarray]:
+        """Each row's mean over the runs of its model, by run directory."""
+        one_run = [right_on_test(run, name).astype(float) for run in records[:2]]
+        return [*one_run, (right_on_test(record, name) + second.astype(float)) / 2]
+
+    apart = np.concatenate(of("neural")) - np.concatenate(of("ground_truth"))
+    against = by_name(content)["neural"]["against_ground_truth"]
+    assert against["difference"] == pytest.approx(apart.mean()) and "num_first_only" not in against
+    assert against["low"] < apart.mean() < against["high"] and against["n"] == 750
+    flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 750)) @ apart
+    assert against["p_value"] == pytest.approx((flips >= abs(apart.sum()) - 1e-9).mean(), abs=0.012)
+    means = [right.mean() for right in of("neural")]
+    accuracy = by_name(content)["neural"]["accuracy"]
+    assert accuracy["value"] == pytest.approx((np.mean(means[:2]) + means[2]) / 2)
+    assert accuracy["runs"] is None  # one run of a benchmark shows no spread
+    assert content["test_rows"] == {"total": 750, "distinct": 750}  # the same ids, in another benchmark
+
+
+def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path, list[Path]], tmp_path: Path) -> None:
+    first, second, _ = seeds[1]
+    fewer = finished_run(tmp_path, "fewer", 1, selection={"budget": {"n": 120}, "arms": ["naive", "neural"]})
+    told = refused(first, fewer)
+    assert f"{first} and {fewer} cannot be combined: their arms differ" in told
+    assert "only the first has: internal_confidence, ground_truth; only the second has: none" in told
+    other = finished_run(tmp_path, "letters", 1, domain="mcqa")
+    assert "their domains are chess and mcqa" in refused(first, other)
+    longer = finished_run(tmp_path, "longer", 1, generations=[{"student": {"path": str(TEACHER)}}] * 2)
+    assert "they have 1 and 2 generations" in refused(first, longer)
+    open_run = finished_run(tmp_path, "open", 1, skip="gen-0/grade-test-neural")
+    assert "is unfinished, stage gen-0/grade-test-neural is missing (not done yet)" in refused(first, open_run)
+    assert "is no run directory" in refused(first, tmp_path)
+    assert "is no run directory" in refused(first, tmp_path / "nowhere")
+    assert "are one directory" in refused(first, second, first / ".." / first.name)
+    assert "two run directories or more, not 1" in refused(first)
+    assert "--set" in refused(first, second, "--set", "seed=1")
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert "is a file" in refused(first, second, "-o", file) and file.read_text() == "mine"
+    single = CliRunner().invoke(main, ["report", str(first), str(second)])
+    assert single.exit_code == 2 and "several run directories need --combine" in single.stderr
+    single = CliRunner().invoke(main, ["report", str(first), "-o", "x"])
+    assert single.exit_code == 2 and "--output" in single.stderr
