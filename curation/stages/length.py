@@ -2,7 +2,8 @@
 
 What training drops would leave its arm with fewer rows than the others, though all arms of a generation are to differ
 in their selection and in nothing else. So a row is out for every arm where any completion that one of them may train
-on, weak or gold, a worked solution too, is too long. Of a calibration split the same rows are out: it stays exchangeable with the pool.
+on, weak or gold, a worked solution too, is too long. Of a calibration split the same rows are out: it stays
+exchangeable with the pool.
 
 Tokens are counted as training counts them (:mod:`train.tokens`), in parallel tasks; the driver reads row ids alone.
 """
