@@ -13,7 +13,7 @@ from scipy.stats import binom
 from curation import store, tables
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
-from curation.stages.budget import Budget, Scored, batch_of, ranked, resolve
+from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve
 from curation.trust import get_trust
 
 NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
@@ -195,7 +195,7 @@ def test_rows_that_are_too_long_are_not_counted_but_by_a_share(case: Case, tmp_p
     fit = case.resolve(fit_purity=True).n / num_right(case.rows["pool"])
     assert case.resolve(long=long, fit_purity=True).n == pytest.approx(fit * num_right(chosen), abs=2)
     labels = batch_of(case.splits["pool"].labels)
-    raw_N = ranked(get_trust("neural", 0), labels, np.array(sorted(long)))
+    raw_N = choosable(get_trust("neural", 0).raw_score(labels), labels, np.array(sorted(long)))
     missing = set(labels.column("row_id").to_numpy()[np.isnan(raw_N)].tolist())
     assert missing == long | {row["row_id"] for row in case.rows["pool"] if row["label"] is None}
 
