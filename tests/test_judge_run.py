@@ -49,7 +49,7 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
     grades = table("judge-pool", "grades", ["correct", "judged"])
     unparsed = {row_id for row_id, row in labels.items() if row["label"] is None}
     assert 20 < len(unparsed) < 130
-    # Every row that the rule calls wrong is asked, unparsed ones (label None) too; the judge's word alone makes one right.
+    # Every row that the rule calls wrong is asked, unparsed ones too; the judge's word alone makes one right.
     (uri,) = tmp_path.glob("run/gen-0/judge-pool-*/verdicts.lance")
     verdicts = {row["row_id"]: row["value"] for row in store.read(store.latest(str(uri))).to_pylist()}
     assert set(verdicts) == {row_id for row_id, row in labels.items() if row["label"] != "1"}
