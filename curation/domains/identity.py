@@ -18,11 +18,13 @@ SHARED_PARTS = 2
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("(?=[¼-¾⅐-⅞])")
 _DASHES = dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
-_QUOTES = dict.fromkeys([*range(0x2018, 0x201C), 0x2032], "'") | dict.fromkeys(map(ord, '“”„«»"'), " ")
+_QUOTES = dict.fromkeys([*range(0x2018, 0x201C), 0x2032], "'") | dict.fromkeys(map(ord, "“”„«»"), " ")
 _APOSTROPHE = re.compile(r"(?<![\w')\]])'+|'(?=[^\W\d])|(?<=[^\W\d_]{2})'+")
 """Quotation marks and apostrophes; not those of a derivative, such as f'(x) and y'' + y."""
-_MARKS = re.compile(r"[.,;:?]+(?!\S)|(?<=[^\W\d_]{2})!+(?!\S)")
-"""Marks at the end of a word; not a decimal point, and not the factorial of a number or variable."""
+_MARKS = re.compile(r"[.,;:?]+(?!\S)")
+"""Marks at the end of a word; not a decimal point."""
+_BANG = re.compile(r"(?<=[^\W\d_]{2})!+(?!\S)")
+"""Not the factorial of a number or variable."""
 _BLANK = re.compile(r"__+")
 
 
@@ -60,8 +62,12 @@ def plain_text(text: str) -> str:
     Unicode's compatible forms are one (NFKC), and so are dashes. Operators, signs, brackets, decimal points and
     exponents stay: ``2+3`` is not ``2-3``, ``x²`` is ``x^2`` and not ``x2``.
     """
-    text = composed(text).translate(_QUOTES)
-    text = _BLANK.sub(" ", _APOSTROPHE.sub("", text.casefold()).replace("…", " ").replace("...", " "))
+    if not text.isascii():
+        text = composed(text).translate(_QUOTES)
+    text = text.casefold().replace('"', " ").replace("...", " ")
+    for sign, found, instead in (("'", _APOSTROPHE, ""), ("__", _BLANK, " "), ("!", _BANG, " ")):
+        if sign in text:  # a search for nothing costs more than this
+            text = found.sub(instead, text)
     return " ".join(_MARKS.sub(" ", text).split())
 
 

@@ -644,6 +644,9 @@ def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(r
         "7 calibration rows without"
         in collect(replace(same_source, prepare_counts=counts))["guarantee"]["exchangeable"]
     )
+    overlap = {**run.overlap, "dropped": {"pool": 12}}
+    found = collect(replace(same_source, overlap=overlap))["guarantee"]["exchangeable"]
+    assert found.startswith("on the user's word") and "12 rows of both were dropped" in found
     assert collect(run)["guarantee"] is None and "Guarantee" not in render(collect(run))
 
 

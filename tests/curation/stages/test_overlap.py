@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from curation import store, tables
+from curation.chain import run_chain
 from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
 from curation.domains.identity import Identity, Rule, plain_identity, plain_text, same_question
@@ -217,6 +218,32 @@ def test_rows_without_identity_are_counted_and_never_all_of_a_split(tmp_path: Pa
     with pytest.raises(SourceError, match=r"splits\.source: none of its rows says what identifies its question"):
         overlap._require_some("source", problems, ref)
     overlap._require_some("source", {"domain_failed": 3}, ref)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_refused_run_goes_on_with_drop_and_never_labels_what_it_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    splits = {
+        "source": [question(number) for number in range(120)],
+        "pool": [*(question(number) for number in range(200, 260)), question(5, ["5z", "5w", "5x", "5y"])],
+    }
+    config = settings(tmp_path / "in", "refuse", splits)
+    small = {"depth": 1, "width": 8, "max_epochs": 1}
+    config = config.model_copy(
+        update={"run_dir": str(tmp_path / "run"), "trust": config.trust.model_copy(update=small)}
+    )
+    with pytest.raises(SourceError, match="1 with permuted options"):
+        run_chain(config)
+    dropping = config.model_copy(update={"splits": config.splits.model_copy(update={"overlap": "drop"})})
+    report = run_chain(dropping)
+    assert "1 rows of pool ask questions of source (1 with permuted options): dropped" in capsys.readouterr().err
+    (pool,) = (split for split in report["funnel"]["splits"] if split["split"] == "pool")
+    assert (pool["rows"], pool["dropped"], report["generations"][0]["num_pool"]) == (61, 1, 60)
+    assert report["funnel"]["generations"][0]["labelled"]["pool"]["rows"] == 60
+    assert report["funnel"]["overlap"]["pairs"][0]["rules"] == {"permuted": 1}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<tr><th>pool</th><td>source</td>" in page and "<td>dropped</td></tr>" in page
 
 
 def test_keys_are_the_rule() -> None:
