@@ -241,19 +241,19 @@ def test_the_examples_are_warned_of_nothing_and_decode_as_they_did(path: Path) -
 def test_validate_prints_warnings_and_run_says_them_once(
     local_ray: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(40)]
+    rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(260)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     raw = parsed("math").model_dump(mode="json", by_alias=True, include={"name", "sources", "selection"})
     raw |= {
         "run_dir": str(tmp_path / "run"),
         "domain": "math",
-        "splits": {"source": {"from": "rows", "rows": 20}, "pool": {"from": "rows"}},
+        "splits": {"source": {"from": "rows", "rows": 240}, "pool": {"from": "rows"}},
         "teacher": {
             "backend": "scripted",
             "scripted": {"completions": ["so\n\\boxed{1}", "\\boxed{2}", "\\boxed{1}"]},
             "decoding": {"stop": ["\n"]},
         },
-        "trust": {"width": 8, "depth": 1, "max_epochs": 1},
+        "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 2}, "arms": ["naive"]},
     }
     path = tmp_path / "c.yaml"

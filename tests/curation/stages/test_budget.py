@@ -189,7 +189,7 @@ def test_rows_that_are_too_long_are_not_counted_but_by_a_share(case: Case, tmp_p
     chosen = [row for row in case.rows["pool"] if row not in best]
     long = frozenset(row["row_id"] for row in best)
     assert case.resolve(long=long, oracle=True).n == num_right(chosen) < num_right(case.rows["pool"])
-    scores = [found for row in chosen if (found := trust(row, "neural_raw")) is not None]
+    scores = [found for row in chosen if (found := trust(row, "neural")) is not None]
     assert case.resolve(long=long, threshold=0.5).n == sum(value >= 0.5 for value in scores)
     assert case.resolve(long=long, share=0.3) == case.resolve(share=0.3)
     fit = case.resolve(fit_purity=True).n / num_right(case.rows["pool"])

@@ -229,7 +229,7 @@ def test_a_refused_run_goes_on_with_drop_and_never_labels_what_it_dropped(
         "pool": [*(question(number) for number in range(200, 260)), question(5, ["5z", "5w", "5x", "5y"])],
     }
     config = settings(tmp_path / "in", "refuse", splits)
-    small = {"depth": 1, "width": 8, "max_epochs": 1}
+    small = {"depth": 1, "width": 8, "max_steps": 10}
     config = config.model_copy(
         update={"run_dir": str(tmp_path / "run"), "trust": config.trust.model_copy(update=small)}
     )
