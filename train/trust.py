@@ -137,7 +137,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         hidden_ND[places_B[use_B]] = hidden_BD[use_B]
         present_N[places_B[use_B]] = True
     if hidden_ND is None:
-        hidden_ND = np.empty((0, 0), dtype=np.float16)
+        hidden_ND = np.empty((len(graded.row_ids_N), 0), dtype=np.float16)
     row_ids_N = graded.row_ids_N[present_N]
     rows = Rows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
