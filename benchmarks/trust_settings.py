@@ -29,12 +29,12 @@ from train.trust_loop import Rows, fit_arrays
 
 CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 N = 2_000
-SMALL = {"depth": 2, "width": 128, "learning_rate": 1e-3, "max_steps": 800, "patience": 120, "probe_below": 0}
+SMALL = {"depth": 2, "width": 128}
+FAST = {"learning_rate": 1e-3, "max_steps": 800, "patience": 120}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "2 x 128, 1e-3, fitted on all rows": {**SMALL, "fit_on": "all"},
-    "2 x 128, 1e-3": SMALL,
-    "2 x 128, 3e-4": {**SMALL, "learning_rate": 3e-4},
-    "4 x 512, 3e-4": {"learning_rate": 3e-4, "max_steps": 800, "patience": 120},
+    "2 x 128, 1e-3, fitted on all rows": {**SMALL, **FAST, "fit_on": "all"},
+    "2 x 128, 1e-3": {**SMALL, **FAST},
+    "2 x 128, 3e-5": {**SMALL, "learning_rate": 3e-5},
     "the preset: 4 x 512, 1e-5": {},
 }
 
