@@ -108,4 +108,4 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
     # The scripted states lie on one line but for their rounding, and a line is what the projection keeps.
     assert len(set(projected["linear_probe"]) & set(rows["linear_probe"])) > 45
     assert "trust" not in done(tmp_path)["gen-0/label-pool"]["inputs"]
-    assert done(tmp_path)["gen-0/pca"]["outputs"]["variance_kept"] > 0.99
+    assert done(tmp_path)["gen-0/pca"]["outputs"]["fit"]["variance_kept"] > 0.99

@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
@@ -12,6 +12,7 @@ from curation.report.headline import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Json = Mapping[str, Any]
@@ -129,6 +130,97 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         return _drawn(figure, axes, name, x="difficulty", y="share of the rows")
+
+
+def risk_chart(curves: Json, name: str) -> str:
+    """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
+    with _style():
+        figure, axes = _figure()
+        points = curves["points"]
+        for field, label, (colour, dashes) in (
+            ("calibration", "noise on calibration", (_RIGHT, "solid")),
+            ("deployment", "noise at deployment", ("#009e73", (0, (6, 2, 1, 2)))),
+        ):
+            known = [point for point in points if point[field] is not None]
+            if known:
+                shares = [point["share"] for point in known]
+                low, value, high = ([point[field][key] for point in known] for key in ("low", "value", "high"))
+                axes.fill_between(shares, low, high, color=colour, alpha=0.13, linewidth=0)
+                axes.plot(shares, value, color=colour, linestyle=dashes, label=label)
+        bounds = [(point["share"], point["bound"]) for point in points if point["bound"] is not None]
+        tried = [(p["share"], p["bound"]) for p in points if p["bound"] is not None and p["tried"]]
+        if tried:
+            axes.plot(*zip(*tried, strict=True), color=_WRONG, label="upper bound")
+        axes.axhline(curves["alpha"], color="#444444", linewidth=0.9, linestyle=(0, (1, 1)))
+        axes.annotate(
+            f"alpha = {curves['alpha']:g}",
+            (1, curves["alpha"]),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=8.5,
+            color="#444444",
+        )
+        if chosen := curves["chosen"]:
+            axes.axvline(chosen["share"], color="#444444", linewidth=0.9, linestyle=(0, (4, 2)), label="chosen cut")
+            axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
+        axes.set_xlim(0, max(point["share"] for point in points))
+        axes.set_ylim(0, _top(curves, [bound for _, bound in bounds]))
+        _percents(axes.xaxis)
+        return _drawn(
+            figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"
+        )
+
+
+def _top(curves: Json, bounds: Sequence[float]) -> float:
+    """Just above all noise, alpha and the lowest bound; a bound of few rows may lie outside."""
+    noises = [
+        point[field]["value"]
+        for point in curves["points"]
+        for field in ("calibration", "deployment")
+        if point[field] is not None
+    ]
+    return min(1.0, 1.15 * max([curves["alpha"], *noises, *([min(bounds)] if bounds else [])]))
+
+
+def bins_chart(edges: Sequence[float], lines: Mapping[str, Sequence[Json | None]], name: str, *, y: str) -> str:
+    """A share by bin, a line with markers each; 95 % intervals for all, of many for the method's and the first's."""
+    with _style():
+        figure, axes = _figure()
+        width = edges[1] - edges[0]
+        few = len(lines) <= MOST_BANDS
+        for index, (line, shares) in enumerate(lines.items()):
+            colour, dashes = _line(line, index)
+            known = [(number, share) for number, share in enumerate(shares) if share is not None]
+            # Side by side within their bin, so that no interval hides another.
+            offset = 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
+            spread = None
+            if few or line == REFERENCE_ARM or index == 0:
+                low = [max(0.0, share["value"] - share["low"]) for _, share in known]
+                spread = [low, [max(0.0, share["high"] - share["value"]) for _, share in known]]
+            axes.errorbar(
+                [edges[number] + width / 2 + offset for number, _ in known],
+                [share["value"] for _, share in known],
+                yerr=spread,
+                color=colour,
+                linestyle=dashes,
+                marker="os^Dv"[index % 5],
+                markersize=4,
+                linewidth=1.2,
+                elinewidth=0.9,
+                label=in_words(line),
+            )
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
+        axes.set_ylim(0, 1)
+        _percents(axes.yaxis)
+        return _drawn(figure, axes, name, x="difficulty", y=y)
+
+
+def _percents(axis: "Axis") -> None:
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 
 
 def _style() -> Any:

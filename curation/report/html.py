@@ -68,4 +68,15 @@ def _figures(generation: Json) -> dict[str, Markup]:
         drawn[f"histogram_{name}"] = charts.histogram_chart(counts, f"{prefix}-histogram-{name}")
     if generation["difficulty"] is not None:
         drawn["difficulty"] = charts.difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
+    if (purity := generation["purity_by_difficulty"]) is not None:
+        lines = {"all pool rows": purity["all"], "parsed pool rows": purity["parsed"], **purity["arms"]}
+        drawn["purity_by_difficulty"] = charts.bins_chart(
+            purity["edges"], lines, f"{prefix}-purity-by-difficulty", y="share of right labels"
+        )
+    if (tested := generation["accuracy_by_difficulty"]) is not None:
+        drawn["accuracy_by_difficulty"] = charts.bins_chart(
+            tested["edges"], tested["models"], f"{prefix}-accuracy-by-difficulty", y="test accuracy"
+        )
+    if generation["risk_curves"] is not None:
+        drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths
