@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 
-MOST_BANDS, MOST_RELIABILITIES = 5, 3
+MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 """More than so many on top of each other cannot be told apart; ``report.json`` has them all."""
 
 # Okabe and Ito's palette, told apart by all common kinds of colour blindness; lines differ in dashes as well.
@@ -26,6 +26,8 @@ _ARMS = {
     "internal_confidence": ("#d98c00", (0, (1, 1))),
     "neural": ("#0072b2", "solid"),
     "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
+    "weak teacher": ("#000000", "solid"),
+    "student's base": ("#a0a0a0", (0, (1, 1))),
 }
 _OTHERS = tuple(
     (colour, dashes)
@@ -147,10 +149,10 @@ def risk_chart(curves: Json, name: str) -> str:
                 low, value, high = ([point[field][key] for point in known] for key in ("low", "value", "high"))
                 axes.fill_between(shares, low, high, color=colour, alpha=0.13, linewidth=0)
                 axes.plot(shares, value, color=colour, linestyle=dashes, label=label)
-        bounds = [(point["share"], point["bound"]) for point in points if point["bound"] is not None]
-        tried = [(p["share"], p["bound"]) for p in points if p["bound"] is not None and p["tried"]]
-        if tried:
-            axes.plot(*zip(*tried, strict=True), color=_WRONG, label="upper bound")
+        bounds = [point for point in points if point["bound"] is not None]
+        for tried, style in ((False, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (True, {"label": "upper bound"})):
+            drawn = [point for point in bounds if point["tried"] or not tried]
+            axes.plot([p["share"] for p in drawn], [p["bound"] for p in drawn], color=_WRONG, **style)
         axes.axhline(curves["alpha"], color="#444444", linewidth=0.9, linestyle=(0, (1, 1)))
         axes.annotate(
             f"alpha = {curves['alpha']:g}",
@@ -166,8 +168,8 @@ def risk_chart(curves: Json, name: str) -> str:
         if chosen := curves["chosen"]:
             axes.axvline(chosen["share"], color="#444444", linewidth=0.9, linestyle=(0, (4, 2)), label="chosen cut")
             axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
-        axes.set_xlim(0, max(point["share"] for point in points))
-        axes.set_ylim(0, _top(curves, [bound for _, bound in bounds]))
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, _top(curves, [point["bound"] for point in bounds]))
         _percents(axes.xaxis)
         return _drawn(
             figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"
@@ -176,7 +178,7 @@ def risk_chart(curves: Json, name: str) -> str:
 
 def _top(curves: Json, bounds: Sequence[float]) -> float:
     """Just above all noise, alpha and the lowest bound; a bound of few rows may lie outside."""
-    noises = [
+    noises: list[float] = [
         point[field]["value"]
         for point in curves["points"]
         for field in ("calibration", "deployment")
@@ -185,19 +187,32 @@ def _top(curves: Json, bounds: Sequence[float]) -> float:
     return min(1.0, 1.15 * max([curves["alpha"], *noises, *([min(bounds)] if bounds else [])]))
 
 
-def bins_chart(edges: Sequence[float], lines: Mapping[str, Sequence[Json | None]], name: str, *, y: str) -> str:
-    """A share by bin, a line with markers each; 95 % intervals for all, of many for the method's and the first's."""
+def bins_chart(
+    edges: Sequence[float],
+    lines: Mapping[str, Sequence[Json | None]],
+    name: str,
+    *,
+    y: str,
+    behind: Mapping[str, Sequence[Json | None]] | None = None,
+) -> str:
+    """A share by bin, a line with markers each and its 95 % intervals, of many the method's alone.
+
+    Of what stands ``behind`` the first is an area, the others are lines of steps, without intervals.
+    """
     with _style():
         figure, axes = _figure()
+        for index, (label, shares) in enumerate((behind or {}).items()):
+            values = [math.nan if share is None else share["value"] for share in shares]
+            style: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
+            axes.stairs(values, edges, label=label, **(style if index else {"fill": True, "color": "#dddddd"}))
         width = edges[1] - edges[0]
-        few = len(lines) <= MOST_BANDS
         for index, (line, shares) in enumerate(lines.items()):
             colour, dashes = _line(line, index)
             known = [(number, share) for number, share in enumerate(shares) if share is not None]
             # Side by side within their bin, so that no interval hides another.
             offset = 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
             spread = None
-            if few or line == REFERENCE_ARM or index == 0:
+            if len(lines) <= MOST_BARS or line == REFERENCE_ARM:
                 low = [max(0.0, share["value"] - share["low"]) for _, share in known]
                 spread = [low, [max(0.0, share["high"] - share["value"]) for _, share in known]]
             axes.errorbar(
@@ -208,8 +223,8 @@ def bins_chart(edges: Sequence[float], lines: Mapping[str, Sequence[Json | None]
                 linestyle=dashes,
                 marker="os^Dv"[index % 5],
                 markersize=4,
-                linewidth=1.2,
-                elinewidth=0.9,
+                linewidth=1,
+                elinewidth=0.8,
                 label=in_words(line),
             )
         axes.set_xlim(edges[0], edges[-1])

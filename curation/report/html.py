@@ -11,8 +11,12 @@ from markupsafe import Markup
 from curation.places import Place, write_atomically
 from curation.report import charts
 from curation.report.headline import name_of, p_value, percent, points
+from curation.report.record import BASE, TEACHER
 
 Json = Mapping[str, Any]
+
+TESTED = {TEACHER: "weak teacher", BASE: "student's base"}
+"""Words for the tested models that are no arms."""
 
 
 def write(report: Json, directory: Place) -> tuple[Place, Place]:
@@ -42,7 +46,7 @@ def render(report: Json) -> str:
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
     figures = [_figures(generation) for generation in report["generations"]]
-    return environment.get_template("report.html.j2").render(report=report, figures=figures)
+    return environment.get_template("report.html.j2").render(report=report, figures=figures, tested_words=TESTED)
 
 
 def duration(seconds: float) -> str:
@@ -69,13 +73,15 @@ def _figures(generation: Json) -> dict[str, Markup]:
     if generation["difficulty"] is not None:
         drawn["difficulty"] = charts.difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
     if (purity := generation["purity_by_difficulty"]) is not None:
-        lines = {"all pool rows": purity["all"], "parsed pool rows": purity["parsed"], **purity["arms"]}
+        behind = {"all pool rows": purity["all"], "parsed pool rows": purity["parsed"]}
+        place = f"{prefix}-purity-by-difficulty"
         drawn["purity_by_difficulty"] = charts.bins_chart(
-            purity["edges"], lines, f"{prefix}-purity-by-difficulty", y="share of right labels"
+            purity["edges"], purity["arms"], place, y="share of right labels", behind=behind
         )
     if (tested := generation["accuracy_by_difficulty"]) is not None:
+        models = {TESTED.get(name, name): shares for name, shares in tested["models"].items()}
         drawn["accuracy_by_difficulty"] = charts.bins_chart(
-            tested["edges"], tested["models"], f"{prefix}-accuracy-by-difficulty", y="test accuracy"
+            tested["edges"], models, f"{prefix}-accuracy-by-difficulty", y="test accuracy"
         )
     if generation["risk_curves"] is not None:
         drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")

@@ -68,6 +68,7 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
     return {
         **{key: risk[key] for key in ("rule", "kind", "alpha", "delta")},
         "level": found.level,
+        "start": found.start,
         "num_calibration": found.num_rows,
         "num_pool": len(raw_N),
         "num_graded": None if deployed is None else len(deployed[0]),

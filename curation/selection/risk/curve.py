@@ -32,6 +32,8 @@ class Curve:
     """The rule's upper bound on the noise; infinite or 1 where no calibration row is kept."""
     tried_G: npt.NDArray[np.bool_]
     """Whether the rule looks at cuts of that size: the fixed sequence starts later."""
+    start: float
+    """The share of the pool (``top_k``: of the calibration rows) from which on the rule looks; 0: from the first."""
     level: float
     """The part of delta at which each bound holds."""
     num_rows: int
@@ -41,22 +43,27 @@ class Curve:
 def curve_of(problem: Problem, rule: Rule) -> Curve:
     """The curves of a rule at ``NUM_POINTS`` quantiles of the pool, equal ones merged."""
     rows, level = _tested(problem, rule)
-    threshold_G = distinct(problem.quantiles(np.arange(1, NUM_POINTS + 1) / NUM_POINTS))
+    wanted_S = np.arange(1, NUM_POINTS + 1) / NUM_POINTS
+    quantile_S = problem.quantiles(wanted_S)
+    threshold_G = distinct(quantile_S)
     above_G = len(problem.selectable_N) - np.searchsorted(problem.selectable_N, threshold_G, side="left")
-    share_G = above_G / problem.num_pool
     _, kept_G, wrong_G = rows.at(threshold_G)
-    tried_G = np.ones(len(threshold_G), dtype=np.bool_)
+    start = 0.0
+    reached_G = wanted_S[np.searchsorted(-quantile_S, -threshold_G, side="right") - 1]
     if rule == "fixed_sequence":
-        reached_G = share_G if problem.kind == "threshold" else kept_G / problem.rows.num_rows
-        tried_G = reached_G >= start_share(problem) - 1e-9
+        start = start_share(problem)
+        if problem.kind == "top_k":
+            # All calibration rows are one prefix more than those that may be selected.
+            reached_G = np.where(kept_G < len(rows.score_M), kept_G / rows.num_rows, 1.0)
     upper = exact_upper if rule == "fixed_sequence" else hoeffding_upper
     return Curve(
         threshold_G=threshold_G,
-        share_G=share_G,
+        share_G=above_G / problem.num_pool,
         kept_G=kept_G,
         wrong_G=wrong_G,
         bound_G=upper(kept_G, wrong_G, level),
-        tried_G=tried_G,
+        tried_G=reached_G >= start - 1e-9,
+        start=start,
         level=level,
         num_rows=rows.num_rows,
     )

@@ -1,5 +1,6 @@
 import json
 import re
+import tempfile
 from dataclasses import asdict, replace
 from html import unescape
 from html.parser import HTMLParser
@@ -49,7 +50,7 @@ DIFFERENT = {**SAME, "p_value": 1e-9, "differs": True, "strength": "clear", "war
 
 def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     uri = str(folder / f"{name}.lance")
-    lance.write_dataset(table, uri, mode="overwrite")
+    lance.write_dataset(table, uri)
     return TableRef(uri=uri, version=lance.dataset(uri).version)
 
 
@@ -475,15 +476,17 @@ class Page(HTMLParser):
 
 
 RISK = {"alpha": 0.25, "delta": 0.1, "rule": "fixed_sequence", "kind": "threshold"}
-HOPELESS = {**RISK, "alpha": 0.002}
+HOPELESS = {**RISK, "alpha": 0.01}
 NUM_CALIBRATION = 500
 
 
 def with_risk(run: RunRecord, settings: dict, **fields: object) -> RunRecord:
     """The run with a budget that was calibrated on rows like the pool's."""
     record = run.generations[0]
-    folder = Path(record.labels["pool"].uri).parent
-    labels, table = labelled(folder, "labels-cal", np.arange(NUM_CALIBRATION) + 20_000, np.random.default_rng(9))
+    folder = Path(tempfile.mkdtemp(dir=Path(record.labels["pool"].uri).parent))
+    labels, table = labelled(
+        folder, "labels-calibration", np.arange(NUM_CALIBRATION) + 20_000, np.random.default_rng(9)
+    )
     rows = [row for row in table.to_pylist() if row["error"] is None]
     pool = [row for row in rows_of(record.labels["pool"]) if row["error"] is None]
     raw_M, raw_N = (
