@@ -184,7 +184,7 @@ def _top(curves: Json, bounds: Sequence[float]) -> float:
         for field in ("calibration", "deployment")
         if point[field] is not None
     ]
-    return min(1.0, 1.15 * max([curves["alpha"], *noises, *([min(bounds)] if bounds else [])]))
+    return min(1.0, 1.15 * float(max([curves["alpha"], *noises, *([min(bounds)] if bounds else [])])))
 
 
 def bins_chart(
