@@ -14,7 +14,7 @@ from curation.report.rows import graded_counts
 def judging(record: GenerationRecord) -> Json | None:
     """By graded split and ``test-<model>`` of which the judge was asked; ``None`` where it was not asked at all.
 
-    ``asked`` counts the parsed labels that the rule calls wrong; ``by_rule`` is the share right by the rule alone,
+    ``asked`` counts the labels that it was asked about; ``by_rule`` is the share right by the rule alone,
     ``by_judge`` the share of those asked that the judge calls right, ``together`` the share right by either. Of several
     test runs it is the first.
     """
