@@ -26,8 +26,8 @@ _ARMS = {
     "internal_confidence": ("#d98c00", (0, (1, 1))),
     "neural": ("#0072b2", "solid"),
     "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
-    "weak teacher": ("#000000", "solid"),
-    "student's base": ("#a0a0a0", (0, (1, 1))),
+    "teacher": ("#000000", "solid"),
+    "base": ("#a0a0a0", (0, (1, 1))),
 }
 _OTHERS = tuple(
     (colour, dashes)

@@ -11,12 +11,8 @@ from markupsafe import Markup
 from curation.places import Place, write_atomically
 from curation.report import charts
 from curation.report.headline import name_of, p_value, percent, points
-from curation.report.record import BASE, TEACHER
 
 Json = Mapping[str, Any]
-
-TESTED = {TEACHER: "weak teacher", BASE: "student's base"}
-"""Words for the tested models that are no arms."""
 
 
 def write(report: Json, directory: Place) -> tuple[Place, Place]:
@@ -46,7 +42,7 @@ def render(report: Json) -> str:
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
     figures = [_figures(generation) for generation in report["generations"]]
-    return environment.get_template("report.html.j2").render(report=report, figures=figures, tested_words=TESTED)
+    return environment.get_template("report.html.j2").render(report=report, figures=figures)
 
 
 def duration(seconds: float) -> str:
@@ -79,9 +75,8 @@ def _figures(generation: Json) -> dict[str, Markup]:
             purity["edges"], purity["arms"], place, y="share of right labels", behind=behind
         )
     if (tested := generation["accuracy_by_difficulty"]) is not None:
-        models = {TESTED.get(name, name): shares for name, shares in tested["models"].items()}
         drawn["accuracy_by_difficulty"] = charts.bins_chart(
-            tested["edges"], models, f"{prefix}-accuracy-by-difficulty", y="test accuracy"
+            tested["edges"], tested["models"], f"{prefix}-accuracy-by-difficulty", y="test accuracy"
         )
     if generation["risk_curves"] is not None:
         drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")

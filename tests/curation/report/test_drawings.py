@@ -159,6 +159,7 @@ def test_accuracy_by_difficulty_equals_direct_counts(run: RunRecord, report: dic
     for number, share in enumerate(collect(changed(run, tests=twice))["accuracy_by_difficulty"]["models"]["neural"]):
         assert share["value"] == pytest.approx((neural[number]["value"] + naive[number]["value"]) / 2)
         assert share["n"] == neural[number]["n"]
+    assert "weak teacher</th>" in (text := render(report)) and "student&#39;s base</th>" in text
     assert collect(changed(run, tests={}))["accuracy_by_difficulty"] is None
 
 
