@@ -9,15 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.stats import beta
-
-from curation import tables
-from curation.domains.chess import Chess
-from curation.domains.grading import Graded
-from curation.report import RunRecord, collect
-from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
-from curation.report.charts import bins_chart, risk_chart
-from curation.report.html import render
-from tests.curation.report.test_report import (
+from test_report import (
     GOLD,
     HOPELESS,
     NUM_CALIBRATION,
@@ -31,6 +23,14 @@ from tests.curation.report.test_report import (
     variant,
     with_risk,
 )
+
+from curation import tables
+from curation.domains.chess import Chess
+from curation.domains.grading import Graded
+from curation.report import RunRecord, collect
+from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
+from curation.report.charts import bins_chart, risk_chart
+from curation.report.html import render
 
 
 @pytest.fixture(scope="module")
