@@ -1,6 +1,6 @@
 """One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,8 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
         label_counts={
             split: run.manifest.stages[generation.name(f"label-{split}")].outputs["counts"] for split in splits
         },
+        projection=None if projection is None else run.manifest.stages[generation.name("pca")].outputs["fit"],
+        asked=_asked(run, generation, grades, tests),
         unread={
             name: run.manifest.stages[generation.name(f"signal-{name}-pool")].outputs["num_unread"]
             for name in signals["pool"]
@@ -151,6 +153,17 @@ def test_stages(config: RunConfig, name: str) -> list[str]:
     """The stages that test one model, one a run."""
     runs = config.evaluation.num_runs
     return [f"test-{name}" if runs == 1 else f"test-{name}-{number}" for number in range(runs)]
+
+
+def _asked(run: Run, generation: Generation, graded: Iterable[str], tested: Iterable[str]) -> dict[str, int]:
+    """How many labels the judge was asked about, by graded split and ``test-<model>``, where it was asked at all."""
+    judge = run.config.judge
+    if judge is None:
+        return {}
+    stages = {split: split for split in graded if split in judge.splits}
+    if "test" in judge.splits:
+        stages |= {f"test-{name}": test_stages(run.config, name)[0] for name in tested}
+    return {what: run.manifest.stages[generation.name(f"judge-{stage}")].rows for what, stage in stages.items()}
 
 
 def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> dict[str, Any]:

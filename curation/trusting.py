@@ -32,9 +32,10 @@ def project(run: Run, generation: Generation, labels: TableRef, size: int) -> tu
         from curation.trust.pca import load_projection
 
         ref = fit_pca(labels, config.trust, size=size, seed=config.seed, output=directory / "pca")
-        kept = load_projection(ref).fit["variance_kept"]
-        say(f"{generation.name('pca')}: {size} components keep {kept:.1%} of the variance")
-        outputs = {"labels": add_projection(labels, ref).to_json(), "projection": ref.to_json(), "variance_kept": kept}
+        fit = load_projection(ref).fit
+        told = {"size": size, "variance_kept": fit["variance_kept"], "num_rows": fit["num_rows"]}
+        say(f"{generation.name('pca')}: {size} components keep {told['variance_kept']:.1%} of the variance")
+        outputs = {"labels": add_projection(labels, ref).to_json(), "projection": ref.to_json(), "fit": told}
         return Done(outputs=outputs, rows=store.count(labels))
 
     outputs = run.stage(generation.name("pca"), inputs, work)

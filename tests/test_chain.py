@@ -243,10 +243,19 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
     graded = report["funnel"]["generations"][0]["graded"]
     assert graded["pool"]["judged"] > 10 and graded["calibration"]["judged"] == graded["source"]["judged"] == 0
     assert report["teacher"]["pool"]["value"] > 0.5
+    judge = report["judging"]["pool"]
+    assert (
+        judge["asked"] == judge["rows"] - round(judge["by_rule"]["value"] * judge["rows"])
+        and len(report["judging"]) == 1
+    )
+    assert judge["by_judge"]["n"] == judge["asked"] and judge["judged"] == graded["pool"]["judged"]
+    assert report["risk_curves"]["chosen"] is None
 
     # A laxer promise redoes the selection alone.
     laxer = load(tmp_path, Path(), risky(generations=[]), ("selection.budget.risk.alpha=0.9",))
     found = run(laxer)
     assert {name for name, item in stages(tmp_path).items() if item != done.get(name)} == {"gen-0/select"}
     assert found["budget"]["n"] == found["arms"][0]["num_selected"] > 40 and found["guarantee"]["claimed"]
+    chosen = found["risk_curves"]["chosen"]
+    assert round(chosen["share"] * 90) == found["budget"]["n"] == chosen["deployment"]["n"]
     assert found["budget"]["reference"] == "linear_probe" and "at most 0.9" in found["guarantee"]["text"]

@@ -108,4 +108,6 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
     # The scripted states lie on one line but for their rounding, and a line is what the projection keeps.
     assert len(set(projected["linear_probe"]) & set(rows["linear_probe"])) > 45
     assert "trust" not in done(tmp_path)["gen-0/label-pool"]["inputs"]
-    assert done(tmp_path)["gen-0/pca"]["outputs"]["variance_kept"] > 0.99
+    told = json.loads((tmp_path / "run" / "report.json").read_text())["projection"]
+    assert told == done(tmp_path)["gen-0/pca"]["outputs"]["fit"]
+    assert told["size"] == 1 and told["variance_kept"] > 0.99 and told["num_rows"] > 10

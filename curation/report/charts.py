@@ -4,7 +4,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import REFERENCE_ARM
@@ -12,11 +12,12 @@ from curation.report.headline import in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Json = Mapping[str, Any]
 
-MOST_BANDS, MOST_RELIABILITIES = 5, 3
+MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 """More than so many on top of each other cannot be told apart; ``report.json`` has them all."""
 
 # Okabe and Ito's palette, told apart by all common kinds of colour blindness; lines differ in dashes as well.
@@ -25,6 +26,8 @@ _ARMS = {
     "internal_confidence": ("#d98c00", (0, (1, 1))),
     "neural": ("#0072b2", "solid"),
     "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
+    "teacher": ("#000000", "solid"),
+    "base": ("#a0a0a0", (0, (1, 1))),
 }
 _OTHERS = tuple(
     (colour, dashes)
@@ -129,6 +132,110 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
         return _drawn(figure, axes, name, x="difficulty", y="share of the rows")
+
+
+def risk_chart(curves: Json, name: str) -> str:
+    """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
+    with _style():
+        figure, axes = _figure()
+        points = curves["points"]
+        for field, label, (colour, dashes) in (
+            ("calibration", "noise on calibration", (_RIGHT, "solid")),
+            ("deployment", "noise at deployment", ("#009e73", (0, (6, 2, 1, 2)))),
+        ):
+            known = [point for point in points if point[field] is not None]
+            if known:
+                shares = [point["share"] for point in known]
+                low, value, high = ([point[field][key] for point in known] for key in ("low", "value", "high"))
+                axes.fill_between(shares, low, high, color=colour, alpha=0.13, linewidth=0)
+                axes.plot(shares, value, color=colour, linestyle=dashes, label=label)
+        bounds = [point for point in points if point["bound"] is not None]
+        for tried, style in ((False, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (True, {"label": "upper bound"})):
+            drawn = [point for point in bounds if point["tried"] or not tried]
+            axes.plot([p["share"] for p in drawn], [p["bound"] for p in drawn], color=_WRONG, **style)
+        axes.axhline(curves["alpha"], color="#444444", linewidth=0.9, linestyle=(0, (1, 1)))
+        axes.annotate(
+            f"alpha = {curves['alpha']:g}",
+            (1, curves["alpha"]),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=8.5,
+            color="#444444",
+        )
+        if chosen := curves["chosen"]:
+            axes.axvline(chosen["share"], color="#444444", linewidth=0.9, linestyle=(0, (4, 2)), label="chosen cut")
+            axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, _top(curves, [point["bound"] for point in bounds]))
+        _percents(axes.xaxis)
+        return _drawn(
+            figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"
+        )
+
+
+def _top(curves: Json, bounds: Sequence[float]) -> float:
+    """Just above all noise, alpha and the lowest bound; a bound of few rows may lie outside."""
+    noises: list[float] = [
+        point[field]["value"]
+        for point in curves["points"]
+        for field in ("calibration", "deployment")
+        if point[field] is not None
+    ]
+    return min(1.0, 1.15 * float(max([curves["alpha"], *noises, *([min(bounds)] if bounds else [])])))
+
+
+def bins_chart(
+    edges: Sequence[float],
+    lines: Mapping[str, Sequence[Json | None]],
+    name: str,
+    *,
+    y: str,
+    behind: Mapping[str, Sequence[Json | None]] | None = None,
+) -> str:
+    """A share by bin, a line with markers each and its 95 % intervals, of many the method's alone.
+
+    Of what stands ``behind`` the first is an area, the others are lines of steps, without intervals.
+    """
+    with _style():
+        figure, axes = _figure()
+        for index, (label, shares) in enumerate((behind or {}).items()):
+            values = [math.nan if share is None else share["value"] for share in shares]
+            style: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
+            axes.stairs(values, edges, label=label, **(style if index else {"fill": True, "color": "#dddddd"}))
+        width = edges[1] - edges[0]
+        for index, (line, shares) in enumerate(lines.items()):
+            colour, dashes = _line(line, index)
+            known = [(number, share) for number, share in enumerate(shares) if share is not None]
+            # Side by side within their bin, so that no interval hides another.
+            offset = 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
+            spread = None
+            if len(lines) <= MOST_BARS or line == REFERENCE_ARM:
+                low = [max(0.0, share["value"] - share["low"]) for _, share in known]
+                spread = [low, [max(0.0, share["high"] - share["value"]) for _, share in known]]
+            axes.errorbar(
+                [edges[number] + width / 2 + offset for number, _ in known],
+                [share["value"] for _, share in known],
+                yerr=spread,
+                color=colour,
+                linestyle=dashes,
+                marker="os^Dv"[index % 5],
+                markersize=4,
+                linewidth=1,
+                elinewidth=0.8,
+                label=in_words(line),
+            )
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
+        axes.set_ylim(0, 1)
+        _percents(axes.yaxis)
+        return _drawn(figure, axes, name, x="difficulty", y=y)
+
+
+def _percents(axis: "Axis") -> None:
+    axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 
 
 def _style() -> Any:

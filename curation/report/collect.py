@@ -12,10 +12,13 @@ from curation import store
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.refs import ModelRef
 from curation.report import measures
+from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.comparable import withheld, withhold
 from curation.report.headline import headline
+from curation.report.judging import judging
 from curation.report.measures import Json, finite, share
 from curation.report.record import BASE, TEACHER, GenerationRecord, PassRecord, RunRecord
+from curation.report.risk_curves import risk_curves
 from curation.report.rows import Ints, Judged, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
 from curation.report.trusted import regimes, sets, trust_tables
@@ -38,6 +41,11 @@ DETAILS = (
     "histogram",
     "purity_curves",
     "difficulty",
+    "purity_by_difficulty",
+    "accuracy_by_difficulty",
+    "risk_curves",
+    "judging",
+    "projection",
 )
 
 
@@ -121,12 +129,14 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
     selected: dict[str, Ints] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
     ranked = (ARMS[arm].trust for arm in selected if ARMS[arm].ranked)
-    functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked])
+    ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
+    functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked, *ruling])
     judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
     pool, measured = judged.get("pool"), {name: rows.readable for name, rows in sets(run, judged).items()}
     measured = {name: rows for name, rows in measured.items() if len(rows)}
     num_pool = store.count(record.labels["pool"], filter="error IS NULL")
     tests = read_tests(record)
+    difficulty = _labelled_difficulties(run, record)
     margin = float(run.config["evaluation"]["margin"])
     lines, means = regimes(run, record, judged, num_pool)
     arms = withhold(
@@ -166,7 +176,12 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "purity_curves": measures.purity_curves(pool, curves, record.n, run.seed)
         if pool is not None and len(pool) and curves
         else None,
-        "difficulty": _difficulty(run, record, selected),
+        "difficulty": _difficulty(difficulty, selected),
+        "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
+        "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
+        "risk_curves": risk_curves(run, record, judged),
+        "judging": judging(record),
+        "projection": None if record.projection is None else dict(record.projection),
     }
 
 
@@ -232,11 +247,25 @@ def _trained(training: Mapping[str, Any] | None) -> Json:
     return {name: None if training is None else training[field] for name, field in names.items()}
 
 
-def _difficulty(run: RunRecord, record: GenerationRecord, selected: Mapping[str, Ints]) -> Json | None:
+def _labelled_difficulties(run: RunRecord, record: GenerationRecord) -> Difficulties:
+    """Of the rows that the generation labelled: its own share of the pool."""
     row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain)
     labelled = store.read(record.labels["pool"], columns=["row_id"])["row_id"].to_numpy()
-    mine_N = np.isin(row_ids_N, labelled)  # a generation labels its own share of the pool
-    row_ids_N, values_N = row_ids_N[mine_N], values_N[mine_N]
+    mine_N = np.isin(row_ids_N, labelled)
+    return row_ids_N[mine_N], values_N[mine_N]
+
+
+def _test_difficulties(run: RunRecord) -> Difficulties:
+    """Of the test rows; unknown where they are of a domain that has not the pool's columns."""
+    if "test" not in run.prepared or not set(run.domain.columns.names) <= set(
+        store.open_table(run.prepared["test"]).schema.names
+    ):
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    return difficulties(run.prepared["test"], run.domain)
+
+
+def _difficulty(found: Difficulties, selected: Mapping[str, Ints]) -> Json | None:
+    row_ids_N, values_N = found
     marks = {arm: np.isin(row_ids_N, ids) for arm, ids in selected.items()}
     return measures.difficulty(row_ids_N, values_N, marks)
 

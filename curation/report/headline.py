@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.report.record import BASE, TEACHER
 
 Json = Mapping[str, Any]
 
@@ -42,6 +43,8 @@ def headline(generation: Json) -> list[str]:
     return [_selection(generation, main, arms), *_student(generation, main, arms.get("ground_truth"))]
 
 
+MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
+"""Words for the tested models that are no arms."""
 CONTROLS = {"naive_parsed": "a uniform draw of parsed labels", "naive": "naive (uniform) selection"}
 
 
@@ -97,5 +100,5 @@ def name_of(arm: Json) -> str:
 
 
 def in_words(name: str) -> str:
-    """The words for an arm or trust function."""
-    return ARMS[name].words if name in ARMS else name.replace("_", " ")
+    """The words for an arm, a trust function or a tested model."""
+    return ARMS[name].words if name in ARMS else MODELS.get(name, name.replace("_", " "))

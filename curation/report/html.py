@@ -87,4 +87,16 @@ def _figures(generation: Json) -> dict[str, Markup]:
         drawn[f"histogram_{name}"] = charts.histogram_chart(counts, f"{prefix}-histogram-{name}")
     if generation["difficulty"] is not None:
         drawn["difficulty"] = charts.difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
+    if (purity := generation["purity_by_difficulty"]) is not None:
+        behind = {"all pool rows": purity["all"], "parsed pool rows": purity["parsed"]}
+        place = f"{prefix}-purity-by-difficulty"
+        drawn["purity_by_difficulty"] = charts.bins_chart(
+            purity["edges"], purity["arms"], place, y="share of right labels", behind=behind
+        )
+    if (tested := generation["accuracy_by_difficulty"]) is not None:
+        drawn["accuracy_by_difficulty"] = charts.bins_chart(
+            tested["edges"], tested["models"], f"{prefix}-accuracy-by-difficulty", y="test accuracy"
+        )
+    if generation["risk_curves"] is not None:
+        drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths

@@ -69,6 +69,11 @@ class GenerationRecord:
     """Grades of the test split, a table a run, by arm, ``base`` and ``teacher``; empty where nothing was trained."""
     label_counts: Mapping[str, Mapping[str, Any]]
     """By split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by kind."""
+    projection: Mapping[str, Any] | None
+    """``size`` of the states' projection, ``variance_kept`` and the ``num_rows`` it was fitted on; ``None`` without."""
+    asked: Mapping[str, int]
+    """Labels that the judge was asked about, by graded split and ``test-<model>`` (of several runs the first); those of
+    which it was not asked are absent."""
     unread: Mapping[str, int]
     """Pool rows that were asked for a signal and gave none that can be read, by signal."""
     too_long: Mapping[str, Mapping[str, Any]]

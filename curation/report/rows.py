@@ -92,10 +92,11 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 
 def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
-    """Rows graded, those that the judge called right, and those that the domain's rule could not decide, by kind."""
-    table = pa.concat_tables([store.read(ref, columns=["judged", "problem"]) for ref in grades])
+    """Rows graded, right ones, those by the judge alone, and those that the domain's rule could not decide, by kind."""
+    table = pa.concat_tables([store.read(ref, columns=["correct", "judged", "problem"]) for ref in grades])
     kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
-    return {"rows": table.num_rows, "judged": int(table["judged"].to_numpy().sum()), "problems": dict(kinds)}
+    right, judged = (int(table[name].to_numpy().sum()) for name in ("correct", "judged"))
+    return {"rows": table.num_rows, "right": right, "judged": judged, "problems": dict(kinds)}
 
 
 def positions(ids_N: Ints, wanted_M: Ints) -> Ints:

@@ -39,6 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ConfigError, UserError
+from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence
 from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
 from curation.selection.risk.problem import Floats, Found, Kind, Problem, Rows, Rule
@@ -100,13 +101,45 @@ def calibrate(
         UserError: calibration rows that are missing, have NaN scores, other than boolean correctness or differing
             lengths; a pool without a row that may be selected.
     """
+    problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed)
+    return _cut(problem, rule, _RULES[rule](problem))
+
+
+def curve(
+    scores_M: npt.ArrayLike,
+    correct_M: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike,
+    *,
+    alpha: float,
+    delta: float,
+    rule: Rule = "fixed_sequence",
+    kind: Kind = "threshold",
+    seed: int = 0,
+) -> Curve:
+    """Noise and the rule's bound on it at cuts through the whole pool: what :func:`calibrate` looks at, to be drawn.
+
+    Args and errors are those of :func:`calibrate`.
+    """
+    return curve_of(_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed), rule)
+
+
+def _problem(
+    scores_M: npt.ArrayLike,
+    correct_M: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike,
+    alpha: float,
+    delta: float,
+    rule: Rule,
+    kind: Kind,
+    seed: int,
+) -> Problem:
     _check_settings(alpha, delta, rule, kind)
     scores_M, correct_M = _checked_rows(scores_M, correct_M)
     pool_N = np.asarray(pool_scores_N)
     selectable_N = np.sort(pool_N[pool_N > -np.inf])  # false for NaN, too
     if pool_N.ndim != 1 or len(selectable_N) == 0:
         raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
-    problem = Problem(
+    return Problem(
         rows=Rows.sort(scores_M, correct_M),
         scores_M=scores_M,
         correct_M=correct_M,
@@ -117,7 +150,6 @@ def calibrate(
         kind=kind,
         seed=seed,
     )
-    return _cut(problem, rule, _RULES[rule](problem))
 
 
 _RULES: Mapping[Rule, Callable[[Problem], Found]] = {

@@ -16,7 +16,7 @@ MOST_TIMES = 1000
 def fixed_sequence(problem: Problem) -> Found:
     """The candidates from the strictest on, each at the full delta; the last one before the first failure."""
     rows, num_rows = problem.rows, problem.rows.num_rows
-    share_G = np.append(np.arange(FIRST_SHARE, 1 - STEP / 2, STEP), 1.0)
+    share_G = _shares()
     if problem.kind == "threshold":
         candidates = rows.at(problem.quantiles(share_G))
     else:
@@ -37,6 +37,16 @@ def fixed_sequence(problem: Problem) -> Found:
     if end > start:
         return Found(candidates, bound_G, end - 1, certified=True)
     return Found(candidates, bound_G, start, False, *_needed_for_sequence(problem, candidates, share_G))
+
+
+def _shares() -> Floats:
+    return np.append(np.arange(FIRST_SHARE, 1 - STEP / 2, STEP), 1.0)
+
+
+def start_share(problem: Problem) -> float:
+    """The share of the pool (``top_k``: of the calibration rows) at which the sequence starts."""
+    share_G = _shares()
+    return float(share_G[_starts(problem, share_G, np.array([problem.rows.num_rows]))[0]])
 
 
 def _starts(problem: Problem, share_G: Floats, num_rows_S: Counts) -> Counts:

@@ -17,25 +17,33 @@ def hoeffding(problem: Problem) -> Found:
 
 def hoeffding_bonferroni(problem: Problem) -> Found:
     """Each observed score is a candidate; delta is split over all of them."""
-    thresholds_G = distinct(problem.rows.score_M)
-    num_candidates = len(thresholds_G) if problem.kind == "threshold" else problem.rows.num_rows
-    return _most_inclusive(problem, problem.rows.at(thresholds_G), problem.delta / max(num_candidates, 1))
+    return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), bonferroni_level(problem))
+
+
+def bonferroni_level(problem: Problem) -> float:
+    """Each candidate's part of delta: one for each distinct score, or for each calibration row (``top_k``)."""
+    num_candidates = len(distinct(problem.rows.score_M)) if problem.kind == "threshold" else problem.rows.num_rows
+    return problem.delta / max(num_candidates, 1)
 
 
 def hoeffding_grid(problem: Problem) -> Found:
     """The candidates of a coarse grid; delta is split over them."""
+    thresholds_G, level = coarse_grid(problem)
+    return _most_inclusive(problem, problem.rows.at(thresholds_G), level)
+
+
+def coarse_grid(problem: Problem) -> tuple[Floats, float]:
+    """The candidates of the coarse grid, and each one's part of delta."""
     share_G = np.arange(1, NUM_COARSE + 1) / NUM_COARSE
     ends_G = problem.quantiles(share_G) if problem.kind == "threshold" else problem.rows.prefix_ends(share_G)
     thresholds_G = distinct(ends_G)
-    return _most_inclusive(problem, problem.rows.at(thresholds_G), problem.delta / max(len(thresholds_G), 1))
+    return thresholds_G, problem.delta / max(len(thresholds_G), 1)
 
 
 def hoeffding_split(problem: Problem) -> Found:
     """One half of the calibration rows chooses a cut, the other tests it alone."""
-    order_M = np.random.default_rng(problem.seed).permutation(problem.rows.num_rows)
-    halves = np.array_split(order_M, [len(order_M) // 2])
-    choose, check = (Rows.sort(problem.scores_M[half], problem.correct_M[half]) for half in halves)
-    proposed = _most_inclusive(problem, choose.at(distinct(choose.score_M)), problem.delta)
+    choose, check = halves(problem)
+    proposed = _proposed(problem, choose)
     if proposed.place is None or not proposed.certified:
         return proposed
     threshold_G = proposed.candidates.threshold_G[[proposed.place]]
@@ -43,6 +51,24 @@ def hoeffding_split(problem: Problem) -> Found:
         num_kept = int(proposed.candidates.kept_G[proposed.place])
         threshold_G = check.score_M[min(num_kept, len(check.score_M)) - 1 :][:1]
     return _most_inclusive(problem, check.at(threshold_G), problem.delta)
+
+
+def deciding_half(problem: Problem) -> Rows:
+    """The half of the calibration rows whose bound decides: the testing one, unless the other proposes nothing."""
+    choose, check = halves(problem)
+    return check if _proposed(problem, choose).certified else choose
+
+
+def _proposed(problem: Problem, choose: Rows) -> Found:
+    return _most_inclusive(problem, choose.at(distinct(choose.score_M)), problem.delta)
+
+
+def halves(problem: Problem) -> tuple[Rows, Rows]:
+    """The calibration rows that choose a cut, and those that test it."""
+    order_M = np.random.default_rng(problem.seed).permutation(problem.rows.num_rows)
+    parts = np.array_split(order_M, [len(order_M) // 2])
+    choose, check = (Rows.sort(problem.scores_M[part], problem.correct_M[part]) for part in parts)
+    return choose, check
 
 
 def _most_inclusive(problem: Problem, candidates: Candidates, level: float) -> Found:

@@ -47,22 +47,27 @@ class Scribe(Run):
         match kind:
             case "prepare":
                 tables = {name: ref.to_json() for name, ref in record.prepared.items()}
-                return {"tables": tables, "counts": {name: {"rows": 9, "errors": {}} for name in tables}}
+                counts = {name: {"rows": 9, "errors": {}} for name in tables}
+                return {"tables": tables, "counts": counts, "overlap": record.overlap}
             case "label" | "score":
                 counts |= generation.label_counts[what]
                 return {"labels": generation.labels[what].to_json(), "counts": counts, "pass": ran}
             case "trust":
-                return {"trust": generation.trust.to_json()}
+                return {"trust": generation.trust.to_json(), "fit": generation.trust_fit}
+            case "length":
+                return {"table": {}, "num_rows": 9, "num_too_long": 0, "num_weak": 0, "num_gold": 0}
+            case "rollouts":
+                return {"texts": {"source": "answer", "samples": None}}
             case "shift":
                 return dict(generation.shift)
             case "select":
                 chosen = {
-                    arm: {"arm": arm, "table": ref.to_json(), "num_rows": 120, "digest": arm}
+                    arm: {"arm": arm, "table": ref.to_json(), "num_rows": 120, "digest": arm} | generation.formats[arm]
                     for arm, ref in generation.selections.items()
                 }
                 return {"budget": generation.budget, "arms": {arm: chosen[arm] for arm in self.config.selection.arms}}
             case "student":
-                return {"model": model, "training": {}}
+                return {"model": model, "training": generation.training[what]}
             case "test":
                 return {"labels": generation.labels["pool"].to_json(), "counts": counts, "pass": ran}
             case _ if what.startswith("test-"):

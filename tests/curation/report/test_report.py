@@ -1,6 +1,8 @@
 import json
 import re
-from dataclasses import replace
+import tempfile
+from dataclasses import asdict, replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,18 +12,20 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 from scipy.stats import beta, binomtest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from curation import store, tables
 from curation.arms import ARMS
 from curation.domains.chess import Chess
-from curation.hashing import hash_unit
+from curation.hashing import derive, hash_unit
 from curation.metrics import paired_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
 from curation.report.comparable import CLAIMS, withheld
+from curation.report.headline import with_interval
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
+from curation.selection.risk import calibrate
 from curation.tracking import entry_of
 
 SEED = 3
@@ -262,6 +266,16 @@ def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
                     ),
                 },
                 trust=TrustRef(uri="gen-0/trust", digest="00"),
+                trust_fit={
+                    "kind": "neural",
+                    "num_fit": 140,
+                    "share_right_fit": 0.3,
+                    "num_calibration": 30,
+                    "calibration": {"slope": 1.0, "shift": 0.0},
+                    "choice": None,
+                },
+                projection=None,
+                asked={},
                 selections={
                     arm: selection(folder, arm, rows[:N], "gold" if arm == "ground_truth" else "weak")
                     for arm, rows in orders.items()
@@ -276,6 +290,11 @@ def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
             )
         ],
     )
+
+
+def variant(run: RunRecord, **fields: object) -> RunRecord:
+    """The run with some fields of its generation replaced."""
+    return replace(run, generations=[replace(run.generations[0], **fields)])
 
 
 def changed(run: RunRecord, *, audit: bool = True, budget: dict | None = None, **fields: object) -> RunRecord:
@@ -365,31 +384,95 @@ def test_recovery_interval_agrees_with_resampled_rows(run: RunRecord, report: di
     assert paired_recovery(arm, truth, base) is None  # ground truth below base
 
 
-def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict) -> None:
-    record = run.generations[0]
-    for where, split in (("validation", "source"), ("pool", "pool")):
-        rows = [row for row in rows_of(record.labels[split]) if row["error"] is None]
-        if where == "validation":
-            draw = hash_unit(np.array([row["row_id"] for row in rows]), SEED)
-            rows = [row for row, unit in zip(rows, draw, strict=True) if unit < 0.4]
-        right = np.array([row["label"] == GOLD for row in rows])
-        measured = report["trust"][where]
-        assert measured["num_rows"] == len(rows) and measured["share_right"]["value"] == right.mean()
-        for name, column in (("neural", "neural_raw"), ("internal_confidence", "mean_logprob")):
-            score = np.array([row[column] for row in rows])
-            trust = np.exp(score) if name == "internal_confidence" else np.array([row["neural_trust"] for row in rows])
-            assert measured[name]["auc"]["value"] == pytest.approx(roc_auc_score(right, score))
-            assert measured[name]["brier"]["value"] == pytest.approx(np.mean((trust - right) ** 2))
-            parsed = np.array([row["label"] is not None for row in rows])
-            top = right[np.argsort(-np.where(parsed, score, -np.inf))[: measured["num_top"]]]
-            assert measured[name]["purity_at_n"] == pytest.approx(
-                measured[name]["purity_at_n"] | {"value": top.mean(), "n": len(top)}
-            )
-        assert sum(item["share_right"]["n"] for item in report["reliability"][where]["neural"]) == len(rows)
-        assert sum(report["histogram"][where]["right"]) == right.sum()
-        assert sum(report["histogram"][where]["wrong"]) == (~right).sum()
-    assert report["trust"]["pool"]["num_top"] == N
+def source_rows(run: RunRecord, low: float, high: float) -> list[dict]:
+    """The healthy source rows of a part of the fit: those whose draw lies in [low, high)."""
+    rows = [row for row in rows_of(run.generations[0].labels["source"]) if row["error"] is None]
+    draw = hash_unit(np.array([row["row_id"] for row in rows]), SEED)
+    return [row for row, unit in zip(rows, draw, strict=True) if low <= unit < high]
+
+
+def is_right(rows: list[dict]) -> np.ndarray:
+    return np.array([row["label"] == GOLD for row in rows])
+
+
+SCORES = {
+    "neural": (lambda row: row["neural_raw"], lambda row: row["neural_trust"]),
+    "internal_confidence": (lambda row: row["mean_logprob"], lambda row: np.exp(row["mean_logprob"])),
+}
+
+
+@pytest.mark.parametrize("where", ["validation", "pool"])
+@pytest.mark.parametrize("view", ["parsed", "all"])
+def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict, where: str, view: str) -> None:
+    everything = [row for row in rows_of(run.generations[0].labels["pool"]) if row["error"] is None]
+    everything = source_rows(run, 0.0, 0.4) if where == "validation" else everything
+    fitted = source_rows(run, 0.5, 1.0)  # 0.4 to early stopping, 0.1 to calibration
+    if view == "parsed":
+        rows, fitted = ([row for row in part if row["label"] is not None] for part in (everything, fitted))
+    else:
+        rows = everything
+    right, parsed = is_right(rows), np.array([row["label"] is not None for row in rows])
+    measured = report["trust"][where][view]
+    assert measured["num_rows"] == len(rows) and measured["share_right"]["value"] == right.mean()
+    num_top = N if where == "pool" else round(N / (NUM_POOL - 2) * len(everything))
+    assert measured["num_top"] == num_top
+    assert set(measured["functions"]) == set(SCORES)
+    for name, (raw_of, trust_of) in SCORES.items():
+        score = np.where(parsed, [raw_of(row) for row in rows], -99.0)  # an unparsed row stands last, with trust 0
+        trust = np.where(parsed, [trust_of(row) for row in rows], 0.0)
+        found = measured["functions"][name]
+        assert found["auc"]["value"] == pytest.approx(roc_auc_score(right, score)) and found["auc"]["n"] == len(rows)
+        assert found["brier"]["value"] == pytest.approx(brier_score_loss(right, trust))
+        assert sum(found["brier_parts"][part]["value"] * sign for part, sign in BRIER_SIGNS.items()) == pytest.approx(
+            found["brier"]["value"]
+        )
+        top = right[np.argsort(-score)[:num_top]]
+        assert (found["purity_at_n"]["value"], found["purity_at_n"]["n"]) == (pytest.approx(top.mean()), len(top))
+    value, share = is_right(fitted).mean(), right.mean()
+    assert measured["constant"]["value"] == pytest.approx(value)
+    assert measured["constant"]["brier"]["value"] == pytest.approx(share * (1 - share) + (share - value) ** 2)
+    assert measured["constant"]["ece"]["value"] == pytest.approx(abs(share - value))
+    if view == "parsed":
+        assert measured["parsed_flag"] is None
+    else:
+        assert measured["parsed_flag"]["auc"]["value"] == pytest.approx(roc_auc_score(right, parsed))
+        assert measured["parsed_flag"]["auc"]["value"] > 0.5
+
+
+BRIER_SIGNS = {"reliability": 1, "resolution": -1, "uncertainty": 1, "within_bins": 1}
+
+
+def test_unparsed_rows_change_the_metrics_and_are_not_in_the_figures(run: RunRecord, report: dict) -> None:
+    for where in ("validation", "pool"):
+        parsed, everything = report["trust"][where]["parsed"], report["trust"][where]["all"]
+        assert parsed["num_rows"] < everything["num_rows"]
+        for name in SCORES:
+            apart = [view["functions"][name] for view in (parsed, everything)]
+            # That a label was read at all tells part of right and wrong: it flatters every trust function.
+            assert apart[0]["auc"]["value"] < apart[1]["auc"]["value"]
+            assert apart[0]["brier"]["value"] != apart[1]["brier"]["value"]
+        num_right = round(parsed["share_right"]["value"] * parsed["num_rows"])
+        assert sum(item["share_right"]["n"] for item in report["reliability"][where]["neural"]) == parsed["num_rows"]
+        assert sum(report["histogram"][where]["right"]) == num_right
+        assert sum(report["histogram"][where]["wrong"]) == parsed["num_rows"] - num_right
+    assert report["trust"]["fit"] == run.generations[0].trust_fit
     assert report["teacher"]["pool"]["n"] == NUM_POOL - 2
+
+
+def test_the_headline_names_the_control_of_parsed_labels(run: RunRecord, report: dict) -> None:
+    record = run.generations[0]
+    assert "a uniform draw of parsed labels" not in report["headline"][0]
+    parsed = [row for row in rows_of(record.labels["pool"]) if row["error"] is None and row["label"] is not None]
+    control = selection(Path(record.labels["pool"].uri).parent, "naive_parsed", parsed[:N], "weak")
+    found = collect(changed(run, selections={**record.selections, "naive_parsed": control}))
+    purity, naive = (by_name(found)[name]["purity"] for name in ("naive_parsed", "naive"))
+    assert purity["value"] == is_right(parsed[:N]).mean()
+    words = (
+        f"against {with_interval(purity)} with a uniform draw of parsed labels and {with_interval(naive)} with naive"
+    )
+    assert words in found["headline"][0]
+    curve = found["purity_curves"]["arms"]["naive_parsed"]
+    assert curve[-1] == found["teacher"]["pool"] and "naive among parsed" in render(found)
 
 
 def test_purity_curves_pass_through_the_arms_and_end_at_the_pool(report: dict) -> None:
@@ -494,19 +577,30 @@ class Page(HTMLParser):
         self.links += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action", "data")]
 
 
-RISK = {
-    "rule": "fixed_sequence",
-    "alpha": 0.25,
-    "delta": 0.1,
-    "guarantee": "expected noise of what is selected at most 0.25 with probability at least 0.9",
-    "needed": None,
-    "needed_basis": None,
-}
-UNCERTIFIED = {
-    "guarantee": "none: no cut is certified, nothing is selected",
-    "needed": 1234,
-    "needed_basis": "observed noise 0.240 of the best 5%",
-}
+RISK = {"alpha": 0.25, "delta": 0.1, "rule": "fixed_sequence", "kind": "threshold"}
+HOPELESS = {**RISK, "alpha": 0.01}
+NUM_CALIBRATION = 500
+
+
+def with_risk(run: RunRecord, settings: dict, **fields: object) -> RunRecord:
+    """The run with a budget that was calibrated on rows like the pool's."""
+    record = run.generations[0]
+    folder = Path(tempfile.mkdtemp(dir=Path(record.labels["pool"].uri).parent))
+    labels, table = labelled(
+        folder, "labels-calibration", np.arange(NUM_CALIBRATION) + 20_000, np.random.default_rng(9)
+    )
+    rows = [row for row in table.to_pylist() if row["error"] is None]
+    pool = [row for row in rows_of(record.labels["pool"]) if row["error"] is None]
+    raw_M, raw_N = (
+        np.array([row["neural_raw"] if row["label"] is not None else -np.inf for row in part]) for part in (rows, pool)
+    )
+    cut = calibrate(raw_M, is_right(rows), raw_N, **settings, seed=derive(SEED, "risk"))
+    n = 0 if cut.threshold is None else int((raw_N >= cut.threshold).sum())
+    grades = by_hand(folder, "calibration", table)
+    budget = {"n": n, "rule": "risk", "threshold": cut.threshold, "risk": {**settings, **asdict(cut)}}
+    more = changed(run, budget=budget, shift={"source": SAME, "calibration": SAME}, **fields)
+    found = more.generations[0]
+    return variant(more, labels={**found.labels, "calibration": labels}, grades={**found.grades, "calibration": grades})
 
 
 def save_once(record: GenerationRecord, name: str, table: pa.Table) -> TableRef:
@@ -523,11 +617,10 @@ def variants(run: RunRecord) -> dict[str, RunRecord]:
         "no audit": changed(run, audit=False, selections=weak_arms, tests={}, training={}, student_base=None),
         "no training": changed(run, tests={}, training={}, student_base=None),
         "oracle": changed(run, budget={"oracle": True, "rule": "oracle"}),
-        "risk": changed(run, budget={"rule": "risk", "risk": RISK}, shift={"source": DIFFERENT, "calibration": SAME}),
-        "nothing certified": changed(
+        "risk": changed(with_risk(run, RISK), shift={"source": DIFFERENT, "calibration": SAME}),
+        "nothing certified": with_risk(
             run,
-            budget={"n": 0, "rule": "risk", "risk": {**RISK, **UNCERTIFIED}},
-            shift={"source": SAME, "calibration": SAME},
+            HOPELESS,
             selections=nothing,
             tests={name: record.tests[name] for name in ("base", "teacher")},
             training={},
@@ -565,10 +658,11 @@ def test_a_tracker_is_told_the_numbers_of_the_report(report: dict) -> None:
         assert numbers[f"{at}/purity"] == arm["purity"]["value"] and numbers[f"{at}/num_selected"] == N
         assert numbers[f"{at}/accuracy_low"] == arm["accuracy"]["low"]
         assert numbers[f"{at}/recovery"] == arm["recovery"]
-    auc = report["generations"][0]["trust"]["pool"]["neural"]["auc"]
-    assert (
-        numbers["gen-0/trust/neural/pool_auc"] == auc["value"] and numbers["gen-0/trust/neural/pool_auc_n"] == auc["n"]
-    )
+    for view in ("parsed", "all"):
+        found = report["generations"][0]["trust"]["pool"][view]
+        auc, at = found["functions"]["neural"]["auc"], f"gen-0/trust/neural/pool_{view}_auc"
+        assert numbers[at] == auc["value"] and numbers[f"{at}_n"] == auc["n"]
+        assert numbers[f"gen-0/trust/constant/pool_{view}_brier"] == found["constant"]["brier"]["value"]
     assert all(isinstance(value, int | float) for value in numbers.values())
 
 
@@ -600,17 +694,24 @@ def test_labelled_sets_of_all_regimes_are_measured_with_the_one_fit(run: RunReco
         "near": "OOD-dist",
         "pool": "pool",
     }
-    rows = [row for row in rows_of(run.generations[0].labels["probe-near"]) if row["error"] is None]
-    right = [row["label"] == GOLD for row in rows]
+    graded = [row for row in rows_of(run.generations[0].labels["probe-near"]) if row["error"] is None]
+    rows = [row for row in graded if row["label"] is not None]
+    right, raw = is_right(rows), np.array([row["neural_raw"] for row in rows])
     near = regimes["near"]
-    assert near["n"] == len(rows) == 118 and near["share_right"]["value"] == np.mean(right)
-    assert near["auc"]["value"] == pytest.approx(roc_auc_score(right, [row["neural_raw"] for row in rows]))
-    assert near["brier"]["value"] == pytest.approx(
-        np.mean([(r["neural_trust"] - (r["label"] == GOLD)) ** 2 for r in rows])
-    )
+    assert len(graded) == 118 and near["n"] == len(rows) < 118 and near["share_right"]["value"] == np.mean(right)
+    assert near["auc"]["value"] == pytest.approx(roc_auc_score(right, raw))
+    assert near["brier"]["value"] == pytest.approx(brier_score_loss(right, [row["neural_trust"] for row in rows]))
+    # The same share is taken as n is of the labelled pool.
+    num_top = round(N / (NUM_POOL - 2) * len(graded))
+    top = right[np.argsort(-raw)[:num_top]]
+    assert near["num_top"] == near["purity_at_n"]["n"] == num_top and near["purity_at_n"]["value"] == top.mean()
+    assert near["purity_at_n"]["low"] == pytest.approx(beta.ppf(0.025, top.sum(), num_top - top.sum() + 1))
+    constant = is_right([row for row in source_rows(run, 0.5, 1.0) if row["label"] is not None]).mean()
+    assert near["constant"]["brier"]["value"] == pytest.approx(brier_score_loss(right, np.full(len(rows), constant)))
     assert regimes["far"]["auc"] is None and regimes["far"]["share_right"]["value"] == 0
-    for name, where in (("validation", "validation"), ("pool", "pool")):
-        assert regimes[name]["auc"] == report["trust"][where]["neural"]["auc"]
+    for name in ("validation", "pool"):
+        found = report["trust"][name]["parsed"]["functions"]["neural"]
+        assert all(regimes[name][number] == found[number] for number in ("auc", "ece", "brier", "purity_at_n"))
     text = render(report)
     assert "Fitted on one source, evaluated on many" in text and "OOD-domain" in text
     alone = run.config | {"splits": {**run.config["splits"], "probes": {}}}
@@ -619,12 +720,33 @@ def test_labelled_sets_of_all_regimes_are_measured_with_the_one_fit(run: RunReco
     assert "evaluated on many" not in render(collect(blind))
 
 
+def test_means_over_the_sets_of_a_regime(run: RunRecord, report: dict) -> None:
+    regimes = {item["set"]: item for item in report["regimes"]}
+    means = {item["regime"]: item for item in report["regime_means"]}
+    assert {name: item["sets"] for name, item in means.items()} == {
+        "ID": ["validation"],
+        "OOD-domain": ["far"],
+        "OOD-dist": ["near"],
+    }
+    assert means["OOD-domain"]["auc"] is None and means["OOD-domain"]["purity_at_n"] == 0
+    splits = {**run.config["splits"], "probes": {name: {"regime": "OOD-dist"} for name in ("far", "near")}}
+    found = collect(replace(run, config=run.config | {"splits": splits}))
+    mean = {item["regime"]: item for item in found["regime_means"]}["OOD-dist"]
+    assert mean["sets"] == ["far", "near"]
+    assert mean["auc"] == regimes["near"]["auc"]["value"]  # all labels of far are wrong, so that it has no AUC
+    for number in ("brier", "ece", "purity_at_n"):
+        assert mean[number] == pytest.approx((regimes["near"][number]["value"] + regimes["far"][number]["value"]) / 2)
+    assert "mean of 2 sets" in render(found)
+
+
 def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(run: RunRecord) -> None:
     same_source = variants(run)["risk"]
     report = collect(same_source)
+    guarantee = same_source.generations[0].budget["risk"]["guarantee"]
+    assert guarantee.startswith("expected noise of what is selected at most 0.25 with probability at least 0.9")
     assert report["guarantee"]["claimed"] and "by construction" in report["guarantee"]["exchangeable"]
-    text = render(report)
-    assert f"<b>Guarantee.</b> {RISK['guarantee']}" in text and "Shift, source against pool." in text
+    text = unescape(render(report))
+    assert f"<b>Guarantee.</b> {guarantee}" in text and "Shift, source against pool." in text
     splits = {**run.config["splits"], "calibration": {"from": "two"}}
     for shift, claimed in ((SAME, True), (DIFFERENT, False), ({**SAME, "strength": "untested"}, False)):
         elsewhere = changed(
@@ -633,9 +755,7 @@ def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(r
         found = collect(elsewhere)
         assert found["guarantee"]["claimed"] == claimed and "user's word" in found["guarantee"]["exchangeable"]
         assert ("No guarantee is claimed:" in render(found)) != claimed
-    uncorrected = changed(
-        run, budget={"rule": "risk", "risk": {**RISK, "rule": "hoeffding"}}, shift={"calibration": SAME}
-    )
+    uncorrected = with_risk(run, {**RISK, "rule": "hoeffding"})
     assert "not for the one that the search chose" in collect(uncorrected)["guarantee"]["withheld"]
     later = replace(same_source, generations=[replace(same_source.generations[0], index=1)])
     assert "calibrated on the same rows" in collect(later)["guarantee"]["withheld"]
@@ -660,7 +780,8 @@ def test_risk_that_selects_nothing_is_said_loudly(run: RunRecord) -> None:
     assert not report["guarantee"]["claimed"]
     assert report["headline"][0].startswith("Nothing was selected of 398 labelled pool rows")
     text = render(report)
-    assert "<b>Nothing is selected.</b>" in text and "About 1,234 calibration rows would have sufficed" in text
+    needed = f"About {report['guarantee']['needed']:,} calibration rows would have sufficed"
+    assert "<b>Nothing is selected.</b>" in text and needed in text
 
 
 def test_several_test_runs_are_averaged_over_rows_and_told_one_by_one(run: RunRecord) -> None:
@@ -738,9 +859,10 @@ def test_rows_that_a_signal_left_unread_and_grades_of_a_judge_are_counted(run: R
     )
     arms = by_name(report)
     assert arms["ensemble"]["num_unread"] == 44 and arms["naive"]["num_unread"] is None
-    assert report["trust"]["pool"]["ensemble"]["auc"]["n"] == NUM_POOL - 2
+    assert report["trust"]["pool"]["all"]["functions"]["ensemble"]["auc"]["n"] == NUM_POOL - 2
     graded = report["funnel"]["generations"][0]["graded"]["pool"]
-    assert graded == {"rows": NUM_POOL - 2, "judged": 3, "problems": {"timeout": 2}}
+    right = round(report["teacher"]["pool"]["value"] * (NUM_POOL - 2))
+    assert graded == {"rows": NUM_POOL - 2, "right": right, "judged": 3, "problems": {"timeout": 2}}
     text = render(report)
     assert "44 of the pool unread" in text and "3 right by the judge alone" in text and "2 timeout" in text
 
@@ -763,8 +885,8 @@ def test_labels_all_right_leave_the_auc_undefined(run: RunRecord, tmp_path: Path
     labels = {**run.generations[0].labels, "pool": save(tmp_path, "all-right", table)}
     grades = {**run.generations[0].grades, "pool": by_hand(tmp_path, "all-right", table)}
     report = collect(changed(run, labels=labels, grades=grades))
-    assert report["trust"]["pool"]["neural"]["auc"] is None
-    assert report["trust"]["pool"]["neural"]["purity_at_n"]["value"] == 1
+    neural = report["trust"]["pool"]["parsed"]["functions"]["neural"]
+    assert neural["auc"] is None and neural["purity_at_n"]["value"] == 1
     write(report, tmp_path)
 
 

@@ -1,0 +1,105 @@
+"""Right and wrong by difficulty: labels of the pool and of each arm's rows, and the students on the test split.
+
+Paper, App. "Difficulty Distribution in Quantitative Reasoning" (table by difficulty bin). Bins have round edges and one
+width; pool and test split have bins of their own, since their scales may differ (Omni-MATH against AIME).
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from curation import metrics
+from curation.arms import ARMS
+from curation.domains.grading import Graded
+from curation.report.measures import Json
+from curation.report.rows import Bools, Floats, Ints, Judged
+from curation.report.tested import Tests, accuracy
+
+MOST_BINS = 10
+STEPS = (1, 2, 2.5, 5)
+"""Widths of bins, times a power of ten."""
+
+Difficulties = tuple[Ints, Floats]
+"""Row ids, and the difficulty of each, NaN where it is unknown."""
+
+
+def purity_by_difficulty(pool: Judged | None, selected: Mapping[str, Ints], difficulties: Difficulties) -> Json | None:
+    """Share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's.
+
+    Each list has an entry a bin, ``None`` for a bin without rows. Arms of gold labels are left out. ``None`` without
+    grades of the pool, or without a difficulty.
+    """
+    if pool is None or (edges := bin_edges(difficulties[1])) is None:
+        return None
+    bin_N = _bins(pool.row_ids_N, difficulties, edges)
+    marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
+
+    def shares(keep_N: Bools) -> list[Json | None]:
+        counts = (
+            np.bincount(bin_N[kept_N & (bin_N >= 0)], minlength=len(edges) - 1)
+            for kept_N in (keep_N & pool.correct_N, keep_N)
+        )
+        return [metrics.proportion(right, n).to_json() if n else None for right, n in zip(*counts, strict=True)]
+
+    return {
+        "edges": edges.tolist(),
+        "num_unknown": int((bin_N < 0).sum()),
+        "all": shares(np.ones(len(pool), dtype=np.bool_)),
+        "parsed": shares(pool.parsed_N),
+        "arms": {arm: shares(keep_N) for arm, keep_N in marks.items()},
+    }
+
+
+def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | None:
+    """Accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
+
+    ``None`` where nothing was tested, or no test row has a difficulty.
+    """
+    if not tests or (edges := bin_edges(difficulties[1])) is None:
+        return None
+    models: dict[str, list[Json | None]] = {}
+    for name, runs in tests.items():
+        bins = [_bins(run.row_ids_N, difficulties, edges) for run in runs]
+        models[name] = []
+        for number in range(len(edges) - 1):
+            parts = [_rows(run, bin_N == number) for run, bin_N in zip(runs, bins, strict=True)]
+            models[name].append(accuracy({name: parts}, name) if all(len(part.row_ids_N) for part in parts) else None)
+    return {"edges": edges.tolist(), "num_unknown": int(np.isnan(difficulties[1]).sum()), "models": models}
+
+
+def bin_edges(values_N: Floats) -> Floats | None:
+    """Round edges of at most ``MOST_BINS`` bins of one width, [low, high), over all values; ``None`` without any.
+
+    A bin is no narrower than the least gap between two values, so that levels from 1 to 5 make five bins.
+    """
+    levels = np.unique(values_N[np.isfinite(values_N)])
+    if not len(levels):
+        return None
+    width = (levels[-1] - levels[0]) / MOST_BINS
+    if len(levels) <= MOST_BINS:
+        width = max(width, np.diff(levels).min() if len(levels) > 1 else 1.0)
+    power = 10.0 ** math.floor(math.log10(width))
+    sizes = [size * power * times for times in (1, 10) for size in STEPS]
+    for size in sizes:
+        first, last = math.floor(levels[0] / size + 1e-9), math.floor(levels[-1] / size + 1e-9)
+        if size >= width * (1 - 1e-9) and last - first < MOST_BINS:
+            edges: Floats = np.arange(first, last + 2) * size
+            return edges
+    raise AssertionError("some width covers the values")
+
+
+def _bins(row_ids_N: Ints, difficulties: Difficulties, edges: Floats) -> Ints:
+    """The bin of each row, -1 where its difficulty is unknown, int64 [N]."""
+    order_M = np.argsort(difficulties[0])
+    ids_M, values_M = difficulties[0][order_M], difficulties[1][order_M]
+    slot_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
+    value_N = np.where(ids_M[slot_N] == row_ids_N, values_M[slot_N], np.nan)
+    # A level that rounding puts just below its edge belongs above it.
+    slack = 1e-9 * (edges[1] - edges[0])
+    bin_N: Ints = np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)
+    return bin_N
+
+
+def _rows(graded: Graded, keep_N: Bools) -> Graded:
+    return Graded(row_ids_N=graded.row_ids_N[keep_N], correct_N=graded.correct_N[keep_N])

@@ -1,0 +1,115 @@
+"""The curves of a risk-controlled budget: noise on calibration, its bound, noise at deployment, by share of the pool.
+
+Paper, figure "Risk-controlled threshold calibration". At deployment noise is known where the run has an audit set.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from curation import metrics, store
+from curation.arms import ARMS
+from curation.hashing import derive
+from curation.refs import TableRef
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord, RunRecord
+from curation.report.rows import LOWEST, Bools, Floats, Judged
+from curation.selection.risk import curve
+from curation.trust import get_trust
+
+
+def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged]) -> Json | None:
+    """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without a risk-controlled budget.
+
+    ``chosen`` is ``None`` where no cut is certified. A bound is ``None`` where no calibration row is kept.
+    """
+    risk = record.budget["risk"]
+    if risk is None:
+        return None
+    trust = ARMS[record.budget["reference"]].trust
+    raw_M, correct_M = _ranked(judged["calibration"], trust)
+    raw_N, trust_N = _pool(record.labels["pool"], trust)
+    found = curve(
+        raw_M,
+        correct_M,
+        raw_N,
+        alpha=risk["alpha"],
+        delta=risk["delta"],
+        rule=risk["rule"],
+        kind=risk["kind"],
+        seed=derive(run.seed, "risk"),
+    )
+    least = _least_trust(raw_N, trust_N)
+    deployed = _ranked(judged["pool"], trust) if "pool" in judged else None
+    points = [
+        {
+            "share": float(found.share_G[g]),
+            "threshold": float(found.threshold_G[g]),
+            "trust": least(found.threshold_G[g]),
+            "tried": bool(found.tried_G[g]),
+            "calibration": _noise(found.wrong_G[g], found.kept_G[g]),
+            "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
+            "deployment": _deployed(deployed, found.threshold_G[g]),
+        }
+        for g in range(len(found.threshold_G))
+    ]
+    threshold = record.budget["threshold"]
+    chosen = None
+    if threshold is not None:
+        chosen = {
+            "share": float((raw_N >= threshold).mean()),
+            "threshold": threshold,
+            "trust": least(threshold),
+            "calibration": _noise(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
+            "bound": risk["bound"],
+            "deployment": _deployed(deployed, threshold),
+        }
+    return {
+        **{key: risk[key] for key in ("rule", "kind", "alpha", "delta")},
+        "level": found.level,
+        "start": found.start,
+        "num_calibration": found.num_rows,
+        "num_pool": len(raw_N),
+        "num_graded": None if deployed is None else len(deployed[0]),
+        "points": points,
+        "chosen": chosen,
+    }
+
+
+def _ranked(rows: Judged, trust: str) -> tuple[Floats, Bools]:
+    """Raw scores, -inf for a row that may not be selected, and which labels are right."""
+    raw_N = rows.scores[trust].raw_N
+    return np.where(rows.parsed_N & (raw_N > LOWEST), raw_N, -np.inf), rows.correct_N
+
+
+def _pool(labels: TableRef, trust: str) -> tuple[Floats, Floats]:
+    """Raw scores of all labelled rows of the pool, NaN for one that may not be selected, and their trust."""
+    function = get_trust(trust, 0)
+    columns = list(dict.fromkeys(["label", *function.features]))
+    table = store.read(labels, columns=columns, filter="error IS NULL")
+    batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
+    parsed_N = table["label"].is_valid().to_numpy()
+    raw_N = np.where(parsed_N, function.raw_score(batch).astype(np.float64), np.nan)
+    return raw_N, function.score(batch).astype(np.float64)
+
+
+def _least_trust(raw_N: Floats, trust_N: Floats) -> Callable[[float], float]:
+    """The trust of the pool row with a raw score; trust never falls as the raw score grows."""
+    known_N = ~np.isnan(raw_N)
+    raw_N, trust_N = raw_N[known_N], trust_N[known_N]
+    order_N = np.argsort(raw_N)
+    raw_N, trust_N = raw_N[order_N], trust_N[order_N]
+    return lambda threshold: float(trust_N[np.searchsorted(raw_N, threshold)])
+
+
+def _noise(num_wrong: int, num_rows: int) -> Json | None:
+    return metrics.proportion(int(num_wrong), int(num_rows)).to_json() if num_rows else None
+
+
+def _deployed(rows: tuple[Floats, Bools] | None, threshold: float) -> Json | None:
+    """Noise among the graded pool rows from a threshold on."""
+    if rows is None:
+        return None
+    kept_N = rows[0] >= threshold
+    return _noise(int((kept_N & ~rows[1]).sum()), int(kept_N.sum()))

@@ -1,0 +1,80 @@
+"""A rule's curves: noise on calibration and its upper bound against the share of the pool that a cut keeps.
+
+The paper draws both against the threshold (figure "Risk-controlled threshold calibration"). Raw scores have no fixed
+range, so the cuts here are quantiles of the pool: for ``fixed_sequence`` and ``hoeffding_grid`` of the kind
+``threshold`` the rule's own candidates, for the other rules the same bound at the same level in coarser steps.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.selection.risk.ours import exact_upper, start_share
+from curation.selection.risk.paper import bonferroni_level, coarse_grid, deciding_half, hoeffding_upper
+from curation.selection.risk.problem import Counts, Floats, Problem, Rows, Rule, distinct
+
+NUM_POINTS = 100
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Curve:
+    """Cuts [G] from the strictest on, each at another score of the pool."""
+
+    threshold_G: Floats
+    """The raw score from which on a row is kept."""
+    share_G: Floats
+    """Of the pool, unparsed rows included, what the cut keeps."""
+    kept_G: Counts
+    """Calibration rows that the cut keeps."""
+    wrong_G: Counts
+    bound_G: Floats
+    """The rule's upper bound on the noise; infinite or 1 where no calibration row is kept."""
+    tried_G: npt.NDArray[np.bool_]
+    """Whether the rule looks at cuts of that size: the fixed sequence starts later."""
+    start: float
+    """The share of the pool (``top_k``: of the calibration rows) from which on the rule looks; 0: from the first."""
+    level: float
+    """The part of delta at which each bound holds."""
+    num_rows: int
+    """Calibration rows behind the curves: all, or for ``hoeffding_split`` the half whose test decided."""
+
+
+def curve_of(problem: Problem, rule: Rule) -> Curve:
+    """The curves of a rule at ``NUM_POINTS`` quantiles of the pool, equal ones merged."""
+    rows, level = _tested(problem, rule)
+    wanted_S = np.arange(1, NUM_POINTS + 1) / NUM_POINTS
+    quantile_S = problem.quantiles(wanted_S)
+    threshold_G = distinct(quantile_S)
+    above_G = len(problem.selectable_N) - np.searchsorted(problem.selectable_N, threshold_G, side="left")
+    _, kept_G, wrong_G = rows.at(threshold_G)
+    start = 0.0
+    reached_G = wanted_S[np.searchsorted(-quantile_S, -threshold_G, side="right") - 1]
+    if rule == "fixed_sequence":
+        start = start_share(problem)
+        if problem.kind == "top_k":
+            # All calibration rows are one prefix more than those that may be selected.
+            reached_G = np.where(kept_G < len(rows.score_M), kept_G / rows.num_rows, 1.0)
+    upper = exact_upper if rule == "fixed_sequence" else hoeffding_upper
+    return Curve(
+        threshold_G=threshold_G,
+        share_G=above_G / problem.num_pool,
+        kept_G=kept_G,
+        wrong_G=wrong_G,
+        bound_G=upper(kept_G, wrong_G, level),
+        tried_G=reached_G >= start - 1e-9,
+        start=start,
+        level=level,
+        num_rows=rows.num_rows,
+    )
+
+
+def _tested(problem: Problem, rule: Rule) -> tuple[Rows, float]:
+    """The calibration rows that decide, and the level of each test."""
+    if rule == "hoeffding_bonferroni":
+        return problem.rows, bonferroni_level(problem)
+    if rule == "hoeffding_grid":
+        return problem.rows, coarse_grid(problem)[1]
+    if rule == "hoeffding_split":
+        return deciding_half(problem), problem.delta
+    return problem.rows, problem.delta
