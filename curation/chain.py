@@ -119,7 +119,7 @@ def _open(config: RunConfig, manifest: Manifest, *, dry: bool = False) -> Run:
     described = {name: [file.to_json() for file in items] for name, items in files.items()}
     manifest.identify(identity, described, save=not dry)
     if not dry:
-        settings = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+        settings = config.model_dump(mode="json", by_alias=True)  # null, too, is a choice
         write_atomically(manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
     return Run(config, manifest, dry=dry)
 

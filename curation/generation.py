@@ -46,7 +46,7 @@ def run_generation(run: Run, generation: Generation) -> tuple[report.GenerationR
     shift = _shift(run, generation, labels)
     base = _student_base(run, generation)
     longer = {} if base is None else {s: too_long(run, generation, s, labels[s], base) for s in length_splits(config)}
-    budget, selected = _select(run, generation, scored, grades, longer)
+    budget, selected = _select(run, generation, labels, scored, grades, longer, base)
     selections = {arm: TableRef.from_json(item["table"]) for arm, item in selected.items()}
     students, tests = _students(run, generation, base, selected)
     record = report.GenerationRecord(
@@ -192,9 +192,11 @@ def _shift(run: Run, generation: Generation, labels: Mapping[str, TableRef]) -> 
 def _select(
     run: Run,
     generation: Generation,
+    labels: Mapping[str, TableRef],
     scored: Mapping[str, TableRef],
     grades: Mapping[str, TableRef],
     longer: Mapping[str, TableRef | None],
+    base: ModelRef | None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The budget and each arm's ``Selection``, both as JSON."""
     config, tables = run.config, generation.tables
@@ -236,7 +238,8 @@ def _select(
             seed=config.seed,
         )
 
-    texts = roll_out(run, generation, job_with, inputs)
+    unscored = {split: labels[split].to_json() for split in read if split in scored}
+    texts = roll_out(run, generation, job_with, inputs, unscored=unscored, student=base)
     inputs["texts"] = asdict(texts)
 
     def work(directory: Place) -> Done:

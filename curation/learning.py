@@ -5,15 +5,19 @@ Each function here is one stage, handed to :meth:`curation.runs.Run.stage`.
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 from curation import models, progress, store
 from curation.arms import ARMS
-from curation.config import ModelConfig, SftConfig, TrainSection
+from curation.config import ModelConfig, RunConfig, SftConfig, TrainSection
 from curation.domains import get_domain
 from curation.hashing import derive
 from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.runs import Done, Generation, Run, say
+
+if TYPE_CHECKING:
+    from curation.stages.length import Limit
 
 
 def base_model(run: Run, model: ModelConfig, name: str, *, trust_remote_code: bool = False) -> ModelRef:
@@ -51,6 +55,16 @@ def teacher_model(run: Run, model: ModelConfig, tables: Mapping[str, TableRef], 
     return train_model(run, f"gen-0/{name}", base, run.config.teacher.adapt, adapt, digest, adapt=True)
 
 
+def limit_of(config: RunConfig, student: ModelRef) -> "Limit":
+    """What the students of a base can be trained on."""
+    from curation.stages.length import Limit
+
+    settings = config.student
+    return Limit(
+        student=replace(student, adapter=None), max_length=settings.max_length, chat_template=settings.chat_template
+    )
+
+
 def too_long(run: Run, generation: Generation, split: str, labels: TableRef, student: ModelRef) -> TableRef | None:
     """The labelled rows of a split that some arm could not train a student on (``tables.TOO_LONG``); None: all fit.
 
@@ -60,7 +74,8 @@ def too_long(run: Run, generation: Generation, split: str, labels: TableRef, stu
     config, name = run.config, generation.name(f"length-{split}")
     arms = [ARMS[arm] for arm in config.selection.arms]
     gold = generation.tables["audit" if split == "pool" else split] if any(arm.gold for arm in arms) else None
-    examples, tokenizer = generation.tables[split], replace(student, adapter=None)
+    examples, wanted = generation.tables[split], config.selection.gold_rollouts.source
+    limit = limit_of(config, student)
     weak, domain = not all(arm.gold for arm in arms), config.domain_of(split)
     inputs = {
         "examples": examples.to_json(),
@@ -68,24 +83,29 @@ def too_long(run: Run, generation: Generation, split: str, labels: TableRef, stu
         "weak": weak,
         "gold": None if gold is None else gold.to_json(),
         "domain": domain.model_dump(mode="json"),
-        "student": tokenizer.to_json(),
-        "max_length": config.student.max_length,
-        "chat_template": config.student.chat_template,
+        "limit": asdict(limit),
+        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        **({"gold_rollouts": wanted, "seed": config.seed} if gold is not None and split == "pool" else {}),
     }
 
     def work(directory: Place) -> Done:
+        from curation.stages.gold import decide
         from curation.stages.length import LengthJob
         from curation.stages.length import too_long as length_stage
+
+        solutions = False
+        if gold is not None and split == "pool":
+            made = decide(examples, labels, gold, domain, wanted=wanted, seed=config.seed)
+            solutions = made.source == "solution"
 
         job = LengthJob(
             examples=examples,
             labels=labels,
             weak=weak,
             gold=gold,
+            solutions=solutions,
             domain=domain,
-            student=tokenizer,
-            max_length=config.student.max_length,
-            chat_template=config.student.chat_template,
+            limit=limit,
         )
         with progress.bar(name) as shown:
             update = run.progress(name, shown)
@@ -93,7 +113,7 @@ def too_long(run: Run, generation: Generation, split: str, labels: TableRef, stu
         if found.num_too_long:
             say(
                 f"{name}: {found.num_too_long:,} of {found.num_rows:,} labelled rows have more than "
-                f"{job.max_length:,} tokens (student.max_length) and are no candidates for any arm"
+                f"{limit.max_length:,} tokens (student.max_length) and are no candidates for any arm"
             )
         return Done(outputs=asdict(found), rows=found.num_rows)
 

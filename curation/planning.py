@@ -12,6 +12,7 @@ from curation.config import ModelConfig, RunConfig
 from curation.config.resolved import resolved, warnings
 from curation.domains import get_domain
 from curation.errors import ModelError, RowError
+from curation.generation import test_stages
 from curation.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, raw_rows, read_rows, require_columns, split_sizes
@@ -74,6 +75,7 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
     names = chain.stage_names(config)
     first = len(names) if pending is None or pending.name not in names else names.index(pending.name)
     speed = _probe(config) if probe and pending is not None else None
+    asked = {"label-source", "label-pool", *test_stages(config, "teacher")}
     stages = []
     for place, name in enumerate(names):
         rows = _stage_rows(name, config, sizes)
@@ -84,7 +86,7 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
             else:
                 stages.append(PlannedStage(name=name, rows=record.rows, seconds=record.seconds, state="done"))
             continue
-        by_teacher = name.endswith(("label-source", "label-pool", "test-teacher"))
+        by_teacher = name.rpartition("/")[2] in asked
         seconds = rows / speed / config.teacher.actors.max if rows and speed and by_teacher else None
         state = pending.why if pending is not None and place == first else "to do"
         stages.append(PlannedStage(name=name, rows=rows, seconds=seconds, state=state))

@@ -9,8 +9,9 @@ from curation.arms import ARMS
 from curation.backends import identity, own_teacher
 from curation.config import RunConfig
 from curation.hashing import derive
+from curation.learning import limit_of
 from curation.places import Place
-from curation.refs import TableRef
+from curation.refs import ModelRef, TableRef
 from curation.runs import Done, Generation, Run, say
 
 if TYPE_CHECKING:
@@ -25,9 +26,19 @@ def gold_arms(config: RunConfig) -> tuple[str, ...]:
 
 
 def roll_out(
-    run: Run, generation: Generation, job_with: "Callable[[GoldTexts], SelectJob]", inputs: Mapping[str, Any]
+    run: Run,
+    generation: Generation,
+    job_with: "Callable[[GoldTexts], SelectJob]",
+    inputs: Mapping[str, Any],
+    *,
+    unscored: Mapping[str, Any],
+    student: ModelRef | None,
 ) -> "GoldTexts":
-    """Where the gold arms of a selection have their completions from; ``inputs`` are what it reads, as JSON."""
+    """Where the gold arms of a selection have their completions from, none longer than ``student`` can be trained on.
+
+    ``inputs`` are what the selection reads, as JSON; ``unscored`` the labels without scores, which is what this reads
+    of them where no score goes into the draw, so that another trust function asks the teacher nothing again.
+    """
     from curation.stages.gold import GoldTexts
 
     config, name, arms = run.config, generation.name("rollouts"), gold_arms(run.config)
@@ -35,8 +46,12 @@ def roll_out(
         return GoldTexts(source="answer")
     teacher, settings = own_teacher(run, generation), config.selection.gold_rollouts
     selection = config.selection.model_copy(update={"arms": arms})
+    by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
+    limit = None if student is None else limit_of(config, student)
     read = {
         **inputs,
+        **({} if by_score else {"labels": unscored}),
+        "limit": None if limit is None else asdict(limit),
         "selection": selection.model_dump(mode="json"),
         "model": None if generation.teacher is None else generation.teacher.to_json(),
         "teacher": identity(teacher),
@@ -57,6 +72,7 @@ def roll_out(
             decoding=teacher.decoding.model_copy(update={"temperature": settings.temperature}),
             num_samples=settings.num_samples,
             seed=derive(config.seed, name),
+            limit=limit,
             told=run.telemetry(name),
         )
         with progress.bar(name) as shown:

@@ -24,8 +24,9 @@ def examples(columns: pa.Schema, *, gold: bool) -> pa.Schema:
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
 """Gold labels of pool rows, and the rows' worked solutions as completions that state them, null where there is none.
 
-``solution_error`` is ``kind: detail`` of why a solution that is there is not used. Only the select stage, the one that
-makes rollouts for it, and the report read it."""
+``solution_error`` is ``kind: detail`` of why a solution that is there is not used. Grading reads it, and the stages
+that find long rows, make rollouts, select and report.
+"""
 
 
 def state_column(state: str) -> str:

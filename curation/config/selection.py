@@ -53,6 +53,11 @@ class BudgetConfig(Section):
         return self._given()[0]
 
     @property
+    def reads_scores(self) -> bool:
+        """The reference arm's scores go into n."""
+        return self.rule in ("fit_purity", "threshold", "risk")
+
+    @property
     def needs_gold(self) -> bool:
         """The pool's gold labels go into n."""
         return self.oracle or bool(self.fit_purity)

@@ -10,6 +10,8 @@ from curation.domains import Domain, Example, attempt
 Format = Literal["answer", "rollout"]
 GoldSource = Literal["answer", "solution", "sample"]
 """What gold arms train on: the domain's sentence for the label, worked solutions, the teacher's own right rollouts."""
+GoldWanted = Literal["auto", "solutions", "samples", "answers"]
+"""What ``selection.gold_rollouts.source`` may say."""
 
 NEARLY_ALL = 0.95
 """The share from which on completions count as bare answers, and rows as solved by the dataset (ours)."""
@@ -28,9 +30,7 @@ def format_of(num_bare: int, num_rows: int) -> Format:
     return "answer" if num_bare >= NEARLY_ALL * num_rows else "rollout"
 
 
-def gold_source(
-    weak: Format, wanted: Literal["auto", "solutions", "samples", "answers"], *, num_gold: int, num_solved: int
-) -> GoldSource:
+def gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
     """What gold arms train on beside weak ones of the format ``weak``, as ``selection.gold_rollouts.source`` wants it.
 
     ``num_solved`` of ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are not mixed:

@@ -145,7 +145,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
                 **_selected(arm, table, selected[arm], pool),
                 **record.formats[arm],
                 **_trained(record.training.get(arm)),
-                "oracle": record.budget["oracle"] or ARMS[arm].oracle,
+                "oracle": record.budget["oracle"] or ARMS[arm].oracle or _by_gold(record),
                 "num_unread": record.unread.get(ARMS[arm].signal or ""),
                 **tested(arm, tests, margin=margin, seed=run.seed),
             }
@@ -196,6 +196,7 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
     )
     dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
     by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
+    by_construction = by_construction and not _by_gold(record)  # of the pool only rows with a gold label are out by it
     withheld = None
     if not record.n:
         withheld = "nothing is selected"
@@ -239,6 +240,11 @@ def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Jso
         "purity": purity,
         "purity_by_definition": ARMS[arm].gold,
     }
+
+
+def _by_gold(record: GenerationRecord) -> bool:
+    """Whether rows are out for all arms since their gold completion alone is too long."""
+    return any(found["num_gold_only"] for found in record.too_long.values())
 
 
 def _trained(training: Mapping[str, Any] | None) -> Json:

@@ -11,9 +11,11 @@ p-values and intervals over rows promise too much, no verdict is given, and ``ru
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from operator import getitem
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -146,6 +148,7 @@ def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
     gold = ARMS[name].gold
     against_teacher = _pooled(name, TEACHER, parts)
     teacher = None if against_teacher is None else compared(metrics.compare_rows(against_teacher))
+    held = next((reason for part in parts if (reason := _of(part, name).get("withheld"))), None)
     return {
         "name": name,
         "label_source": "gold" if gold else "weak",
@@ -155,7 +158,8 @@ def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
         "purity": average(parts, lambda part: _of(part, name)["purity"]),
         "purity_pooled": metrics.proportion(right, rows).to_json() if rows else None,
         "accuracy": average(parts, lambda part: _of(part, name)["accuracy"]),
-        "recovery": average(parts, lambda part: _recovery(_of(part, name))),
+        "recovery": None if held else average(parts, lambda part: _recovery(_of(part, name))),
+        "withheld": held,
         "difference": average(parts, lambda part: _difference(_of(part, name)["against_ground_truth"])),
         **_against_ground_truth(name, parts, shared=shared),
         "against_teacher": teacher,
@@ -170,11 +174,12 @@ def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) ->
         return dict.fromkeys(AGAINST_GROUND_TRUTH)
     judged = metrics.verdict_on_rows(rows, gain=_gain(name, parts), margin=min(part.margin for part in parts))
     compared_runs = [part for part in parts if _of(part, name)["against_ground_truth"] is not None]
-    given = not shared and all(_of(part, name)["verdict"] in VERDICTS for part in compared_runs)
+    held = any(_of(part, name).get("withheld") for part in parts)
+    given = not shared and not held and all(_of(part, name)["verdict"] in VERDICTS for part in compared_runs)
     values = (
         compared(judged.test),
-        judged.test.p_value,
-        metrics.sign_flip(_by_distinct_row(rows, name, parts)) if shared else judged.test.p_value,
+        None if held else judged.test.p_value,
+        None if held else metrics.sign_flip(_by_distinct_row(rows, name, parts)) if shared else judged.test.p_value,
         judged.verdict if given else None,
         judged.paper if given else None,
         judged.margin,
@@ -215,25 +220,30 @@ def _gain(name: str, parts: Sequence[_Part]) -> float:
 
 
 def _trust(parts: Sequence[_Part]) -> Json:
-    """AUC, ECE and Brier score on the validation rows and the pool, by trust function that all runs have."""
+    """AUC, ECE and Brier score by trust function that all runs have: on validation rows and the pool, parsed and all.
+
+    Beside them the Brier score and ECE of each run's constant.
+    """
     result: Json = {}
     for where in ("validation", "pool"):
         have = [part.report["trust"].get(where, {}) for part in parts]
-        functions = [
-            name
-            for name, found in have[0].items()
-            if isinstance(found, Mapping) and "auc" in found and all(name in other for other in have)
-        ]
-        if functions:
-            result[where] = {name: _calibration(parts, where, name) for name in functions}
+        for view in have[0]:
+            if all(view in other for other in have):
+                result.setdefault(where, {})[view] = _table(parts, where, view)
     return result
 
 
-def _calibration(parts: Sequence[_Part], where: str, function: str) -> Json:
-    def taker(measure: str) -> Callable[[_Part], Any]:
-        return lambda part: part.report["trust"][where][function][measure]
+def _table(parts: Sequence[_Part], where: str, view: str) -> Json:
+    def taker(*keys: str) -> Callable[[_Part], Any]:
+        return lambda part: reduce(getitem, keys, part.report["trust"][where][view])
 
-    return {measure: average(parts, taker(measure)) for measure in MEASURES}
+    names = [set(taker("functions")(part)) for part in parts]
+    common = [name for name in taker("functions")(parts[0]) if all(name in found for found in names)]
+    functions = {
+        name: {measure: average(parts, taker("functions", name, measure)) for measure in MEASURES} for name in common
+    }
+    constant = {measure: average(parts, taker("constant", measure)) for measure in ("ece", "brier")}
+    return {"functions": functions, "constant": constant}
 
 
 def _test_rows(parts: Sequence[_Part]) -> Json | None:

@@ -14,7 +14,7 @@ from curation.hashing import derive
 from curation.refs import TableRef
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
-from curation.report.rows import LOWEST, Bools, Floats, Judged
+from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged
 from curation.selection.risk import curve
 from curation.trust import get_trust
 
@@ -28,8 +28,9 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
     if risk is None:
         return None
     trust = ARMS[record.budget["reference"]].trust
-    raw_M, correct_M = _ranked(judged["calibration"], trust)
-    raw_N, trust_N = _pool(record.labels["pool"], trust)
+    raw_M, correct_M = _ranked(judged["calibration"], trust, _too_long(record, "calibration"))
+    out_M = _too_long(record, "pool")
+    raw_N, trust_N = _pool(record.labels["pool"], trust, out_M)
     found = curve(
         raw_M,
         correct_M,
@@ -41,7 +42,7 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
         seed=derive(run.seed, "risk"),
     )
     least = _least_trust(raw_N, trust_N)
-    deployed = _ranked(judged["pool"], trust) if "pool" in judged else None
+    deployed = _ranked(judged["pool"], trust, out_M) if "pool" in judged else None
     points = [
         {
             "share": float(found.share_G[g]),
@@ -77,20 +78,30 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
     }
 
 
-def _ranked(rows: Judged, trust: str) -> tuple[Floats, Bools]:
+def _too_long(record: GenerationRecord, split: str) -> Ints:
+    """The ids of a split's rows that no arm could train on, which the budget passes over, int64 [M]."""
+    if split not in record.too_long:
+        return np.zeros(0, dtype=np.int64)
+    table = store.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
+    ids_M: Ints = table["row_id"].to_numpy()
+    return ids_M
+
+
+def _ranked(rows: Judged, trust: str, out_M: Ints) -> tuple[Floats, Bools]:
     """Raw scores, -inf for a row that may not be selected, and which labels are right."""
     raw_N = rows.scores[trust].raw_N
-    return np.where(rows.parsed_N & (raw_N > LOWEST), raw_N, -np.inf), rows.correct_N
+    may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
+    return np.where(may_N, raw_N, -np.inf), rows.correct_N
 
 
-def _pool(labels: TableRef, trust: str) -> tuple[Floats, Floats]:
+def _pool(labels: TableRef, trust: str, out_M: Ints) -> tuple[Floats, Floats]:
     """Raw scores of all labelled rows of the pool, NaN for one that may not be selected, and their trust."""
     function = get_trust(trust, 0)
-    columns = list(dict.fromkeys(["label", *function.features]))
+    columns = list(dict.fromkeys(["row_id", "label", *function.features]))
     table = store.read(labels, columns=columns, filter="error IS NULL")
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    parsed_N = table["label"].is_valid().to_numpy()
-    raw_N = np.where(parsed_N, function.raw_score(batch).astype(np.float64), np.nan)
+    may_N = table["label"].is_valid().to_numpy() & ~np.isin(table["row_id"].to_numpy(), out_M)
+    raw_N = np.where(may_N, function.raw_score(batch).astype(np.float64), np.nan)
     return raw_N, function.score(batch).astype(np.float64)
 
 

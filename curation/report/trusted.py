@@ -3,7 +3,7 @@
 Every metric is taken on the parsed rows first, since no other row can be chosen by trust, and on all rows beside it,
 where an unparsed row stands last with trust 0, as selection treats it. There the mere fact that a label could be read
 tells much of right and wrong; its own AUC stands beside, as the control. Brier score and ECE stand beside those of a
-constant, the share of right labels among the source rows that trust was fitted on.
+constant, the share of right labels among the same kind of rows, parsed or all, of the source's fit part.
 """
 
 from collections.abc import Mapping

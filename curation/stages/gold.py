@@ -10,9 +10,9 @@ import numpy.typing as npt
 from curation import store
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
-from curation.domains.formats import Format, GoldSource, format_of, is_bare
+from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, gold_source, is_bare
 from curation.domains.grading import read_grades
-from curation.hashing import Int64s, hash64
+from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
 
 MEASURED_ROWS = 2_000
@@ -56,6 +56,31 @@ def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: Doma
     examples = store.take(pool, ids_M).to_pylist()
     num_bare = sum(is_bare(made, **row, example=example) for row, example in zip(rows, examples, strict=True))
     return WeakFormat(format_of(num_bare, len(ids_M)), num_bare, len(ids_M))
+
+
+class Decided(NamedTuple):
+    """Where gold arms have their completions from, and why."""
+
+    source: GoldSource
+    weak: WeakFormat
+    num_gold: int
+    """Labelled rows with a gold label."""
+    num_solved: int
+    """Of these, with a worked solution."""
+
+
+def decide(
+    pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
+) -> Decided:
+    """Where the gold arms of a pool have their completions from: as ``wanted``, or as its weak completions are made."""
+    table = store.read(labels, columns=["row_id", "label"], filter="error IS NULL")
+    ids_N = table["row_id"].to_numpy()
+    parsed_N = ids_N[table["label"].is_valid().to_numpy()]
+    weak = weak_format(pool, labels, parsed_N, domain, seed=derive(seed, "format"))
+    gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
+    num_gold, num_solved = (int(np.isin(ids_M, ids_N).sum()) for ids_M in (gold.labelled_M, gold.solved_M))
+    source = gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
+    return Decided(source, weak, num_gold, num_solved)
 
 
 class Gold:

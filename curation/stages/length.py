@@ -36,6 +36,23 @@ ROWS = 4_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class Limit:
+    """The longest row that a student can be trained on; pickled to every task."""
+
+    student: ModelRef
+    """Whose tokenizer counts."""
+    max_length: int
+    chat_template: bool
+
+    def allows(self, prompt: str, completion: str) -> bool:
+        """Whether prompt, completion and end token stay within it."""
+        tokenizer = _tokenizer(self.student)
+        (start,) = prompt_ids(tokenizer, [prompt], chat_template=self.chat_template)
+        (end,) = completion_ids(tokenizer, [completion])
+        return len(start) + len(end) <= self.max_length
+
+
+@dataclass(frozen=True, kw_only=True)
 class LengthJob:
     """All that a task needs to know; pickled to every task."""
 
@@ -46,11 +63,10 @@ class LengthJob:
     """An arm trains on weak completions."""
     gold: TableRef | None
     """Gold labels of the examples, where an arm trains on them."""
+    solutions: bool
+    """Gold arms train on worked solutions instead of the domain's sentence for the label."""
     domain: DomainConfig
-    student: ModelRef
-    """Whose tokenizer counts."""
-    max_length: int
-    chat_template: bool
+    limit: Limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +82,8 @@ class TooLong:
     """Rows whose weak completion is too long."""
     num_gold: int
     """Rows whose gold completion is too long."""
+    num_gold_only: int
+    """Of these, whose weak completion is not: gold labels decide there what weak arms may take (stamped ``oracle``)."""
 
 
 class _Found(NamedTuple):
@@ -122,9 +140,9 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
         shortest = min(part.shortest for part in found if part.shortest is not None)
         raise SourceError(
             f"student.max_length: all {num_rows:,} labelled rows of the {split} split have more than "
-            f"{job.max_length:,} tokens with prompt, completion and end token ({num_weak:,} with the weak completion, "
-            f"{num_gold:,} with the gold one), so that no student can be trained; the shortest needs {shortest:,}: "
-            "raise student.max_length"
+            f"{job.limit.max_length:,} tokens with prompt, completion and end token ({num_weak:,} with the weak "
+            f"completion, {num_gold:,} with the gold one), so that no student can be trained; the shortest needs "
+            f"{shortest:,}: raise student.max_length"
         )
     return TooLong(
         table=store.write(rows, uri),
@@ -132,12 +150,13 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
         num_too_long=rows.num_rows,
         num_weak=num_weak,
         num_gold=num_gold,
+        num_gold_only=rows.num_rows - num_weak,
     )
 
 
 def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
     """Rows of the labels table from ``start`` on; their places among the examples and the gold labels (-1: none)."""
-    domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.student)
+    domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.limit.student)
     columns = ["row_id", "completion", "error"]
     labelled = store.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
     healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
@@ -147,22 +166,23 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
     if job.gold is not None and gold_offset_N is not None:
         place_N = gold_offset_N[healthy]
         known = np.flatnonzero(place_N >= 0)
-        columns = [name for name in ("gold", "solution") if name in store.open_table(job.gold).schema.names]
+        columns = ["gold", "solution"] if job.solutions else ["gold"]
         taken = store.take_offsets(job.gold, place_N[known], columns).to_pylist()
         for place, gold in zip(known.tolist(), taken, strict=True):
             golds[place] = gold
     prompts = [attempt(domain.prompt, example)[0] or "" for example in examples]
-    answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]
-    solutions = [gold.get("solution") for gold in golds]
+    if job.solutions:
+        answers = [gold.get("solution") for gold in golds]
+    else:
+        answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]
     weak = [text if job.weak else None for text in labelled["completion"].to_pylist()]
 
     prompt_N = np.array(
-        [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.chat_template)], dtype=np.int64
+        [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.limit.chat_template)], dtype=np.int64
     )
-    weak_N, answer_N, solution_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers, solutions))
-    gold_N = np.maximum(answer_N, solution_N)
-    weak_long_N = (weak_N > job.max_length) & _given(weak)
-    gold_long_N = (gold_N > job.max_length) & _given(answers)
+    weak_N, gold_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers))
+    weak_long_N = (weak_N > job.limit.max_length) & _given(weak)
+    gold_long_N = (gold_N > job.limit.max_length) & _given(answers)
     out_N = weak_long_N | gold_long_N
     arrays = [labelled["row_id"].to_numpy()[out_N], weak_long_N[out_N], gold_long_N[out_N]]
     return _Found(

@@ -253,6 +253,8 @@ def _matched(part: _Part, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]
 
 
 def _hits(questions: Sequence[tuple[int, _Digests]], index_K: Uint64s) -> _Entries:
+    if not len(index_K):
+        return _concatenated([])
     near = [digests.near() for _, digests in questions]
     row_K = np.repeat(np.arange(len(near)), [len(keys) for keys in near])
     high_K, low_K = _halves([key for keys in near for key in keys])

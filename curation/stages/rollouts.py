@@ -18,7 +18,6 @@ from curation import store, tables
 from curation.arms import ARMS, Arm
 from curation.config import DecodingConfig, DomainConfig, TeacherConfig
 from curation.domains import Domain, attempt, get_domain
-from curation.domains.formats import gold_source
 from curation.hashing import Int64s, derive
 from curation.places import Place
 from curation.refs import ModelRef, TableRef
@@ -26,9 +25,10 @@ from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.budget import batch_of
 from curation.stages.chunk_actor import ChunkActor, Pass, Row
-from curation.stages.gold import Gold, GoldTexts, WeakFormat
+from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
+from curation.stages.length import Limit
 from curation.stages.passes import run_pass
-from curation.stages.select import Chooser, SelectJob, budget_of, format_of_pool
+from curation.stages.select import Chooser, SelectJob, budget_of
 from curation.standing import Update
 from curation.store import commits
 from curation.teachers import Teacher, load_teacher
@@ -52,6 +52,8 @@ class RolloutJob:
     decoding: DecodingConfig
     num_samples: int
     seed: int
+    limit: Limit | None = None
+    """What the student can be trained on; a longer sample is none."""
     told: Telemetry = field(default_factory=Telemetry)
     """Emits the metrics of the pass."""
 
@@ -92,6 +94,7 @@ class RolloutActor(ChunkActor[list[dict[str, Any]]]):
             job.decoding,
             num_samples=job.num_samples,
             seed=job.seed,
+            limit=job.limit,
             on_batch=self.alive,
         )
 
@@ -115,9 +118,10 @@ def draw(
     *,
     num_samples: int,
     seed: int,
+    limit: Limit | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Sample each row's completion until one states its ``gold`` label, at most ``num_samples`` times.
+    """Sample each row's completion until one states its ``gold`` label within the limit, ``num_samples`` times at most.
 
     A row of ``tables.ROLLOUTS`` each. The i-th samples of all rows are drawn together, with a seed of their own.
     """
@@ -133,7 +137,9 @@ def draw(
             for answer in batch.select(["row_id", "completion", "error"]).to_pylist():
                 row_id, completion = answer["row_id"], answer["completion"]
                 found[row_id]["num_samples"] += 1
-                if answer["error"] is None and _is_right(domain, completion, asked[row_id][0]):
+                row, request = asked[row_id]
+                right = answer["error"] is None and _is_right(domain, completion, row)
+                if right and request is not None and (limit is None or limit.allows(request.prompt, completion)):
                     found[row_id]["completion"] = completion
                     del waiting[row_id]
     return list(found.values())
@@ -149,16 +155,15 @@ def roll_out(
         CommitError: the store refused, or rows in and rows out differ.
         BudgetError: the budget comes to no row, or to more than a gold arm has candidates.
     """
-    labels = batch_of(job.labels)
-    gold, weak = job.gold, format_of_pool(job, labels)
-    ids_N = labels.column("row_id").to_numpy()
-    num_gold = int(np.isin(gold.labelled_M, ids_N).sum())
-    num_solved = int(np.isin(gold.solved_M, ids_N).sum())
+    assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
-    source = gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
+    source, weak, num_gold, num_solved = decide(
+        job.pool, job.labels, job.audit, job.domain, wanted=wanted, seed=job.seed
+    )
     made = Rollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
+    labels, gold = batch_of(job.labels), job.gold
     n = budget_of(job, labels).n
     sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, progress=progress)
     sampling.fill(Chooser(job, labels, n), n, gold)

@@ -1,10 +1,11 @@
 """The select stage: one selection an arm, all under one budget, written as tables and exported for training.
 
-Of the stages only this one, and the one that makes rollouts for it, read the audit table and the pool's grades, and
-they pass plain numbers on: ``selection`` never sees a gold label. What used gold labels is stamped ``oracle``. Unparsed
-rows stay in the paper's uniform draws (they are part of what the teacher gives, and count as wrong); arms that rank
-leave them out, since a label that cannot be read cannot be trusted, and so does ``naive_parsed``, the control for that.
-Rows that are too long for the student are left out by all arms alike: whatever they rank by, they train on n rows each.
+Of the stages only this one, and those that find long rows and make rollouts for it, read the audit table and the pool's
+grades, and they pass plain numbers on: ``selection`` never sees a gold label. What used gold labels is stamped
+``oracle``. Unparsed rows stay in the paper's uniform draws (they are part of what the teacher gives, and count as
+wrong); arms that rank leave them out, since a label that cannot be read cannot be trusted, and so does
+``naive_parsed``, the control for that. Rows that are too long for the student are left out by all arms alike: whatever
+they rank by, they train on n rows each.
 """
 
 import json
@@ -112,6 +113,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     budget = budget_of(job, labels)
     chooser = Chooser(job, labels, budget.n)
     weak = format_of_pool(job, labels)
+    by_gold = job.too_long is not None and store.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
@@ -131,7 +133,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
                 num_rows=rows.num_rows,
                 digest=fingerprint(rows.select(["row_id", "completion"]).to_pylist()),
                 threshold=cut.threshold if arm.ranked else None,
-                oracle=arm.oracle or budget.oracle,
+                oracle=arm.oracle or budget.oracle or by_gold,
                 median_characters=_median_characters(rows),
                 **_format(job, arm, weak, num_rows=rows.num_rows, n=budget.n),
             )

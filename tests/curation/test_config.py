@@ -537,3 +537,20 @@ def test_fit_purity_names_the_split_whose_purity_it_takes():
         "dir/f.yaml: selection.budget.fit_purity: 'mathtest' is neither source nor a probe of splits.probes; "
         "known: source, math_test"
     )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["trust.patience=null"],
+        ["student.lora=null", "trust.preset=world_knowledge"],
+        ["student.preset=scratch", "student.epochs=null"],
+        ["domain=math", "teacher.decoding.stop=[]", "evaluation.num_runs=3"],
+    ],
+)
+def test_a_written_configuration_is_read_back_as_it_was(overrides: list[str], tmp_path: Path) -> None:
+    """The run directory's copy is what `--combine` and the report's own command read."""
+    config = load_config(ROOT / "examples" / "chess.yaml", [*overrides, f"run_dir={tmp_path / 'run'}"])
+    written = tmp_path / "config.yaml"
+    written.write_text(yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False))
+    assert load_config(written) == config

@@ -55,7 +55,7 @@ class Scribe(Run):
             case "trust":
                 return {"trust": generation.trust.to_json(), "fit": generation.trust_fit}
             case "length":
-                return {"table": {}, "num_rows": 9, "num_too_long": 0, "num_weak": 0, "num_gold": 0}
+                return {"table": {}, "num_rows": 9, "num_too_long": 0, "num_weak": 0, "num_gold": 0, "num_gold_only": 0}
             case "rollouts":
                 return {"texts": {"source": "answer", "samples": None}}
             case "shift":
@@ -162,8 +162,13 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
         pooled = arm["purity_pooled"]
         assert (pooled["low"], pooled["high"]) == pytest.approx((exact_share.low, exact_share.high))
         assert arm["verdict"] in ("inconclusive", "below ground truth") and arm["paper_verdict"] is not None
-        aucs = [report["trust"]["pool"]["neural"]["auc"]["value"] for report in own]
-        assert content["trust"]["pool"]["neural"]["auc"]["value"] == pytest.approx(np.mean(aucs))
+        for view in ("parsed", "all"):
+            tables = [report["trust"]["pool"][view] for report in own]
+            found = content["trust"]["pool"][view]
+            aucs = [table["functions"]["neural"]["auc"]["value"] for table in tables]
+            assert found["functions"]["neural"]["auc"]["value"] == pytest.approx(np.mean(aucs))
+            constants = [table["constant"]["brier"]["value"] for table in tables]
+            assert found["constant"]["brier"]["value"] == pytest.approx(np.mean(constants))
     truth = by_name(content)["ground_truth"]
     assert truth["against_ground_truth"] is None and truth["purity_by_definition"]
     assert by_name(content)["neural"]["weak_to_strong"] is True

@@ -17,6 +17,7 @@ from test_report import (
     NUM_TEST,
     RISK,
     changed,
+    is_too_long,
     make_run,
     rows_of,
     save,
@@ -54,36 +55,37 @@ def exact(num: int, n: int) -> dict:
     return pytest.approx({"value": num / n, "low": low, "high": high, "n": n})
 
 
-def noise(rows: list[dict], threshold: float) -> tuple[int, int]:
-    """How many labels are wrong from a raw score on, and how many rows there are."""
-    kept = [row for row in rows if row["label"] is not None and row["neural_raw"] >= threshold]
+def noise(rows: list[dict], threshold: float, every: int) -> tuple[int, int]:
+    """How many labels are wrong from a raw score on, and how many rows there are, over-long ones left out."""
+    may = [row for row in rows if row["label"] is not None and not is_too_long(row, every)]
+    kept = [row for row in may if row["neural_raw"] >= threshold]
     return sum(row["label"] != GOLD for row in kept), len(kept)
 
 
-@pytest.mark.parametrize("rule", ["fixed_sequence", "hoeffding"])
-def test_risk_curves_equal_direct_counts_and_bounds(run: RunRecord, rule: str) -> None:
-    risky = with_risk(run, {**RISK, "rule": rule})
+@pytest.mark.parametrize(("rule", "every"), [("fixed_sequence", 0), ("fixed_sequence", 7), ("hoeffding", 7)])
+def test_risk_curves_equal_direct_counts_and_bounds(run: RunRecord, rule: str, every: int) -> None:
+    risky = with_risk(run, {**RISK, "rule": rule}, every)
     curves = collect(risky)["risk_curves"]
     calibration, pool = healthy(risky, "calibration"), healthy(risky, "pool")
     assert curves["num_calibration"] == len(calibration) == NUM_CALIBRATION - 2
     assert curves["num_pool"] == curves["num_graded"] == len(pool) == NUM_POOL - 2
-    assert len(curves["points"]) > 90
+    assert len(curves["points"]) > 80
     for point in curves["points"]:
-        wrong, kept = noise(calibration, point["threshold"])
+        wrong, kept = noise(calibration, point["threshold"], every)
         assert point["calibration"] == exact(wrong, kept)
         if rule == "fixed_sequence":
             bound = beta.ppf(1 - RISK["delta"], wrong + 1, kept - wrong)
         else:
             bound = wrong / kept + math.sqrt(math.log(1 / RISK["delta"]) / (2 * kept))
         assert point["bound"] == pytest.approx(bound)
-        wrong, kept = noise(pool, point["threshold"])
+        wrong, kept = noise(pool, point["threshold"], every)
         assert point["deployment"] == exact(wrong, kept) and point["share"] == pytest.approx(kept / len(pool))
         assert point["trust"] == pytest.approx(1 / (1 + math.exp(-point["threshold"])), rel=1e-5)
     chosen, budget = curves["chosen"], risky.generations[0].budget
     assert chosen["threshold"] == budget["threshold"] and chosen["bound"] == budget["risk"]["bound"] <= RISK["alpha"]
     assert chosen["share"] == pytest.approx(budget["n"] / len(pool))
-    assert chosen["calibration"] == exact(*noise(calibration, chosen["threshold"]))
-    assert chosen["deployment"] == exact(*noise(pool, chosen["threshold"]))
+    assert chosen["calibration"] == exact(*noise(calibration, chosen["threshold"], every))
+    assert chosen["deployment"] == exact(*noise(pool, chosen["threshold"], every))
 
 
 def test_risk_curves_show_why_nothing_is_certified(run: RunRecord) -> None:

@@ -285,7 +285,16 @@ def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
                 tests={name: [evaluation(name, accuracy)] for name, accuracy in accuracies.items()},
                 label_counts={"source": {**counts, "rows": NUM_SOURCE}, "pool": counts},
                 unread={},
-                too_long={"pool": {"table": {}, "num_rows": 398, "num_too_long": 9, "num_weak": 7, "num_gold": 3}},
+                too_long={
+                    "pool": {
+                        "table": {},
+                        "num_rows": 398,
+                        "num_too_long": 9,
+                        "num_weak": 9,
+                        "num_gold": 3,
+                        "num_gold_only": 0,
+                    }
+                },
                 training={arm: TRAINED for arm in orders},
             )
         ],
@@ -505,7 +514,7 @@ def test_students_that_trained_alike_keep_their_verdicts(report: dict) -> None:
     page = render(report)
     assert page.count('<span class="ci">3 epochs</span>') == 4 and "trained on, " not in page
     assert report["funnel"]["generations"][0]["too_long"]["pool"]["num_too_long"] == 9
-    assert "9 longer than <code>student.max_length</code>, out for all arms (7 with the weak label, 3 with the" in page
+    assert "9 longer than <code>student.max_length</code>, out for all arms (9 with the weak label, 3 with the" in page
 
 
 @pytest.mark.parametrize(
@@ -582,8 +591,8 @@ HOPELESS = {**RISK, "alpha": 0.01}
 NUM_CALIBRATION = 500
 
 
-def with_risk(run: RunRecord, settings: dict, **fields: object) -> RunRecord:
-    """The run with a budget that was calibrated on rows like the pool's."""
+def with_risk(run: RunRecord, settings: dict, every: int = 0, **fields: object) -> RunRecord:
+    """The run with a budget that was calibrated on rows like the pool's; each ``every``-th of both is too long."""
     record = run.generations[0]
     folder = Path(tempfile.mkdtemp(dir=Path(record.labels["pool"].uri).parent))
     labels, table = labelled(
@@ -591,16 +600,36 @@ def with_risk(run: RunRecord, settings: dict, **fields: object) -> RunRecord:
     )
     rows = [row for row in table.to_pylist() if row["error"] is None]
     pool = [row for row in rows_of(record.labels["pool"]) if row["error"] is None]
-    raw_M, raw_N = (
-        np.array([row["neural_raw"] if row["label"] is not None else -np.inf for row in part]) for part in (rows, pool)
-    )
+
+    def scores_of(part: list[dict]) -> np.ndarray:
+        may = [row["label"] is not None and not is_too_long(row, every) for row in part]
+        return np.array([row["neural_raw"] if chosen else -np.inf for row, chosen in zip(part, may, strict=True)])
+
+    raw_M, raw_N = scores_of(rows), scores_of(pool)
     cut = calibrate(raw_M, is_right(rows), raw_N, **settings, seed=derive(SEED, "risk"))
     n = 0 if cut.threshold is None else int((raw_N >= cut.threshold).sum())
     grades = by_hand(folder, "calibration", table)
     budget = {"n": n, "rule": "risk", "threshold": cut.threshold, "risk": {**settings, **asdict(cut)}}
     more = changed(run, budget=budget, shift={"source": SAME, "calibration": SAME}, **fields)
     found = more.generations[0]
-    return variant(more, labels={**found.labels, "calibration": labels}, grades={**found.grades, "calibration": grades})
+    return variant(
+        more,
+        labels={**found.labels, "calibration": labels},
+        grades={**found.grades, "calibration": grades},
+        too_long={name: too_long_rows(folder, name, of, every) for name, of in (("calibration", rows), ("pool", pool))},
+    )
+
+
+def is_too_long(row: dict, every: int) -> bool:
+    return every > 0 and row["row_id"] % every == 0
+
+
+def too_long_rows(folder: Path, split: str, rows: list[dict], every: int) -> dict:
+    """What the length stage tells of a split, whose rows are too long with the weak label."""
+    ids = sorted(row["row_id"] for row in rows if is_too_long(row, every))
+    table = pa.table([ids, [True] * len(ids), [False] * len(ids)], schema=tables.TOO_LONG)
+    counts = {"num_rows": len(rows), "num_too_long": len(ids), "num_weak": len(ids), "num_gold": 0, "num_gold_only": 0}
+    return {"table": save(folder, f"too-long-{split}", table).to_json(), **counts}
 
 
 def save_once(record: GenerationRecord, name: str, table: pa.Table) -> TableRef:

@@ -1,7 +1,9 @@
 """The length stage: the rows that are out, against transformers' own tokenizer asked row by row."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -17,7 +19,7 @@ from curation.errors import ModelError, SourceError
 from curation.models import load_tokenizer, resolve
 from curation.refs import ModelRef, TableRef
 from curation.stages import length as stage
-from curation.stages.length import LengthJob, TooLong, too_long
+from curation.stages.length import LengthJob, Limit, TooLong, too_long
 from train.tokens import Pair, tokenize
 
 NUM_ROWS, NUM_ERRORS, LIMIT = 700, 40, 38
@@ -77,7 +79,12 @@ class Case:
             [{**example, "error": None} for example in self.examples.values()],
             schema=tables.examples(domain.columns, gold=False),
         )
-        gold = pa.table({"row_id": list(self.golds), "gold": list(self.golds.values())}, schema=tables.AUDIT)
+        self.solutions = {row_id: " e2e4" * 40 for row_id, gold in self.golds.items() if gold is not None}
+        audit = [
+            {"row_id": row_id, "gold": gold, "solution": self.solutions.get(row_id)}
+            for row_id, gold in self.golds.items()
+        ]
+        gold = pa.Table.from_pylist(audit, schema=tables.AUDIT)
         self.folder, self.student = folder, student
         self.refs = {
             "examples": save(folder, "pool", pool),
@@ -85,9 +92,12 @@ class Case:
             "gold": save(folder, "audit", gold),
         }
 
-    def measure(self, name: str, *, gold: bool = True, **changes: object) -> TooLong:
-        fields = {"weak": True, "domain": CHESS, "student": self.student, "max_length": LIMIT, "chat_template": False}
-        job = LengthJob(**{**fields, **self.refs, **({} if gold else {"gold": None}), **changes})  # type: ignore[arg-type]
+    def measure(
+        self, name: str, *, gold: bool = True, weak: bool = True, solutions: bool = False, **limit: Any
+    ) -> TooLong:
+        of = Limit(**{"student": self.student, "max_length": LIMIT, "chat_template": False, **limit})
+        fields = {"weak": weak, "solutions": solutions, "domain": CHESS, "limit": of}
+        job = LengthJob(**{**fields, **self.refs, **({} if gold else {"gold": None})})  # type: ignore[arg-type]
         return too_long(job, str(self.folder / f"{name}.lance"), split="pool")
 
     def lengths(self, *, chat_template: bool) -> dict[int, tuple[int, int]]:
@@ -124,6 +134,7 @@ def test_rows_that_are_out_are_those_of_transformers_itself(
 ) -> None:
     monkeypatch.setattr(stage, "ROWS", 150)  # some tasks, whose rows lie in several fragments
     found = case.measure(f"both-{chat_template}", chat_template=chat_template)
+    assert found.num_gold_only == found.num_too_long - found.num_weak > 0
     lengths = case.lengths(chat_template=chat_template)
     expected = {
         row_id: (weak > LIMIT, gold > LIMIT) for row_id, (weak, gold) in lengths.items() if max(weak, gold) > LIMIT
@@ -145,6 +156,17 @@ def test_only_what_an_arm_trains_on_is_counted_and_training_drops_the_same(case:
     for found, place in ((weak_alone, 0), (gold_alone, 1)):
         out = {row_id for row_id, tokens in lengths.items() if tokens[place] > LIMIT}
         assert set(store.read(found.table)["row_id"].to_pylist()) == out
+    # Worked solutions count where gold arms train on them, and only there.
+    solved = case.measure("solutions", weak=False, solutions=True)
+    assert solved.num_gold == len(case.solutions.keys() & case.weak.keys()) > gold_alone.num_gold
+    row_id = next(iter(case.weak))
+    prompt, limit = (
+        Chess().prompt(case.examples[row_id]),
+        Limit(student=case.student, max_length=0, chat_template=False),
+    )
+    tokens = lengths[row_id][0]
+    assert replace(limit, max_length=tokens).allows(prompt, case.weak[row_id])
+    assert not replace(limit, max_length=tokens - 1).allows(prompt, case.weak[row_id])
     pairs = [Pair(Chess().prompt(case.examples[row_id]), weak) for row_id, weak in case.weak.items()]
     assert tokenize(load_tokenizer(case.student), pairs, LIMIT).num_dropped == weak_alone.num_too_long
     again = case.measure("weak", gold=False)  # a stage that was cut off counts anew

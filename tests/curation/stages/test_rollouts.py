@@ -19,8 +19,10 @@ from curation.config import (
     TeacherConfig,
 )
 from curation.domains.mcqa import Mcqa
+from curation.refs import ModelRef
 from curation.stages.budget import Scored, batch_of
 from curation.stages.gold import GoldTexts
+from curation.stages.length import Limit
 from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, draw, num_to_resolve, roll_out
 from curation.stages.select import Chooser, Selection, SelectJob, select
 from curation.teachers.scripted import ScriptedTeacher
@@ -82,7 +84,7 @@ def job(rows: list[dict], tmp_path_factory) -> SelectJob:
         audit=save(folder, "audit", [row | {"solution": None} for row in rows], tables.AUDIT),
         grades=store.write(pa.Table.from_pylist(graded, schema=tables.GRADES), str(folder / "grades.lance")),
         texts=GoldTexts(source="answer"),
-        source=Scored(labels=labels, grades=None),
+        measured=Scored(labels=labels, grades=None),
         calibration=None,
         domain=DOMAIN,
         selection=selection(),
@@ -135,6 +137,22 @@ def test_a_row_is_sampled_until_gold_grades_it_right_or_the_samples_end(rows: li
     more = {row["row_id"]: row.get("completion") for row in asked[8]}
     assert all(more[row_id] == completion for row_id, completion in first.items() if completion)
     assert len({row["num_samples"] for row in asked[8]}) > 4
+
+
+def test_a_right_sample_that_the_student_cannot_be_trained_on_is_none(rows: list[dict]):
+    class Short(Limit):
+        def allows(self, prompt: str, completion: str) -> bool:
+            return prompt.endswith("Answer:") and len(completion) < 5
+
+    limit = Short(student=ModelRef(base="none"), max_length=1, chat_template=False)
+    teacher = ScriptedTeacher(TeacherConfig(backend="scripted", scripted=SCRIPT))
+    asked = [row for row in rows if row["gold"] is not None][:20]
+    free, held = (
+        draw(Mcqa(generative=True), teacher, asked, DecodingConfig(), num_samples=8, seed=1, limit=of)
+        for of in (None, limit)
+    )
+    assert any(row.get("completion") for row in free) and not any(row.get("completion") for row in held)
+    assert {row["num_samples"] for row in held} == {8}
 
 
 def test_errors_and_rows_that_cannot_be_asked_give_no_rollout(rows: list[dict]):
