@@ -1,0 +1,73 @@
+"""What trust is worth in finished runs, from their tables alone: ``python -m benchmarks.trust_quality RUN_DIR...``.
+
+It reads no report, so that runs of any version can be held against each other. A line a run: purity of each arm's rows,
+AUC of neural trust and of internal confidence on the parsed pool rows, and neural trust's Brier score on parsed and on
+all pool rows beside that of a constant, the share of right labels among the source's parsed, or all, rows. On all rows
+trust is taken as the run gave it to every row, and then with 0 for unparsed rows, as selection treats them. Needs ``splits.audit``.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curation import metrics, store
+from curation.domains.grading import read_grades
+from curation.refs import TableRef
+
+COLUMNS = ["row_id", "label", "mean_logprob", "neural_raw", "neural_trust"]
+
+
+def graded(outputs: Mapping[str, Any], labels: str, split: str, columns: list[str]) -> tuple[pa.Table, Any]:
+    """The labels of a split that are graded, and which of them are right, both ascending by row id."""
+    ref = TableRef.from_json(outputs[f"gen-0/{labels}-{split}"]["labels"])
+    rows = store.read(ref, columns=columns, filter="error IS NULL").sort_by("row_id")
+    found = read_grades(TableRef.from_json(outputs[f"gen-0/grade-{split}"]["grades"]))
+    kept = rows.filter(pa.array(np.isin(rows["row_id"].to_numpy(), found.row_ids_N)))
+    return kept, found.correct_N[np.isin(found.row_ids_N, rows["row_id"].to_numpy())]
+
+
+def quality(directory: Path) -> dict[str, Any]:
+    """The numbers of one run."""
+    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    outputs = {name: stage["outputs"] for name, stage in stages.items()}
+    pool, correct_N = graded(outputs, "score", "pool", COLUMNS)
+    source, source_N = graded(outputs, "label", "source", ["row_id", "label"])
+    parsed_N, known_N = (table["label"].is_valid().to_numpy() for table in (pool, source))
+    raw_N, trust_N, logprob_N = (pool[name].to_numpy() for name in ("neural_raw", "neural_trust", "mean_logprob"))
+    right = dict(zip(pool["row_id"].to_pylist(), correct_N.tolist(), strict=True))
+    arms = {}
+    for arm, item in outputs["gen-0/select"]["arms"].items():
+        ids = store.read(TableRef.from_json(item["table"]), columns=["row_id"])["row_id"].to_pylist()
+        arms[arm] = float(np.mean([right[row_id] for row_id in ids]))
+    found: dict[str, Any] = {
+        "purity": {arm: purity for arm, purity in arms.items() if arm != "ground_truth"},
+        "auc_parsed": metrics.auc_value(raw_N[parsed_N], correct_N[parsed_N]),
+        "auc_parsed_internal_confidence": metrics.auc_value(logprob_N[parsed_N], correct_N[parsed_N]),
+    }
+    for name, rows_N, of_N in (("parsed", parsed_N, known_N), ("all", parsed_N | True, known_N | True)):
+        constant = np.full(int(rows_N.sum()), source_N[of_N].mean())
+        found[f"brier_{name}"] = metrics.brier(trust_N[rows_N], correct_N[rows_N]).value
+        found[f"brier_{name}_constant"] = metrics.brier(constant, correct_N[rows_N]).value
+    found["brier_all_unparsed_at_0"] = metrics.brier(np.where(parsed_N, trust_N, 0.0), correct_N).value
+    return found
+
+
+def main() -> None:
+    """Print a line a run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    for directory in parser.parse_args().runs:
+        found = quality(directory)
+        purity = ", ".join(f"{arm} {100 * value:.1f}" for arm, value in found.pop("purity").items())
+        print(
+            f"{directory.name}: purity % {purity}; " + ", ".join(f"{key} {value:.4f}" for key, value in found.items())
+        )
+
+
+if __name__ == "__main__":
+    main()
