@@ -3,7 +3,8 @@
 It reads no report, so that runs of any version can be held against each other. A line a run: purity of each arm's rows,
 AUC of neural trust and of internal confidence on the parsed pool rows, and neural trust's Brier score on parsed and on
 all pool rows beside that of a constant, the share of right labels among the source's parsed, or all, rows. On all rows
-trust is taken as the run gave it to every row, and then with 0 for unparsed rows, as selection treats them. Needs ``splits.audit``.
+trust is taken as the run gave it to every row, and then with 0 for unparsed rows, as selection treats them. Needs
+``splits.audit``.
 """
 
 import argparse
