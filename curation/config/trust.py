@@ -51,7 +51,7 @@ class TrustConfig(TrainSection):
     calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of further rows, which neither fit nor early stopping sees, that makes trust a probability (Platt
     scaling) and chooses on a small source; 0: trust is the bare sigmoid, as in the paper, and nothing is chosen."""
-    probe_below: Annotated[int, Field(ge=0)] = 1_000
+    probe_below: Annotated[int, Field(ge=0)] = 5_000
     """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
     AUC on the calibration rows; 0: never."""
 
