@@ -93,7 +93,7 @@ def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
 @click.option("--wait", is_flag=True, help="Where another run is using the directory, begin when it has ended.")
 def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool) -> None:
     """Run what is missing; the same command goes on after a kill."""
-    from curation.chain import run_chain
+    from curation.pipeline.running import run_chain
 
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
@@ -165,7 +165,7 @@ def report(
         raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
     (config,) = configs
 
-    from curation.chain import rewrite_report
+    from curation.pipeline.running import rewrite_report
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from curation import chain, lease, models, tracking
+from curation import lease, models, tracking
 from curation.config import ModelConfig, RunConfig
 from curation.config.resolved import resolved, warnings
 from curation.domains import get_domain
-from curation.errors import ModelError, RowError
-from curation.generation import test_stages
-from curation.manifest import Manifest
+from curation.errors import ModelError, RowError, UserError
+from curation.pipeline.chain import describe
+from curation.pipeline.running import open_run
+from curation.rundir.graph import Status, statuses
+from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import discover, raw_rows, read_rows, require_columns, split_sizes
 from curation.standing import Work
@@ -65,31 +67,25 @@ def check(config: RunConfig) -> Iterator[str]:
 
 
 def make_plan(config: RunConfig, *, probe: bool) -> Plan:
-    """Every stage with its rows, whether it is done, and the seconds of the labelling ones as a probe foresees them.
+    """Every stage with its rows, where it stands, and the seconds of the labelling ones as a probe foresees them.
 
     The probe labels a few hundred rows with the teacher's un-adapted base in this process; it changes nothing.
     """
-    sizes = split_sizes(config, {name: discover(source) for name, source in config.sources.items()})
-    manifest = Manifest.load(config.directory)
-    pending = chain.first_pending(config)
-    names = chain.stage_names(config)
-    first = len(names) if pending is None or pending.name not in names else names.index(pending.name)
-    speed = _probe(config) if probe and pending is not None else None
-    asked = {"label-source", "label-pool", *test_stages(config, "teacher")}
+    opened = open_run(config, save=False)
+    found = opened.statuses
+    is_finished = all(status.state in ("done", "skipped") for status in found)
+    speed = _probe(config) if probe and not is_finished else None
     stages = []
-    for place, name in enumerate(names):
-        rows = _stage_rows(name, config, sizes)
-        if place < first:
-            record = manifest.stages.get(name)
-            if record is None:  # a student where nothing is selected
-                stages.append(PlannedStage(name=name, rows=0, seconds=0.0, state="nothing to do"))
-            else:
-                stages.append(PlannedStage(name=name, rows=record.rows, seconds=record.seconds, state="done"))
-            continue
-        by_teacher = name.rpartition("/")[2] in asked
-        seconds = rows / speed / config.teacher.actors.max if rows and speed and by_teacher else None
-        state = pending.why if pending is not None and place == first else "to do"
-        stages.append(PlannedStage(name=name, rows=rows, seconds=seconds, state=state))
+    for status in found:
+        name, rows, seconds = status.stage.name, status.stage.rows, None
+        if status.state == "done":
+            record = opened.manifest.stages[name]
+            rows, seconds = record.rows, record.seconds
+        elif status.state == "skipped":
+            rows, seconds = 0, 0.0
+        elif rows and speed and status.stage.asks_teacher:
+            seconds = rows / speed / config.teacher.actors.max
+        stages.append(PlannedStage(name=name, rows=rows, seconds=seconds, state=status.words))
     return Plan(stages=stages, rows_per_second=speed)
 
 
@@ -101,10 +97,7 @@ def status_lines(config: RunConfig) -> Iterator[str]:
         return
     holder = lease.holder(config.directory)
     yield f"{config.directory}: {'not running' if holder is None else f'running ({holder})'}"
-    for name in chain.stage_names(config):
-        if (record := manifest.stages.get(name)) is not None:
-            rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
-            yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}"
+    yield from _standing(config, manifest)
     events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
@@ -120,6 +113,28 @@ def status_lines(config: RunConfig) -> Iterator[str]:
             yield f"{age} {json.dumps({key: value for key, value in last.items() if key not in ('time', 'event')})}"
 
 
+def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
+    """The stages on record, and those of them that the configuration asks for otherwise, which count as not done."""
+    found: list[Status] = []
+    try:
+        if manifest.files.keys() >= config.sources.keys():
+            found = list(statuses(describe(config, manifest.source_files).stages, manifest.records))
+    except UserError as error:  # a model that is away tells nothing of what was done
+        yield f"whether stages are to be done again is not known: {error}"
+    states = {status.stage.name: status for status in found}
+    for name in states or manifest.stages:
+        record = manifest.stages.get(name)
+        if record is None:
+            continue
+        rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
+        stands = states.get(name)
+        stale = "" if stands is None or stands.state == "done" else f"  to be done again, {stands.words}"
+        yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
+    if left := [status for status in found if status.state not in ("done", "skipped")]:
+        done = sum(status.state == "done" for status in found)
+        yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"
+
+
 def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:
     """A model in words; refused where it lacks a layer that ``states`` name."""
     if model.init is not None:
@@ -130,27 +145,6 @@ def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: 
     if others_of(states):
         models.state_size(ref, states)
     return f"{ref.base} at {ref.revision}"
-
-
-def _stage_rows(name: str, config: RunConfig, sizes: dict[str, int]) -> int | None:
-    """The rows that a stage works on, where they are known before it is done."""
-    stage = name.rpartition("/")[2]
-    sizes = sizes | {"pool": sizes["pool"] // max(1, len(config.generations))}
-    n = config.selection.budget.n
-    if stage == "prepare":
-        return sum(sizes.values())
-    if stage in ("teacher", "second-teacher"):
-        return sizes.get("adapt")
-    if stage.startswith(("test-", "grade-test-")):
-        return sizes.get("test")
-    if stage.startswith("student-") and stage != "student-base":
-        return n
-    if stage == "pca" or stage.startswith("trust"):
-        return sizes["source"]
-    if stage == "select":
-        return None if n is None else n * len(config.selection.arms)
-    splits = [split for split in sizes if stage.endswith(f"-{split}")]
-    return sizes[max(splits, key=len)] if splits else None
 
 
 def _probe(config: RunConfig) -> float | None:

@@ -21,9 +21,9 @@ from curation.config import RayConfig, SftConfig
 from curation.config_file import load_config
 from curation.errors import RunDirError
 from curation.inspection import find, list_tables
-from curation.manifest import Manifest
 from curation.places import Place, Remote, place
-from curation.runs import local_or_cluster
+from curation.rundir.manifest import Manifest
+from curation.session import local_or_cluster
 from train import student
 
 NUM_SOURCE, NUM_POOL = 150, 450

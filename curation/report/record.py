@@ -60,7 +60,7 @@ class GenerationRecord:
     selections: Mapping[str, TableRef]
     """Schema ``tables.SELECTION``, by arm."""
     formats: Mapping[str, Mapping[str, Any]]
-    """By arm, the keys of ``FORMAT``: those of ``curation.stages.select.Selection``."""
+    """``curation.stages.select.Selection`` as JSON, by arm; of which a report says ``FORMAT``."""
     budget: Mapping[str, Any]
     """``curation.stages.budget.Budget`` as JSON."""
     shift: Mapping[str, Any]

@@ -13,9 +13,9 @@ from object_store import object_store
 
 from curation import cleaning, lease, store, tables
 from curation.cli import main
-from curation.manifest import Manifest
 from curation.places import Place, place
 from curation.refs import TableRef, fingerprint
+from curation.rundir.manifest import Manifest
 from curation.store import commits
 
 SCHEMA = pa.schema([tables.ROW_ID])

@@ -16,10 +16,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from curation import chain, lease
+from curation import lease
 from curation.cli import main
 from curation.config_file import load_config
-from curation.manifest import Manifest
+from curation.pipeline.running import open_run
+from curation.rundir.manifest import Manifest
 from curation.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
@@ -221,7 +222,9 @@ def test_plan_names_the_stages_and_their_rows(config: Path):
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
     assert stages["gen-0/student-neural"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
     assert stages["prepare"][1:] == ["not", "done", "yet"]
-    assert all(words[-2:] == ["to", "do"] for name, words in stages.items() if name != "prepare")
+    first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
+    assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
+    assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
     probed = curate("plan", config, "--set", "generations=[]")
     assert "probe: " in probed.stdout and "rows/s with one teacher actor" in probed.stdout
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
@@ -304,8 +307,7 @@ def test_status_tells_how_many_nodes_a_running_run_has(config: Path):
 
 def test_status_of_a_run_directory_needs_no_other_file(config: Path):
     settings = load_config(config)
-    manifest = Manifest.load(settings.directory)
-    chain._open(settings, manifest)
+    manifest = open_run(settings, save=True).manifest
     manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
     elsewhere = settings.directory.rename(config.parent / "mounted: elsewhere")
     config.unlink()
