@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curation import planning, run, store, tables
+from curation import run, store, tables
 from curation.arms import FITTED
+from curation.commands.plan import make_plan
 from curation.config_file import load_config
 from curation.refs import TableRef
 
@@ -68,14 +69,14 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
     def go(*overrides: str) -> tuple[dict, list[str]]:
         (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"run_dir": str(tmp_path / "run")}))
         config = load_config(tmp_path / "config.yaml", overrides)
-        planned = [stage for stage in planning.make_plan(config, probe=False).stages if stage.state != "done"]
+        planned = [stage for stage in make_plan(config, probe=False).stages if stage.state != "done"]
         before = len(started(tmp_path)) if (tmp_path / "run").exists() else 0
         report = run(config)
         redone = started(tmp_path)[before:]
         names = [stage.name.removeprefix("gen-0/") for stage in planned]
         assert set(redone) <= set(names)
         assert redone == [name for name in names if name in redone]
-        assert all(stage.state == "done" for stage in planning.make_plan(config, probe=False).stages)
+        assert all(stage.state == "done" for stage in make_plan(config, probe=False).stages)
         return report, redone
 
     stored, stages = go()

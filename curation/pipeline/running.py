@@ -1,6 +1,8 @@
 """From a configuration to its report: opens the run directory, does what is missing, and collects what was made."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +13,10 @@ from curation.config import RunConfig
 from curation.config.resolved import warnings
 from curation.console import say
 from curation.domains import get_domain
-from curation.errors import RunFailedError
+from curation.errors import ConfigError, RunFailedError
 from curation.pipeline.chain import Chain, check_models, describe
 from curation.places import Place, write_atomically
-from curation.rundir.graph import Known, Skipped, Status, present, statuses
+from curation.rundir.graph import Known, Skipped, Stage, Status, ordered, present, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
 from curation.selection.budget import check_pool
@@ -58,17 +60,8 @@ def run_chain(
     this one is refused or, with ``wait``, begins when that one has ended.
     """
     tracking.require(config.tracking)
-    check_models(config)
-    for line in warnings(config):
-        say(f"warning: {line}")
-    Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
-    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
-        if (waits := cluster.check_room(config)) is not None:
-            say(waits)
-        opened = open_run(config, save=True)
-        run = Run(config.name, opened.manifest)
-        with membership.follow(opened.nodes):
-            known = run.do(opened.chain.stages)
+    with _at_work(config, wait=wait) as (opened, run):
+        known = run.do(opened.chain.stages)
         record = _record(opened, known, config_path, command)
         ended = len(record.generations)
         if ended < len(opened.chain.generations):
@@ -81,6 +74,59 @@ def run_chain(
             run.manifest.event("untracked", error=problem)
             say(problem)
         return content
+
+
+@contextmanager
+def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
+    """The run directory held and opened, Ray started or joined, and the cluster's nodes followed."""
+    check_models(config)
+    for line in warnings(config):
+        say(f"warning: {line}")
+    Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
+    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
+        if (waits := cluster.check_room(config)) is not None:
+            say(waits)
+        opened = open_run(config, save=True)
+        with membership.follow(opened.nodes):
+            yield opened, Run(config.name, opened.manifest)
+
+
+def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:
+    """Do one stage, with what it needs or, ``alone``, without; no report is written.
+
+    Raises:
+        ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
+    """
+    with _at_work(config, wait=wait) as (opened, run):
+        stage = _stage(opened.chain.stages, name)
+        stages = ordered([stage.value()])
+        if alone:
+            open_ones = [status for status in opened.statuses if status.state not in ("done", "skipped")]
+            needed = [status for status in open_ones if status.stage in stages[:-1]]
+            if needed:
+                first = needed[0]
+                raise ConfigError(
+                    f"--only: {stage.name} needs {first.stage.name}, which is not done ({first.words}); "
+                    f"use --until {name}, which does it too"
+                )
+        run.do(stages)
+        left = sum(status.state not in ("done", "skipped") for status in opened.statuses)
+        say(f"{stage.name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
+
+
+def _stage(stages: Sequence[Stage], name: str) -> Stage:
+    """The stage of that name, or of that name without its generation where one stage has it.
+
+    Raises:
+        ConfigError: none is called so, or several are.
+    """
+    found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
+    near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
+    raise ConfigError(f"{name}: no stage is called so; did you mean {' or '.join(near)}? `curate plan` lists them")
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:

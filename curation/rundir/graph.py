@@ -185,6 +185,14 @@ def ordered(targets: Any) -> list[Stage]:
     return list(found.values())
 
 
+def steps(stages: Iterable[Stage]) -> dict[str, int]:
+    """By name of the ordered ``stages``, how many stages one after the other lead to it."""
+    found: dict[str, int] = {}
+    for stage in stages:
+        found[stage.name] = 1 + max((found[out.stage.name] for out in stage.outs), default=-1)
+    return found
+
+
 def recorded(out: Out, known: Known) -> Any:
     """An output as JSON; ``None`` for an optional one that is not there.
 
