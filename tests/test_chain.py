@@ -228,13 +228,13 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
         "length-pool",
         "select",
     ]  # now labelled as a whole
-    assert events(tmp_path, "started")[started:] == [f"gen-0/{stage}" for stage in pool]
+    assert sorted(events(tmp_path, "started")[started:]) == sorted(f"gen-0/{stage}" for stage in pool)
     planned = make_plan(config, probe=False).stages
     assert {stage.name for stage in planned if stage.state == "done"} == set(done) == set(before)
     undone = [stage.name for stage in planned if stage.state != "done"]
     assert {stage.state for stage in planned} == {"done", "skipped"} and len(undone) == 10
     assert undone[:2] == ["gen-0/student-naive", "gen-0/student-neural"]
-    assert events(tmp_path, "finished")[:started] == [stage.name for stage in planned if stage.name in done]
+    assert set(events(tmp_path, "finished")[:started]) == {stage.name for stage in planned if stage.name in done}
 
     assert all(arm["num_selected"] == 0 and arm["accuracy"] is None for arm in report["arms"])
     assert report["headline"][0].startswith("Nothing was selected of 90 labelled pool rows")

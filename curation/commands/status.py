@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from curation import lease
@@ -31,13 +31,12 @@ def status_lines(config: RunConfig) -> Iterator[str]:
     if nodes and holder is not None:
         yield _nodes(nodes[-1])
     if events and events[-1]["event"] != "finished":
+        for event in _under_way(events):
+            yield from _progress(event)
         last = events[-1]
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
-        if last["event"] == "progress":
-            yield from _progress(last)
-            yield age
-        else:
-            yield f"{age} {json.dumps({key: value for key, value in last.items() if key not in ('time', 'event')})}"
+        fields = {key: value for key, value in last.items() if key not in ("time", "event")}
+        yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
 
 
 def status_json(config: RunConfig) -> dict[str, Any]:
@@ -60,6 +59,7 @@ def status_json(config: RunConfig) -> dict[str, Any]:
             for status in stages
         ],
         "unknown": unknown,
+        "under_way": list(_under_way(events)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
     }
@@ -92,6 +92,17 @@ def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | 
         return list(statuses(describe(config, manifest.source_files).stages, manifest.records)), None
     except UserError as error:  # a model that is away tells nothing of what was done
         return [], str(error)
+
+
+def _under_way(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """The newest progress of each stage that has not ended since."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["event"] == "progress":
+            found[event["stage"]] = event
+        elif event["event"] in ("started", "finished", "failed", "stopped"):
+            found.pop(event["stage"], None)
+    return found.values()
 
 
 def _nodes(event: dict[str, Any]) -> str:

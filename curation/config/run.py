@@ -47,6 +47,8 @@ class RayConfig(Section):
     """``HOST:PORT`` of a cluster's head, or ``auto``: the Ray that runs on this machine. Unset: ``RAY_ADDRESS`` of the
     environment where it is set, as in a job of Ray; else Ray starts here."""
     num_cpus: PositiveInt | None = None
+    max_stages: PositiveInt | None = None
+    """Most stages at once; unset, as many as the cluster has room for by the CPUs and GPUs that they ask for."""
 
 
 class MlflowConfig(Section):

@@ -3,6 +3,7 @@
 ``auto`` is settled once for each model, by a stage of its own.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from curation.refs import ModelRef
 from curation.rundir.graph import Done, Model, Out, Stage
 from curation.rundir.run import Task
 from curation.states import others_of
+from curation.stopping import waited_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,13 @@ class Asked:
     def settings(self) -> dict[str, Any]:
         """How its rows are spread over actors."""
         return {"spread": {key: getattr(self.ask, key) for key in AskConfig.SPREAD}}
+
+    def takes(self, rows: int | None) -> dict[str, float]:
+        """What a pass over so many rows keeps busy, where that is known: an actor a chunk, up to all of them."""
+        actors = self.ask.actors
+        chunks = actors.max if rows is None else math.ceil(rows / self.ask.chunk_rows)
+        num = max(actors.min, min(actors.max, chunks))
+        return {"CPU": num * actors.num_cpus, "GPU": num * actors.num_gpus}
 
     def changed(self, **changes: Any) -> "Asked":
         """The same model asked another way."""
@@ -79,7 +88,7 @@ def settle(
 
     probe = ray.remote(num_cpus=ask.actors.num_cpus, num_gpus=num_gpus)(choose_backend)
     try:
-        choice = ray.get(probe.remote(ask, model))
+        choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     task.say(f"{choice.backend}, since {choice.reason}")

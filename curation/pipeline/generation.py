@@ -72,7 +72,7 @@ def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[st
         pca = projecting(
             generation.name("pca"),
             labels["source"],
-            config.fitting,
+            config.trust,
             size=store_states.pca,
             seed=config.seed,
             rows=generation.sizes["source"],

@@ -58,6 +58,7 @@ def labelling(
         inputs=inputs,
         settings={**asked.settings, **settings, "signals": again},
         rows=rows,
+        takes=asked.takes(rows),
         asks_teacher=asks_teacher,
     )
 

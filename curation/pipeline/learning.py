@@ -54,6 +54,7 @@ def adapted(
         inputs={"base": base, "examples": examples, "domain": domain, **_recipe(recipe), "seed": seed},
         settings=_resources(recipe),
         rows=rows,
+        takes=taken_by(recipe),
     )
     return stage.model("model")
 
@@ -66,6 +67,7 @@ def student(name: str, base: Model, rows: Out, digest: Out, recipe: SftConfig, *
         inputs={"base": base, "digest": digest, **_recipe(recipe), "seed": seed},
         settings={"rows": rows, **_resources(recipe)},
         rows=num,
+        takes=taken_by(recipe),
     )
 
 
@@ -113,3 +115,9 @@ def _recipe(recipe: SftConfig) -> dict[str, Any]:
 
 def _resources(recipe: SftConfig) -> dict[str, Any]:
     return {"resources": {key: getattr(recipe, key) for key in TrainSection.RESOURCES}}
+
+
+def taken_by(recipe: TrainSection) -> dict[str, float]:
+    """What the workers of a training keep busy."""
+    num = recipe.num_workers
+    return {"CPU": num * recipe.cpus_per_worker, "GPU": num * recipe.gpus_per_worker}

@@ -58,7 +58,14 @@ def judging(
         "decoding": decoding,
         "seed": seed,
     }
-    return Stage(name=name, work=judge, inputs=inputs, settings={**asked.settings, **settings}, rows=rows)
+    return Stage(
+        name=name,
+        work=judge,
+        inputs=inputs,
+        settings={**asked.settings, **settings},
+        rows=rows,
+        takes=asked.takes(rows),
+    )
 
 
 def judge(
@@ -133,7 +140,14 @@ def signalling(
         "decoding": decoding,
         "reward": reward,
     }
-    return Stage(name=name, work=measure, inputs=inputs, settings={**asked.settings, **settings}, rows=rows)
+    return Stage(
+        name=name,
+        work=measure,
+        inputs=inputs,
+        settings={**asked.settings, **settings},
+        rows=rows,
+        takes=asked.takes(rows),
+    )
 
 
 def measure(

@@ -87,8 +87,10 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
         if (waits := cluster.check_room(config)) is not None:
             say(waits)
         opened = open_run(config, save=True)
+        import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once would see
+
         with membership.follow(opened.nodes):
-            yield opened, Run(config.name, opened.manifest)
+            yield opened, Run(config.name, opened.manifest, max_stages=config.ray.max_stages, room=cluster.resources)
 
 
 def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:

@@ -162,7 +162,9 @@ def rolling_out(
         "rollout_seed": seed,
         "limit": limit,
     }
-    return Stage(name=name, work=roll_out, inputs=inputs, settings={**asked.settings, **settings})
+    return Stage(
+        name=name, work=roll_out, inputs=inputs, settings={**asked.settings, **settings}, takes=asked.takes(None)
+    )
 
 
 def roll_out(

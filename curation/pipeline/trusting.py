@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from curation.config import TrainSection, TrustConfig
+from curation.pipeline.learning import taken_by
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
@@ -44,6 +45,7 @@ def fitting(
         inputs={"function": function, "labels": labels, "grades": grades, "trust": read, "seed": seed},
         settings={"resources": {key: getattr(trust, key) for key in TrainSection.RESOURCES}},
         rows=rows,
+        takes=taken_by(trust),
     )
 
 

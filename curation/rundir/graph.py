@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 NUM_TOLD = 5
 """Changes of a stage's inputs that are told one by one."""
 
+NEW = "not done yet"
+
 Work = Callable[..., "Done"]
 Outputs = Mapping[str, Any]
 
@@ -51,6 +53,8 @@ class Stage:
     """Raised when the work's outcome changes: then this stage is done again, and no other for its sake."""
     rows: int | None = None
     """The rows that it will work on, where they are known beforehand."""
+    takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    """What of the cluster it keeps busy, by Ray's names (``CPU``, ``GPU``)."""
     asks_teacher: bool = False
     """Its rows are answered by the run's first teacher, so that a probe of that model foretells its time."""
 
@@ -142,7 +146,7 @@ class Status(NamedTuple):
     @property
     def words(self) -> str:
         """The state as a reader is told it."""
-        told = {"done": "done", "new": "not done yet", "changed": f"changed: {self.why}", "waits": self.why}
+        told = {"done": "done", "new": NEW, "changed": f"changed: {self.why}", "waits": self.why}
         return told.get(self.state, f"nothing to do: {self.why}")
 
 
