@@ -106,7 +106,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
 
     # Rows that are too long for the student are out before the cut: training gets 40 rows and drops none.
     for index in range(2):
-        counts = done[f"gen-{index}/length-pool"]["outputs"]
+        counts = done[f"gen-{index}/length-pool"]["outputs"]["counts"]
         assert 0 < counts["num_weak"] == counts["num_too_long"] < counts["num_rows"] and not counts["num_gold"]
         out = set(store.read(TableRef.from_json(counts["table"]), ["row_id"])["row_id"].to_pylist())
         chosen = TableRef.from_json(done[f"gen-{index}/select"]["outputs"]["arms"]["neural"]["table"])
