@@ -10,7 +10,7 @@ from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RowError
 from curation.pipeline.running import open_run
-from curation.rundir.graph import State, steps
+from curation.rundir.graph import State, steps, waited_for
 from curation.sources import discover, raw_rows, read_rows
 
 PROBE_ROWS = 256
@@ -88,7 +88,7 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
             PlannedStage(
                 name=name,
                 step=step_of[name],
-                after=list(dict.fromkeys(out.stage.name for out in status.stage.outs)),
+                after=waited_for(status.stage),
                 state=status.state,
                 words=status.words,
                 rows=rows,

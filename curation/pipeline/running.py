@@ -16,7 +16,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline.chain import Chain, check_models, describe
 from curation.places import Place, write_atomically
-from curation.rundir.graph import Known, Skipped, Stage, Status, ordered, present, statuses
+from curation.rundir.graph import Known, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
 from curation.selection.budget import check_pool
@@ -195,6 +195,8 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
     config, manifest = opened.config, opened.manifest
     prepared = known[opened.chain.prepared.name]
     assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
+    stages = opened.chain.stages
+    step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
     done = {name: manifest.stages[name] for name, made in known.items() if not isinstance(made, Skipped)}
     tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
     generations = [present(fields, known) for fields in opened.chain.generations]
@@ -216,6 +218,8 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
                 rows=stage.rows,
                 rows_per_second=stage.rows / stage.seconds if stage.seconds else None,
                 started=stage.started,
+                step=step_of[name],
+                after=after[name],
             )
             for name, stage in done.items()
         ],

@@ -74,6 +74,8 @@ def collect(run: RunRecord) -> Json:
                 "rows": stage.rows,
                 "rows_per_second": stage.rows_per_second,
                 "started": stage.started,
+                "step": stage.step,
+                "after": list(stage.after),
             }
             for stage in run.stages
         ],

@@ -21,6 +21,10 @@ class StageRecord:
     rows: int
     rows_per_second: float | None
     started: str
+    step: int = 0
+    """How many stages one after the other lead to it."""
+    after: Sequence[str] = ()
+    """The stages that it waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,6 +197,11 @@ def steps(stages: Iterable[Stage]) -> dict[str, int]:
     return found
 
 
+def waited_for(stage: Stage) -> list[str]:
+    """The names of the stages that it waits for, each once."""
+    return list(dict.fromkeys(out.stage.name for out in stage.outs))
+
+
 def recorded(out: Out, known: Known) -> Any:
     """An output as JSON; ``None`` for an optional one that is not there.
 
