@@ -16,7 +16,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline.chain import Chain, check_models, describe
 from curation.places import Place, write_atomically
-from curation.rundir.graph import Known, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
+from curation.rundir.graph import Known, Outputs, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
 from curation.selection.budget import check_pool
@@ -154,15 +154,10 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
         Unfinished: a stage is missing.
     """
     opened = open_run(config, save=False)
-    known: dict[str, Any] = {}
-    for status in opened.statuses:
-        name = status.stage.name
-        if status.state == "done":
-            known[name] = opened.manifest.stages[name].outputs
-        elif status.state == "skipped":
-            known[name] = Skipped(status.why)
-        else:
-            raise Unfinished(name, status.words)
+    known: dict[str, Outputs | Skipped] = {}
+    for status in statuses(opened.chain.stages, opened.manifest.records, known):
+        if status.state not in ("done", "skipped"):
+            raise Unfinished(status.stage.name, status.words)
     return _record(opened, known, config_path, command)
 
 

@@ -314,12 +314,14 @@ class Recorded(NamedTuple):
     outputs: Outputs
 
 
-def statuses(stages: Iterable[Stage], records: Mapping[str, Recorded]) -> Iterator[Status]:
-    """Where each of the ordered ``stages`` stands, by the ``records`` of a run directory.
+def statuses(
+    stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
+) -> Iterator[Status]:
+    """Where each of the ordered ``stages`` stands, by the ``records`` of a run directory; fills ``known``.
 
     A stage that waits for another may turn out unchanged, when that one makes what it made before.
     """
-    known: dict[str, Outputs | Skipped] = {}
+    known = {} if known is None else known
     for stage in stages:
         status = status_of(stage, known, records)
         if status.state == "done":

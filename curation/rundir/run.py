@@ -17,7 +17,19 @@ from typing import Any, NamedTuple
 from curation.console import progress, say
 from curation.errors import CurationError, RunFailedError, UserError
 from curation.places import Place
-from curation.rundir.graph import NEW, Done, Known, Outputs, Skipped, Stage, digest, key_of, resolved, status_of
+from curation.rundir.graph import (
+    NEW,
+    Done,
+    Known,
+    Outputs,
+    Skipped,
+    Stage,
+    digest,
+    key_of,
+    resolved,
+    status_of,
+    statuses,
+)
 from curation.rundir.manifest import Manifest
 from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stop
@@ -133,16 +145,8 @@ class Run:
 
     def _settle(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Stage]:
         """Add to ``known`` what is on record already and what has nothing to do; the other stages."""
-        open_ones, records = [], self.manifest.records
-        for stage in left:
-            status = status_of(stage, known, records)
-            if status.state == "done":
-                known[stage.name] = records[stage.name].outputs
-            elif status.state == "skipped":
-                known[stage.name] = Skipped(status.why)
-            else:
-                open_ones.append(stage)
-        return open_ones
+        found = statuses(left, self.manifest.records, known)
+        return [status.stage for status in found if status.state not in ("done", "skipped")]
 
     def _ready(
         self, left: Sequence[Stage], known: Known, working: Mapping[str, _Working]
@@ -169,15 +173,17 @@ class Run:
 
     def _work(self, stage: Stage, known: Known, why: str, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Do one stage, in a thread of its own."""
-        name, key, begun = stage.name, key_of(stage, known), time.monotonic()
-        task = Task(
-            name=name,
-            directory=self.directory / f"{name}-{digest(key)[:8]}",
-            manifest=self.manifest,
-            telemetry=Telemetry(run=self.name, stage=name),
-        )
+        name, begun = stage.name, time.monotonic()
+        key: dict[str, Any] = {}
         done, error = None, None
         try:
+            key = key_of(stage, known)
+            task = Task(
+                name=name,
+                directory=self.directory / f"{name}-{digest(key)[:8]}",
+                manifest=self.manifest,
+                telemetry=Telemetry(run=self.name, stage=name),
+            )
             self.manifest.event("started", stage=name, why=why)
             done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
         except Stopped:
@@ -192,8 +198,10 @@ class Run:
         Raises:
             Exception: what went wrong with it.
         """
-        if end.error is not None or end.done is None:
-            raise end.error or RuntimeError("the stage made nothing")
+        if isinstance(end.error, Exception):
+            raise end.error
+        if end.done is None:
+            raise RuntimeError(f"its work ended by {type(end.error).__name__}: {end.error}") from end.error
         name, done, seconds = end.stage.name, end.done, end.seconds
         record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds)
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))

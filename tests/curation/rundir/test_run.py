@@ -1,6 +1,7 @@
 """Stages side by side: as many as fit, one that fails beside healthy ones, and what is broken off."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -23,7 +24,7 @@ class Crowd:
     def __init__(self, seconds: float = 0.2) -> None:
         self.seconds, self.most, self._now, self._lock = seconds, 0, 0, threading.Lock()
 
-    def stage(self, name: str, *, cpus: float = 1.0, error: Exception | None = None, **inputs: Any) -> Stage:
+    def stage(self, name: str, *, cpus: float = 1.0, error: BaseException | None = None, **inputs: Any) -> Stage:
         def work(task: Task, **read: Any) -> Done:
             with self._lock:
                 self._now += 1
@@ -74,6 +75,7 @@ def test_a_stage_that_takes_more_than_there_is_is_done_alone():
     [
         (ConfigError("x: is wrong"), ConfigError, "^x: is wrong$"),
         (KeyError("lost"), RunFailedError, "stage bad failed: KeyError: 'lost' .*the same command goes on"),
+        (SystemExit(3), RunFailedError, "stage bad failed: RuntimeError: its work ended by SystemExit: 3"),
     ],
 )
 def test_where_one_fails_those_under_way_end_and_no_other_begins(tmp_path, capsys, error, raised, message):
@@ -134,3 +136,8 @@ def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
             found.append(number)
     assert found == list(range(5)) and list(arriving([])) == []
     assert waited_for(lambda: 3) == 3
+
+
+def test_a_key_that_is_no_json_fails_the_stage(tmp_path):
+    with pytest.raises(RunFailedError, match=r"stage bad failed: ValueError: .*not JSON compliant"):
+        run(tmp_path, [Crowd().stage("bad", share=math.nan)])
