@@ -1,7 +1,7 @@
 """From a configuration to its report: opens the run directory, does what is missing, and collects what was made."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -99,36 +99,36 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -
     Raises:
         ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
     """
+    stage = _stage(open_run(config, save=False), name, alone=alone)  # a wrong name is told before Ray is started
     with _at_work(config, wait=wait) as (opened, run):
-        stage = _stage(opened.chain.stages, name)
-        stages = ordered([stage.value()])
-        if alone:
-            open_ones = [status for status in opened.statuses if status.state not in ("done", "skipped")]
-            needed = [status for status in open_ones if status.stage in stages[:-1]]
-            if needed:
-                first = needed[0]
-                raise ConfigError(
-                    f"--only: {stage.name} needs {first.stage.name}, which is not done ({first.words}); "
-                    f"use --until {name}, which does it too"
-                )
-        run.do(stages)
+        stage = _stage(opened, stage.name, alone=alone)
+        run.do(ordered([stage.value()]))
         left = sum(status.state not in ("done", "skipped") for status in opened.statuses)
         say(f"{stage.name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
-def _stage(stages: Sequence[Stage], name: str) -> Stage:
+def _stage(opened: Opened, name: str, *, alone: bool) -> Stage:
     """The stage of that name, or of that name without its generation where one stage has it.
 
     Raises:
-        ConfigError: none is called so, or several are.
+        ConfigError: none is called so, or several are; or ``alone``, and what it needs is not done.
     """
+    stages = opened.chain.stages
     found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if not found:
+        near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(f"{name}: no stage is called so; {hint}`curate plan` lists them")
+    if len(found) > 1:
         raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
-    near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
-    raise ConfigError(f"{name}: no stage is called so; did you mean {' or '.join(near)}? `curate plan` lists them")
+    (stage,) = found
+    for status in opened.statuses if alone else ():
+        if status.stage.name in waited_for(stage) and status.state not in ("done", "skipped"):
+            raise ConfigError(
+                f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
+                f"use --until {name}, which does it too"
+            )
+    return stage
 
 
 def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:

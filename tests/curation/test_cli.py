@@ -230,6 +230,42 @@ def test_plan_names_the_stages_and_their_rows(config: Path):
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
 
 
+def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
+    lines = curate("plan", config, "--graph").stdout.splitlines()
+    assert lines[0].split() == ["step", "stage", "after"] and lines[1].split() == ["0", "[", "]", "prepare"]
+    (select,) = [line for line in lines if " gen-0/select " in line]
+    assert select.endswith("gen-0/grade-source") and "prepare, gen-0/score-pool" in select
+    planned = json.loads(curate("plan", config, "--json", "--no-probe").stdout)
+    stages = {stage["name"]: stage for stage in planned["stages"]}
+    assert planned["rows_per_second"] is None and stages["prepare"] == {
+        "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40, "seconds": None,
+    }  # fmt: skip
+    for stage in stages.values():
+        assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
+
+
+def test_status_as_json(config: Path):
+    found = json.loads(curate("status", config, "--json").stdout)
+    assert (found["driver"], found["stages"], found["last_event"]) == (None, [], None)
+    manifest = open_run(load_config(config), save=True).manifest
+    manifest.event("progress", stage="prepare", rows=5, total=40)
+    found = json.loads(curate("status", config, "--json").stdout)
+    assert found["stages"][0] == {
+        "name": "prepare", "state": "new", "words": "not done yet", "rows": None, "seconds": None,
+    }  # fmt: skip
+    assert found["under_way"][0]["rows"] == 5 and found["last_event"]["event"] == "progress"
+    assert "--watch" in mistake("status", config, "--json", "--watch")
+
+
+def test_a_part_of_a_run_is_named_as_the_plan_names_it(config: Path):
+    assert "--until and --only: give one of them" in mistake("run", config, "--until", "select", "--only", "select")
+    line = mistake("run", config, "--until", "selekt")
+    assert "selekt: no stage is called so; did you mean" in line and "gen-0/select" in line
+    line = mistake("run", config, "--only", "select")
+    assert "--only: gen-0/select needs prepare, which is not done (not done yet); use --until select" in line
+    assert not (config.parent / "runs").exists()
+
+
 def test_status_and_report_without_a_run(config: Path):
     result = curate("status", config)
     assert result.exit_code == 0 and "no run here yet" in result.stdout
