@@ -233,7 +233,7 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
     assert {stage.name for stage in planned if stage.state == "done"} == set(done) == set(before)
     undone = [stage.name for stage in planned if stage.state != "done"]
     assert {stage.state for stage in planned} == {"done", "skipped"} and len(undone) == 10
-    assert undone[:2] == ["gen-0/student-naive", "gen-0/student-neural"]
+    assert {"gen-0/student-naive", "gen-0/student-neural"} < set(undone)
     assert set(events(tmp_path, "finished")[:started]) == {stage.name for stage in planned if stage.name in done}
 
     assert all(arm["num_selected"] == 0 and arm["accuracy"] is None for arm in report["arms"])
