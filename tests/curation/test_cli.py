@@ -381,7 +381,13 @@ def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
     with lease.hold(manifest.directory):
         manifest.identify({"seed": 0}, {}, save=True)
         ours, theirs = pty.openpty()
-        watcher = watching(config, "0.1", stdout=theirs, env={**os.environ, "TERM": "xterm"})
+        watcher = watching(
+            config,
+            "0.1",
+            stdout=theirs,
+            env={**os.environ, "TERM": "xterm"},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        )
         drawn = b""
         while drawn.count(b"tiny: running") < 3:
             drawn += os.read(ours, 1024)

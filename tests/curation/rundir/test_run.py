@@ -96,6 +96,8 @@ def test_where_one_fails_those_under_way_end_and_no_other_begins(tmp_path, capsy
 
 @pytest.mark.parametrize(("way", "raised"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, way, raised):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
     def stage(name: str) -> Stage:
         def work(task: Task) -> Done:
             done = 0
@@ -119,6 +121,7 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
     begun = time.monotonic()
     with stopped_by_sigterm(), pytest.raises(raised):
         Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 4.0}).do(ordered(stages))
+    signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begun < 10
     assert [(tmp_path / f"pass-{index}").read_text() for index in range(3)] == ["3"] * 3
     assert sorted(events(tmp_path))[-3:] == [("stopped", f"pass-{index}") for index in range(3)]
