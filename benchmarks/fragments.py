@@ -25,7 +25,7 @@ from curation import store, superseded, tables
 from curation.compaction import compact
 from curation.config import RayConfig
 from curation.refs import TableRef
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 from curation.store import commits
 
 ROWS, STATE = 1024, 1024

@@ -25,8 +25,8 @@ import ray
 import ray.data
 import torch
 
-from benchmarks.label_overhead import Plain, plain_examples
 from benchmarks.pairs import Ratios
+from benchmarks.plain import Plain, make_examples
 from curation import store
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.refs import TableRef
@@ -75,10 +75,10 @@ def labelled(directory: Path, examples: TableRef, reduction: Reduction | None = 
 
 def run(directory: Path, num_rows: int, num_turns: int) -> str:
     """Three ways in turn; what they measured, in lines."""
-    examples = plain_examples(directory, num_rows)
+    examples = make_examples(str(directory / "examples.lance"), num_rows)
     whole = {"neural": trust_function(WIDTH, STATE).save(directory / "whole")}
     reduced = {"neural": trust_function(COMPONENTS, "pca").save(directory / "reduced")}
-    source = labelled(directory / "source", plain_examples(directory / "small", 2048))
+    source = labelled(directory / "source", make_examples(str(directory / "small" / "examples.lance"), 2048))
     projection = fit_pca(source, (STATE,), size=COMPONENTS, validation_fraction=0.2, seed=0, output=directory / "pca")
     project = Projected(projection=projection)
     fuse = ScoredOnly(fitted=tuple(whole.items()), states=(STATE,), num_rows=POOL_ROWS, seed=0)

@@ -32,7 +32,7 @@ import pyarrow.dataset
 from benchmarks.plain import make_examples, write_parquet
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
 from curation.refs import TableRef
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob
 

@@ -19,8 +19,8 @@ from curation import metrics, run, store
 from curation.config import RunConfig, TrustConfig
 from curation.config_file import load_config
 from curation.domains.grading import read_grades
-from curation.manifest import Manifest
 from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
 from curation.trust.calibration import fit_calibration
 from curation.trust.linear_probe import fit_linear_probe
 from curation.trust.parts import CALIBRATION, FIT

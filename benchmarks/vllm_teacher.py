@@ -33,7 +33,7 @@ from curation import models, store, tables
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
 from curation.domains import Example, Vocabulary
 from curation.refs import ModelRef, TableRef
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_actor import LabelJob, label_rows
 from curation.store import commits

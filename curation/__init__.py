@@ -13,6 +13,6 @@ def run(config: "RunConfig") -> dict[str, Any]:
         UserError: the configuration, the sources or a model is wrong.
         RunFailedError: a stage could not finish; the same call goes on from there.
     """
-    from curation.chain import run_chain
+    from curation.pipeline.running import run_chain
 
     return run_chain(config)

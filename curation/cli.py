@@ -61,7 +61,7 @@ def init(config: str) -> None:
 @SET
 def validate(config: str, overrides: tuple[str, ...]) -> None:
     """Check the configuration, the input files and the models, without running anything."""
-    from curation.planning import check
+    from curation.commands.validate import check
 
     for line in check(_load(config, overrides)):
         click.echo(line)
@@ -72,16 +72,19 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
 @CONFIG
 @SET
 @click.option("--probe/--no-probe", default=True, help="Label a few batches to estimate the time.")
-def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
+@click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def plan(config: str, overrides: tuple[str, ...], probe: bool, graph: bool, as_json: bool) -> None:
     """Show the stages, their rows, what is done already and the estimated time of labelling."""
-    from curation.planning import make_plan
+    from dataclasses import asdict
 
-    planned = make_plan(_load(config, overrides), probe=probe)
-    click.echo(f"{'stage':<44}{'rows':>12}{'seconds':>10}  state")
-    for stage in planned.stages:
-        rows = "" if stage.rows is None else f"{stage.rows:,}"
-        seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
-        click.echo(f"{stage.name:<44}{rows:>12}{seconds:>10}  {stage.state}")
+    from curation.commands.plan import make_plan
+
+    planned = make_plan(_load(config, overrides), probe=probe and not graph)
+    if as_json:
+        click.echo(json.dumps(asdict(planned), indent=1))
+        return
+    click.echo(planned.graph if graph else planned.table)
     if planned.rows_per_second is not None:
         click.echo(f"probe: {planned.rows_per_second:,.0f} rows/s with one teacher actor (about, without start-up)")
 
@@ -91,13 +94,26 @@ def plan(config: str, overrides: tuple[str, ...], probe: bool) -> None:
 @SET
 @click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
 @click.option("--wait", is_flag=True, help="Where another run is using the directory, begin when it has ended.")
-def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool) -> None:
-    """Run what is missing; the same command goes on after a kill."""
-    from curation.chain import run_chain
+@click.option("--until", metavar="STAGE", help="Stop when STAGE is done; do only what it needs.")
+@click.option("--only", metavar="STAGE", help="Do STAGE alone; what it needs has to be done.")
+def run(
+    config: str, overrides: tuple[str, ...], address: str | None, wait: bool, until: str | None, only: str | None
+) -> None:
+    """Run what is missing; the same command goes on after a kill.
 
+    Names of stages are those of `curate plan`, e.g. gen-0/select; of a run with one generation, select will do.
+    """
+    from curation.errors import ConfigError
+    from curation.pipeline.running import run_chain, run_part
+
+    if until is not None and only is not None:
+        raise ConfigError("--until and --only: give one of them")
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
     settings = _load(config, overrides)
+    if part := until or only:
+        run_part(settings, part, alone=only is not None, wait=wait)
+        return
     content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait)
     click.echo(_arms_table(content))
     click.echo(f"report: {settings.directory / 'report.html'}")
@@ -114,15 +130,23 @@ def run(config: str, overrides: tuple[str, ...], address: str | None, wait: bool
     metavar="[SECONDS]",
     help="Show it again every so many seconds (2), until the run ends.",
 )
-def status(config: str, overrides: tuple[str, ...], watch: float | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
     """Show what a run has done and what it is doing; CONFIG may be the run directory too."""
+    from curation.commands.status import status_json, status_lines
+    from curation.errors import ConfigError
     from curation.lease import holder
     from curation.places import place
-    from curation.planning import status_lines
+
+    if as_json and watch is not None:
+        raise ConfigError("--json: prints once; leave out --watch")
 
     if place(config).is_dir():  # it holds the configuration of its last run
         config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
     settings = _load(config, overrides)
+    if as_json:
+        click.echo(json.dumps(status_json(settings), indent=1))
+        return
     try:
         while True:
             goes_on = watch is not None and holder(settings.directory) is not None
@@ -165,7 +189,7 @@ def report(
         raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
     (config,) = configs
 
-    from curation.chain import rewrite_report
+    from curation.pipeline.running import rewrite_report
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())
@@ -202,7 +226,7 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     click.echo(json.dumps(asdict(facts), indent=1) if as_json else inspection.page(facts))
 
 
-@main.command()
+@main.command("clean")
 @click.argument("run_dir")
 @click.option(
     "--older-than",
@@ -213,14 +237,14 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     help="What was written later stays.",
 )
 @click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
-def clean(run_dir: str, older_than: float, dry_run: bool) -> None:
+def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     """Remove old versions, orphaned files and superseded results of RUN_DIR that its manifest does not name."""
-    from curation import cleaning
+    from curation.commands.clean import clean
     from curation.inspection.text import size
     from curation.places import place
 
     files = num_bytes = 0
-    for item in cleaning.clean(place(run_dir), older_than, dry=dry_run):
+    for item in clean(place(run_dir), older_than, dry=dry_run):
         versions = f"{item.versions:,} versions, " if item.versions else ""
         click.echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
         files, num_bytes = files + item.files, num_bytes + item.bytes
@@ -250,7 +274,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
 
 
 def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
-    from curation.combining import combine
+    from curation.commands.combine import combine
 
     content, page = combine(directories, output)
     click.echo(json.dumps(content, indent=1) if as_json else _combined_table(content))

@@ -183,6 +183,14 @@ def check_room(config: RunConfig) -> str | None:
     )
 
 
+def resources() -> dict[str, float]:
+    """What the nodes of the cluster have in all, by Ray's names."""
+    import ray
+
+    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return found
+
+
 def _autoscales() -> bool:
     """An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id."""
     import ray

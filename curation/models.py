@@ -6,6 +6,7 @@ set.
 """
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
+_SEEDED = threading.Lock()
+"""Held while torch's one source of randomness is set and drawn from: several stages may make models at once."""
 CODE_FILES = ("config.json", "tokenizer_config.json")
 """Files of a model that name Python code of its own, under ``auto_map``."""
 
@@ -171,7 +174,7 @@ def create(
             bos_token_id=None,
             **shape,
         )
-        with torch.random.fork_rng(devices=[]):
+        with _SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     except (KeyError, ValueError, TypeError, AttributeError) as error:

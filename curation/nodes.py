@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation.errors import ClusterError
-from curation.manifest import PROJECT, ask_versions
+from curation.versions import PROJECT, ask_versions
 
 logger = logging.getLogger(__name__)
 

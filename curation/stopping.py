@@ -1,10 +1,23 @@
-"""SIGTERM, as a spot machine's notice, Kubernetes and Slurm send it: the driver commits what is done and leaves."""
+"""How work ends early: the driver commits what is done and leaves.
 
+SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. Stages work in threads, which no signal reaches, so
+the main thread stops them; whatever may take long in a stage waits by :func:`waited_for` or :func:`arriving`.
+"""
+
+import ctypes
+import queue
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+LOOK_SECONDS = 0.2
+"""How often a wait looks whether it is broken off."""
 
 
 class Stopped(BaseException):
@@ -30,3 +43,58 @@ def stopped_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def stop(thread: threading.Thread) -> None:
+    """Raise :class:`Stopped` in another thread, as soon as it runs Python code again."""
+    assert thread.ident is not None, "a thread that was started"
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped))
+
+
+def waited_for(call: Callable[[], Result]) -> Result:
+    """What ``call`` returns; the wait for it can be broken off by :func:`stop` and by signals, ``call`` itself not.
+
+    A call that waits outside Python, as most of Ray's do, hears of neither. It goes on in a thread of its own, which
+    ends with the process.
+    """
+    (found,) = arriving(call() for _ in range(1))
+    return found
+
+
+def arriving(items: Iterable[Item]) -> Iterator[Item]:
+    """The items as they come; the wait for the next one can be broken off, as that of :func:`waited_for`."""
+    given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
+    ended = threading.Event()
+
+    def give(is_item: bool, value: Any) -> None:
+        while not ended.is_set():
+            with suppress(queue.Full):
+                given.put((is_item, value), timeout=LOOK_SECONDS)
+                return
+
+    def give_all() -> None:
+        try:
+            for item in items:
+                give(True, item)
+                if ended.is_set():
+                    return
+        except BaseException as error:
+            give(False, error)
+        else:
+            give(False, None)
+
+    threading.Thread(target=give_all, daemon=True).start()
+    try:
+        while True:
+            try:
+                is_item, value = given.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                continue
+            if is_item:
+                yield value
+            elif value is None:
+                return
+            else:
+                raise value
+    finally:
+        ended.set()

@@ -36,7 +36,7 @@ def local_ray():
     import ray
 
     from curation.config import RayConfig
-    from curation.runs import local_or_cluster
+    from curation.session import local_or_cluster
 
     with local_or_cluster(RayConfig(num_cpus=2)):
         yield ray

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ class SumsRun:
         seconds_per_row: float,
         chunk_rows: int = 25,
         commit_seconds: float = 0.2,
-        completions: Sequence[str] = (" \\boxed{1}", " \\boxed{2}"),
     ) -> None:
         self.directory = directory / "run"
         self._stderr, self._log = directory / "stderr.log", directory / "labelled.log"
@@ -47,7 +45,7 @@ class SumsRun:
                 "chunk_rows": chunk_rows,
                 "actors": actors,
                 "scripted": {
-                    "completions": list(completions),
+                    "completions": [" \\boxed{1}", " \\boxed{2}"],
                     "seconds_per_row": seconds_per_row,
                     "log": str(self._log),
                 },

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sums_run import NUM_SOURCE, SumsRun
 
-from curation import events
 from curation.errors import RunFailedError
 from curation.places import write_atomically
-from curation.runs import files_of
+from curation.rundir import events
+from curation.rundir.run import files_of
 
 NUM_POOL = 600
 

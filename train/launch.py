@@ -12,6 +12,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from curation.config import TrainSection
 from curation.errors import RunFailedError
 from curation.places import Place
+from curation.stopping import waited_for
 
 HEALTH_CHECK_SECONDS = "0.2"
 """Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
@@ -44,7 +45,7 @@ def launch(
         ),
     )
     try:
-        trainer.fit()
+        waited_for(trainer.fit)
     except TrainingFailedError as error:
         cause = str(error).strip().splitlines()[-1]
         raise RunFailedError(f"{name}: training failed: {cause}; the same command goes on from {storage}") from error

@@ -5,25 +5,28 @@ that it leaves open is named in docs/method.md. Relative paths of sources and mo
 """
 
 from curation.config.base import TrainSection
-from curation.config.inputs import DomainConfig, SourceConfig, SplitConfig
+from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, ModelConfig, SftConfig
 from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
 from curation.config.selection import BudgetConfig, SelectionConfig
-from curation.config.signals import RewardConfig
-from curation.config.teacher import ActorsConfig, DecodingConfig, PcaConfig, ScriptedConfig, TeacherConfig
+from curation.config.signals import JudgeConfig, RewardConfig
+from curation.config.teacher import ActorsConfig, AskConfig, DecodingConfig, PcaConfig, ScriptedConfig, TeacherConfig
 from curation.config.trust import TrustConfig
 
 __all__ = [
     "ActorsConfig",
+    "AskConfig",
     "BudgetConfig",
     "DecodingConfig",
     "DomainConfig",
     "InitConfig",
+    "JudgeConfig",
     "MlflowConfig",
     "ModelConfig",
     "PcaConfig",
     "RayConfig",
     "RewardConfig",
+    "RowsConfig",
     "RunConfig",
     "ScriptedConfig",
     "SelectionConfig",

@@ -1,8 +1,8 @@
 """What the sections have in common: strictness, presets, the recipes that Ray Train runs, types of numbers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -14,6 +14,15 @@ class Section(BaseModel):
     """A part of the configuration: frozen, unknown keys refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    def without(self, keys: Collection[str]) -> Self:
+        """The section with these keys at their defaults, for what must not depend on them."""
+        fields = type(self).model_fields
+        return self.model_copy(update={key: fields[key].get_default(call_default_factory=True) for key in keys})
+
+    def only(self, keys: Collection[str]) -> Self:
+        """The section with all other keys at their defaults, for what may depend on nothing else."""
+        return self.without(type(self).model_fields.keys() - set(keys))
 
 
 class PresetSection(Section, ABC):

@@ -85,3 +85,16 @@ class SplitsConfig(Section):
         names = ("adapt", "source", "calibration", "shots", "test", "pool")
         given = {name: split for name in names if (split := getattr(self, name)) is not None}
         return given | {f"probe-{name}": probe for name, probe in self.probes.items()}
+
+
+class RowsConfig(Section):
+    """What the rows of a run are: where they come from, how they are dealt, and how they are read."""
+
+    seed: Annotated[int, Field(ge=0)] = 0
+    domain: DomainConfig = DomainConfig(name="chess")
+    sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
+    splits: SplitsConfig
+
+    def domain_of(self, split: str) -> DomainConfig:
+        """The task interface of a split's rows: its source's, where that names one."""
+        return self.sources[self.splits.named()[split].source].domain or self.domain

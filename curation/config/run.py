@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from curation.arms import ARMS, REFERENCE_ARM, signals_of
 from curation.config.base import PositiveInt, Section, Share
 from curation.config.defaults import defaults_of, filled
-from curation.config.inputs import DomainConfig, SourceConfig, SplitsConfig
+from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
@@ -47,6 +47,8 @@ class RayConfig(Section):
     """``HOST:PORT`` of a cluster's head, or ``auto``: the Ray that runs on this machine. Unset: ``RAY_ADDRESS`` of the
     environment where it is set, as in a job of Ray; else Ray starts here."""
     num_cpus: PositiveInt | None = None
+    max_stages: PositiveInt | None = None
+    """Most stages at once; unset, as many as the cluster has room for by the CPUs and GPUs that they ask for."""
 
 
 class MlflowConfig(Section):
@@ -77,20 +79,16 @@ class TrackingConfig(Section):
         return {name: config for name, config in named.items() if config is not None}
 
 
-class RunConfig(Section):
+class RunConfig(RowsConfig):
     """A whole run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
     """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
     where unset."""
-    seed: Annotated[int, Field(ge=0)] = 0
     chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
     """The paper's use of chat templates with a family (App. "Mathematical Problem Solving"): fills ``chat_template`` of
     teacher, student and evaluation where they are not given."""
-    domain: DomainConfig = DomainConfig(name="chess")
-    sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
-    splits: SplitsConfig
     teacher: TeacherConfig
     trust: TrustConfig = TrustConfig()
     signals: SignalsConfig = SignalsConfig()
@@ -200,6 +198,11 @@ class RunConfig(Section):
             )
 
     @property
+    def rows(self) -> RowsConfig:
+        """What its rows are."""
+        return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields})
+
+    @property
     def fitting(self) -> TrustConfig:
         """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
@@ -221,7 +224,3 @@ class RunConfig(Section):
         """The roles among ``models`` whose own Python code may be run: the reward model's, where that is asked for."""
         reward = self.signals.reward
         return frozenset({"reward model"} if reward is not None and reward.runs_code else ())
-
-    def domain_of(self, split: str) -> DomainConfig:
-        """The task interface of a split's rows: its source's, where that names one."""
-        return self.sources[self.splits.named()[split].source].domain or self.domain

@@ -1,7 +1,7 @@
 """The teacher: its model and backend, how it answers, what is kept of its states, the actors that ask it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -106,27 +106,20 @@ class PcaConfig(Section):
     """How many, over all of ``trust.states`` side by side."""
 
 
-class TeacherConfig(Section):
-    """The weak teacher of the first generation and how every teacher labels."""
+class AskConfig(Section):
+    """How a model is asked, whichever model it is."""
+
+    SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "max_error_rate"})
+    """Keys that change how rows are spread over actors, not what is answered."""
 
     backend: Literal["transformers", "vllm", "auto", "scripted"] = "transformers"
     """``auto`` takes vLLM where a probe finds that it can run the model, else transformers."""
-    model: ModelConfig | None = None
-    adapt: SftConfig | None = None
-    """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
     states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
     layer's, ``layer<L>_<position>`` are another one's (``curation.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
-    store_states: bool | PcaConfig = True
-    """What is stored of the hidden states; of the source split, which trust is fitted on, all of them in any case.
-
-    ``true``: all, so that another trust function scores the labels that are there. ``false``: scores in their place,
-    given by the labelling actors, 8 bytes a row and trust function (and the states of some 5,000 rows, for the shift
-    test); the other splits are then labelled after the fit, and labelled again where the fit changes. ``{pca: k}``:
-    k numbers a row; labelled again where the projection changes (``trust.states``, ``trust.validation_fraction``)."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     decoding: DecodingConfig = DecodingConfig()
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     chat_template: bool = False
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
     batch_tokens: PositiveInt = 8192
@@ -137,6 +130,26 @@ class TeacherConfig(Section):
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
+
+
+class TeacherConfig(AskConfig):
+    """The weak teacher of the first generation and how every teacher labels."""
+
+    model: ModelConfig | None = None
+    adapt: SftConfig | None = None
+    """Format adaptation on the ``adapt`` split (paper, App. "Strategy Games"); none where unset."""
+    store_states: bool | PcaConfig = True
+    """What is stored of the hidden states; of the source split, which trust is fitted on, all of them in any case.
+
+    ``true``: all, so that another trust function scores the labels that are there. ``false``: scores in their place,
+    given by the labelling actors, 8 bytes a row and trust function (and the states of some 5,000 rows, for the shift
+    test); the other splits are then labelled after the fit, and labelled again where the fit changes. ``{pca: k}``:
+    k numbers a row; labelled again where the projection changes (``trust.states``, ``trust.validation_fraction``)."""
+
+    @property
+    def ask(self) -> AskConfig:
+        """How every teacher is asked."""
+        return AskConfig(**{name: getattr(self, name) for name in AskConfig.model_fields})
 
     @field_validator("store_states", mode="before")
     @classmethod

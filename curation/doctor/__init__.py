@@ -59,6 +59,6 @@ def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> Verdi
 
 
 def _inputs(config: RunConfig) -> Verdict:
-    from curation.planning import check
+    from curation.commands.validate import check
 
     return ok("; ".join(check(config)))

@@ -13,7 +13,7 @@ from curation.doctor import storage, teacher
 from curation.doctor.finding import Finding, Verdict, fail, found, ok, warn
 from curation.lease import SKEW_SECONDS
 from curation.places import Place, write_atomically
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 
 MAX_OFFSET = 1.0
 """Seconds by which the clocks of two nodes should differ at most; beyond ``SKEW_SECONDS`` leases are misjudged."""

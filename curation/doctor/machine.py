@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from curation.doctor.finding import Verdict, fail, ok, warn
-from curation.manifest import PROJECT
+from curation.versions import PROJECT
 
 GIB = 2**30
 MIN_FREE_DISK, GOOD_FREE_DISK = 1 * GIB, 10 * GIB

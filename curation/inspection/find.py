@@ -10,9 +10,9 @@ from pathlib import Path
 import lance
 
 from curation.errors import RunDirError, TableError
-from curation.manifest import Manifest
 from curation.places import Place, place, walk
 from curation.refs import TableRef, table_refs
+from curation.rundir.manifest import Manifest
 
 NUM_LISTED = 20
 """Tables that an error lists."""

@@ -55,7 +55,7 @@ _STYLE: Any = {
 
 def purity_chart(curves: Json, name: str) -> str:
     """Purity against the number of rows taken, a line for each arm; its 95 % band for all, of many for the method's."""
-    with _style():
+    with drawing():
         figure, axes = _figure()
         ticks = curves["points"]
         for index, (arm, estimates) in enumerate(curves["arms"].items()):
@@ -77,7 +77,7 @@ def purity_chart(curves: Json, name: str) -> str:
 
 def reliability_chart(bins_of: Json, name: str) -> str:
     """Share right against mean trust, a point with its 95 % interval a bin, by trust function (of many the first)."""
-    with _style():
+    with drawing():
         figure, axes = _figure()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
         for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
@@ -105,7 +105,7 @@ def reliability_chart(bins_of: Json, name: str) -> str:
 
 def histogram_chart(histogram: Json, name: str) -> str:
     """Rows by neural trust, right and wrong labels stacked."""
-    with _style():
+    with drawing():
         figure, axes = _figure()
         edges = histogram["edges"]
         widths = [high - low for low, high in itertools.pairwise(edges)]
@@ -121,7 +121,7 @@ def histogram_chart(histogram: Json, name: str) -> str:
 
 def difficulty_chart(difficulty: Json, name: str) -> str:
     """Shares of the rows by difficulty: the pool as an area, each arm as a line of steps."""
-    with _style():
+    with drawing():
         figure, axes = _figure()
         edges = difficulty["edges"]
         axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
@@ -136,7 +136,7 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
 
 def risk_chart(curves: Json, name: str) -> str:
     """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
-    with _style():
+    with drawing():
         figure, axes = _figure()
         points = curves["points"]
         for field, label, (colour, dashes) in (
@@ -199,7 +199,7 @@ def bins_chart(
 
     Of what stands ``behind`` the first is an area, the others are lines of steps, without intervals.
     """
-    with _style():
+    with drawing():
         figure, axes = _figure()
         for index, (label, shares) in enumerate((behind or {}).items()):
             values = [math.nan if share is None else share["value"] for share in shares]
@@ -238,7 +238,8 @@ def _percents(axis: "Axis") -> None:
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 
 
-def _style() -> Any:
+def drawing() -> Any:
+    """Within, figures have the report's style."""
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
@@ -260,7 +261,7 @@ def _drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
-    return _svg(figure, name)
+    return svg(figure, name)
 
 
 def _thousands(axes: "Axes") -> None:
@@ -275,7 +276,7 @@ def _thousands(axes: "Axes") -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _svg(figure: "Figure", name: str) -> str:
+def svg(figure: "Figure", name: str) -> str:
     """The figure as one ``<svg>`` element; every id starts with ``name``, no metadata, no size but the view box."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -17,7 +17,7 @@ from curation.report.comparable import withheld, withhold
 from curation.report.headline import headline
 from curation.report.judging import judging
 from curation.report.measures import Json, finite, share
-from curation.report.record import BASE, TEACHER, GenerationRecord, PassRecord, RunRecord
+from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, PassRecord, RunRecord
 from curation.report.risk_curves import risk_curves
 from curation.report.rows import Ints, Judged, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
@@ -74,6 +74,8 @@ def collect(run: RunRecord) -> Json:
                 "rows": stage.rows,
                 "rows_per_second": stage.rows_per_second,
                 "started": stage.started,
+                "step": stage.step,
+                "after": list(stage.after),
             }
             for stage in run.stages
         ],
@@ -143,7 +145,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         [
             {
                 **_selected(arm, table, selected[arm], pool),
-                **record.formats[arm],
+                **{key: record.formats[arm][key] for key in FORMAT},
                 **_trained(record.training.get(arm)),
                 "oracle": record.budget["oracle"] or ARMS[arm].oracle or _by_gold(record),
                 "num_unread": record.unread.get(ARMS[arm].signal or ""),

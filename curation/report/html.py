@@ -11,6 +11,7 @@ from markupsafe import Markup
 from curation.places import Place, write_atomically
 from curation.report import charts
 from curation.report.headline import name_of, p_value, percent, points
+from curation.report.stage_graph import stage_graph
 
 Json = Mapping[str, Any]
 
@@ -34,7 +35,15 @@ def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
 def render(report: Json) -> str:
     """The page as text; it names no resource outside itself, and the same report gives the same text."""
     figures = [_figures(generation) for generation in report["generations"]]
-    return _environment().get_template("report.html.j2").render(report=report, figures=figures)
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            figures=figures,
+            graph=Markup(stage_graph(report["stages"], "stages")) if report["stages"] else "",
+        )
+    )
 
 
 def _environment() -> Environment:

@@ -21,6 +21,10 @@ class StageRecord:
     rows: int
     rows_per_second: float | None
     started: str
+    step: int = 0
+    """How many stages one after the other lead to it."""
+    after: Sequence[str] = ()
+    """The stages that it waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +64,7 @@ class GenerationRecord:
     selections: Mapping[str, TableRef]
     """Schema ``tables.SELECTION``, by arm."""
     formats: Mapping[str, Mapping[str, Any]]
-    """By arm, the keys of ``FORMAT``: those of ``curation.stages.select.Selection``."""
+    """``curation.stages.select.Selection`` as JSON, by arm; of which a report says ``FORMAT``."""
     budget: Mapping[str, Any]
     """``curation.stages.budget.Budget`` as JSON."""
     shift: Mapping[str, Any]

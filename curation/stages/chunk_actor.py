@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation import store, telemetry
-from curation.config import TeacherConfig
+from curation.config import AskConfig
 from curation.errors import RowError
 from curation.nodes import require_here
 from curation.refs import TableRef, fingerprint
@@ -70,7 +70,7 @@ class Job(Protocol):
         """The table that the chunks are of."""
 
     @property
-    def teacher(self) -> TeacherConfig:
+    def teacher(self) -> AskConfig:
         """How large the chunks are, and how many actors work on them."""
 
     @property

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation import tables, telemetry
-from curation.config import DecodingConfig, DomainConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.refs import ModelRef, TableRef
 from curation.signals import Signal, Weak, get_signal, label_request
@@ -36,7 +36,7 @@ class LabelJob:
     """The rows to label (schema ``tables.examples``)."""
     labels_uri: str
     domain: DomainConfig
-    teacher: TeacherConfig
+    teacher: AskConfig
     model: ModelRef | None
     decoding: DecodingConfig
     seed: int

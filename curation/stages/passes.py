@@ -75,6 +75,9 @@ def run_pass(
             items.append(asdict(chunk))
 
     begun, calls = time.monotonic(), concurrent_calls(job.teacher.backend)
+    this = Pass(id=f"pass-{uuid.uuid4().hex}", table=uri, versions=nodes.installed()())
+    # Ray knows actors by the name of their class, and passes of the same one may go on side by side.
+    actor = type(f"{actor.__name__}_{this.id[-8:]}", (actor,), {"__module__": "__main__"})
     tally = Tally(
         uri,
         ActorBook(actor),
@@ -87,7 +90,6 @@ def run_pass(
     )
     with tally:
         if items:
-            this = Pass(id=f"pass-{uuid.uuid4().hex}", table=uri, versions=nodes.installed()())
             written = _written(actor, job, this, items, job.teacher.actors, calls)
             try:
                 commit_stream(

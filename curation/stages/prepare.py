@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 
 from curation import store
 from curation.compaction import compact
-from curation.config import RunConfig
+from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
@@ -75,10 +75,12 @@ class PreparedRefs:
 
 
 def prepare(
-    config: RunConfig,
+    config: RowsConfig,
     directory: Place,
     files: Mapping[str, Sequence[SourceFile]],
     *,
+    commit_seconds: float = 2.0,
+    fragment_mb: int = 256,
     chunk_rows: int | None = None,
     progress: Update | None = None,
 ) -> PreparedRefs:
@@ -119,7 +121,7 @@ def prepare(
     committed(Round({}, 0.0))
     try:
         if left:
-            commit_stream(_written(job, left), seconds=config.commit_seconds, on_commit=committed)
+            commit_stream(_written(job, left), seconds=commit_seconds, on_commit=committed)
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)
@@ -131,11 +133,11 @@ def prepare(
     kept = {name: _count(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
     _check(refs, counts, expected)
-    compacted = {name: compact(ref, config.fragment_mb) for name, ref in refs.items()}
+    compacted = {name: compact(ref, fragment_mb) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 
-def _compared(config: RunConfig, refs: Mapping[str, TableRef], directory: Place) -> Settled:
+def _compared(config: RowsConfig, refs: Mapping[str, TableRef], directory: Place) -> Settled:
     """What the splits share and what is to be done, written down where rows are to be deleted."""
     domains = {name: config.domain_of(name) for name in refs}
     columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
@@ -166,7 +168,7 @@ def _gone(settled: Settled, name: str) -> BitMap64:
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
-def _source(config: RunConfig, name: str, files: Sequence[SourceFile]) -> Source:
+def _source(config: RowsConfig, name: str, files: Sequence[SourceFile]) -> Source:
     id_column = config.sources[name].id_column
     domain = config.sources[name].domain or config.domain
     require_columns(files, [[*form, *([id_column] if id_column else [])] for form in get_domain(domain).forms])

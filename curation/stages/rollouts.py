@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from curation import store, tables
 from curation.arms import ARMS, Arm
-from curation.config import DecodingConfig, DomainConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
 from curation.places import Place
@@ -47,7 +47,7 @@ class RolloutJob:
     uri: str
     """A table of ``tables.ROLLOUTS``."""
     domain: DomainConfig
-    teacher: TeacherConfig
+    teacher: AskConfig
     model: ModelRef | None
     decoding: DecodingConfig
     num_samples: int

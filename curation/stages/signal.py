@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation import store, tables
-from curation.config import DecodingConfig, DomainConfig, RewardConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.hashing import Int64s
 from curation.refs import ModelRef, TableRef
@@ -35,7 +35,7 @@ class SignalJob:
     labels: TableRef
     """Of these examples, those labelled without error at most."""
     domain: DomainConfig
-    teacher: TeacherConfig
+    teacher: AskConfig
     model: ModelRef | None
     decoding: DecodingConfig
     """That of the labelling pass (of the judge: its own)."""

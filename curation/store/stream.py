@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from curation import stopping
 from curation.errors import CommitError
 from curation.store.commits import Committer
 
@@ -85,7 +86,7 @@ def commit_stream(
 
 
 def arriving(dataset: "ray.data.Dataset") -> Iterator[dict[str, Any]]:
-    """The rows of a dataset, each as soon as its block is there."""
+    """The rows of a dataset, each as soon as its block is there; the wait can be broken off."""
     batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-    for batch in batches:
+    for batch in stopping.arriving(batches):
         yield from batch.to_pylist()

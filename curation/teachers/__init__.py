@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import pyarrow as pa
 
-from curation.config import DecodingConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig
 from curation.models import here
 from curation.refs import ModelRef
 
@@ -51,7 +51,7 @@ class Teacher(Protocol):
         ...
 
 
-def load_teacher(config: TeacherConfig, model: ModelRef | None) -> Teacher:
+def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
     module, _, name = BACKENDS[config.backend].partition(":")
     return cast(Teacher, getattr(importlib.import_module(module), name)(config, None if model is None else here(model)))

@@ -21,7 +21,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from curation.config import DecodingConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig
 from curation.hashing import hash64
 from curation.states import layers_of, positions_of
 from curation.teachers.completions import by_name, completion_batch
@@ -52,7 +52,7 @@ class Decoder:
 
     @torch.inference_mode()
     def complete(
-        self, requests: Sequence[TokenisedRequest], config: TeacherConfig, decoding: DecodingConfig, *, seed: int
+        self, requests: Sequence[TokenisedRequest], config: AskConfig, decoding: DecodingConfig, *, seed: int
     ) -> pa.RecordBatch:
         """A batch of ``tables.completions`` of requests that fit one batch."""
         rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]

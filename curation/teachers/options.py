@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import torch
 
-from curation.config import TeacherConfig
+from curation.config import AskConfig
 from curation.states import layers_of, positions_of
 from curation.teachers.completions import Array, by_name, completion_batch
 from curation.teachers.forward import Forward, Prefix, batches
@@ -38,7 +38,7 @@ class _Option:
 
 @torch.inference_mode()
 def score_options(
-    forward: Forward, rows: Sequence[TokenisedRequest], config: TeacherConfig, *, normalise: bool
+    forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig, *, normalise: bool
 ) -> pa.RecordBatch:
     """A batch of ``tables.completions`` of requests with options.
 

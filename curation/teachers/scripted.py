@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from curation.config import DecodingConfig, ScriptedConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
 from curation.teachers import Request
@@ -29,7 +29,7 @@ class ScriptedTeacher:
 
     facts: Mapping[str, float] = MappingProxyType({})
 
-    def __init__(self, config: TeacherConfig, model: ModelRef | None = None) -> None:
+    def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
         self._states, self._state_dtype = config.states, config.state_dtype
         self._poison = frozenset(self._script.poison_rows)

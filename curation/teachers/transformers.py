@@ -10,7 +10,7 @@ from types import MappingProxyType
 import pyarrow as pa
 import torch
 
-from curation.config import DecodingConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig
 from curation.errors import ModelError
 from curation.models import as_user_turns, check_layers, load_model, load_tokenizer
 from curation.refs import ModelRef
@@ -27,7 +27,7 @@ class TransformersTeacher:
 
     facts: Mapping[str, float] = MappingProxyType({})
 
-    def __init__(self, config: TeacherConfig, model: ModelRef | None) -> None:
+    def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
         if model is None:
             raise ModelError("the transformers backend needs a model; set teacher.model.path or teacher.model.init")
         self._config, self._stateless = config, config.model_copy(update={"states": ()})

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curation.config import DecodingConfig, TeacherConfig
+from curation.config import AskConfig, DecodingConfig
 from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, hub_revision, load_tokenizer
@@ -40,7 +40,7 @@ MAX_TRIES = 3
 class VllmTeacher:
     """Any causal LM that vLLM runs; one engine, which several threads may ask at once."""
 
-    def __init__(self, config: TeacherConfig, model: ModelRef | None) -> None:
+    def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
         if model is None:
             raise ModelError("the vllm backend needs a model; set teacher.model.path or teacher.model.init")
         self.config = config

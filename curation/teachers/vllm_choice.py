@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from curation.config import TeacherConfig
+from curation.config import AskConfig
 from curation.errors import ConfigError, ModelError
 from curation.refs import ModelRef
 from curation.states import others_of
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
+def choose_backend(config: AskConfig, model: ModelRef | None) -> Choice:
     """The backend that ``config`` stands for on this machine.
 
     Raises:
@@ -37,7 +37,7 @@ def choose_backend(config: TeacherConfig, model: ModelRef | None) -> Choice:
         return Choice(config.backend, "teacher.backend names it")
     if not is_installed():
         return Choice("transformers", "vLLM is not installed")
-    assert model is not None, "TeacherConfig asks for a model"
+    assert model is not None, "only the scripted backend has no model"
     gpus, layers = bool(config.actors.num_gpus), bool(others_of(config.states))
     found = probe(config.vllm.engine, model, gpus=gpus, layers=layers)
     if "refused" in found:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from curation.config import TeacherConfig
+from curation.config import AskConfig
 from curation.errors import ConfigError, CurationError, ModelError
 from curation.models import hub_revision, load_model, load_tokenizer
 from curation.refs import ModelRef
@@ -81,7 +81,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 class Engine:
     """One engine with the tap installed."""
 
-    def __init__(self, config: TeacherConfig, model: ModelRef, *, max_positions: int | None, ring: int) -> None:
+    def __init__(self, config: AskConfig, model: ModelRef, *, max_positions: int | None, ring: int) -> None:
         """Start it; ``max_positions`` tokens are the longest prompt and answer together.
 
         Raises:
@@ -227,7 +227,7 @@ class Engine:
                 )
 
 
-def _start(config: TeacherConfig, weights: ModelRef, max_positions: int | None) -> Any:
+def _start(config: AskConfig, weights: ModelRef, max_positions: int | None) -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
     from vllm.usage.usage_lib import UsageContext
@@ -257,7 +257,7 @@ def _start(config: TeacherConfig, weights: ModelRef, max_positions: int | None) 
 
 
 @contextlib.contextmanager
-def _weights(config: TeacherConfig, model: ModelRef) -> Iterator[ModelRef]:
+def _weights(config: AskConfig, model: ModelRef) -> Iterator[ModelRef]:
     """The model with its adapter merged into the weights, in a directory that lives until they are loaded.
 
     Merged, because an engine serves one adapter: its steps then cost what the base's cost, every adapter that peft

@@ -16,10 +16,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from curation import chain, lease
+from curation import lease
 from curation.cli import main
 from curation.config_file import load_config
-from curation.manifest import Manifest
+from curation.pipeline.running import open_run
+from curation.rundir.manifest import Manifest
 from curation.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
@@ -221,10 +222,48 @@ def test_plan_names_the_stages_and_their_rows(config: Path):
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
     assert stages["gen-0/student-neural"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
     assert stages["prepare"][1:] == ["not", "done", "yet"]
-    assert all(words[-2:] == ["to", "do"] for name, words in stages.items() if name != "prepare")
+    first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
+    assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
+    assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
     probed = curate("plan", config, "--set", "generations=[]")
     assert "probe: " in probed.stdout and "rows/s with one teacher actor" in probed.stdout
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
+
+
+def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
+    lines = curate("plan", config, "--graph").stdout.splitlines()
+    assert lines[0].split() == ["step", "stage", "after"] and lines[1].split() == ["0", "[", "]", "prepare"]
+    (select,) = [line for line in lines if " gen-0/select " in line]
+    assert select.endswith("gen-0/grade-source") and "prepare, gen-0/score-pool" in select
+    planned = json.loads(curate("plan", config, "--json", "--no-probe").stdout)
+    stages = {stage["name"]: stage for stage in planned["stages"]}
+    assert planned["rows_per_second"] is None and stages["prepare"] == {
+        "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40, "seconds": None,
+    }  # fmt: skip
+    for stage in stages.values():
+        assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
+
+
+def test_status_as_json(config: Path):
+    found = json.loads(curate("status", config, "--json").stdout)
+    assert (found["driver"], found["stages"], found["last_event"]) == (None, [], None)
+    manifest = open_run(load_config(config), save=True).manifest
+    manifest.event("progress", stage="prepare", rows=5, total=40)
+    found = json.loads(curate("status", config, "--json").stdout)
+    assert found["stages"][0] == {
+        "name": "prepare", "state": "new", "words": "not done yet", "rows": None, "seconds": None,
+    }  # fmt: skip
+    assert found["under_way"][0]["rows"] == 5 and found["last_event"]["event"] == "progress"
+    assert "--watch" in mistake("status", config, "--json", "--watch")
+
+
+def test_a_part_of_a_run_is_named_as_the_plan_names_it(config: Path):
+    assert "--until and --only: give one of them" in mistake("run", config, "--until", "select", "--only", "select")
+    line = mistake("run", config, "--until", "selekt")
+    assert "selekt: no stage is called so; did you mean" in line and "gen-0/select" in line
+    line = mistake("run", config, "--only", "select")
+    assert "--only: gen-0/select needs prepare, which is not done (not done yet); use --until select" in line
+    assert not (config.parent / "runs").exists()
 
 
 def test_status_and_report_without_a_run(config: Path):
@@ -261,6 +300,7 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
 
         for second in range(2000):  # more than is read of a file
             event(second, "progress", stage="prepare", rows=second, total=2000)
+        event(2001, "finished", stage="prepare", rows=2000, seconds=2000)
         journal = Journal()
         for second, rows in ((5010, 100), (5011, 130), (5020, 400)):
             actors = Actors(running=2, pending=1, restarting=0, deaths=3)
@@ -304,8 +344,7 @@ def test_status_tells_how_many_nodes_a_running_run_has(config: Path):
 
 def test_status_of_a_run_directory_needs_no_other_file(config: Path):
     settings = load_config(config)
-    manifest = Manifest.load(settings.directory)
-    chain._open(settings, manifest)
+    manifest = open_run(settings, save=True).manifest
     manifest.record("prepare", {}, {}, rows=40, seconds=2.0)
     elsewhere = settings.directory.rename(config.parent / "mounted: elsewhere")
     config.unlink()
@@ -342,7 +381,13 @@ def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
     with lease.hold(manifest.directory):
         manifest.identify({"seed": 0}, {}, save=True)
         ours, theirs = pty.openpty()
-        watcher = watching(config, "0.1", stdout=theirs, env={**os.environ, "TERM": "xterm"})
+        watcher = watching(
+            config,
+            "0.1",
+            stdout=theirs,
+            env={**os.environ, "TERM": "xterm"},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+        )
         drawn = b""
         while drawn.count(b"tiny: running") < 3:
             drawn += os.read(ours, 1024)

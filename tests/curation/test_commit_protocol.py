@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from pyroaring import BitMap64
 
-from curation import cleaning, compaction, row_ids, store, superseded, tables
+from curation import compaction, row_ids, store, superseded, tables
+from curation.commands.clean import clean_table
 from curation.errors import CommitError
 from curation.stages.passes import Chunk, _chunks
 from curation.store import commits, stream
@@ -309,7 +310,7 @@ class CommitProtocol(RuleBasedStateMachine):
             self.on_record.clear()
         for uri in self.uris.values():
             pinned = {ref.version for ref in self.on_record if ref.uri == uri}
-            cleaning.clean_table(uri, pinned, time.time() + 60)
+            clean_table(uri, pinned, time.time() + 60)
             kept = [lance.dataset(uri, version=item["version"]) for item in lance.dataset(uri).versions()]
             assert {dataset.version for dataset in kept} == pinned | {store.latest(uri).version}
             named = {fragment.metadata.files[0].path for dataset in kept for fragment in dataset.get_fragments()}

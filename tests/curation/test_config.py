@@ -89,7 +89,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(key: str, near: st
 
 
 def test_an_unknown_key_near_to_nothing_lists_the_known_ones():
-    assert "ray.zzz: unknown key; known here: address, num_cpus" in refusal({"ray.zzz": 1})
+    assert "ray.zzz: unknown key; known here: address, max_stages, num_cpus" in refusal({"ray.zzz": 1})
     message = refusal({"zzz": 1})
     assert "zzz: unknown key; known here: " in message and "selection, signals, sources, splits, student" in message
 

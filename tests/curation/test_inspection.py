@@ -13,8 +13,8 @@ from curation import store
 from curation.cli import main
 from curation.errors import TableError
 from curation.inspection import Question, examine, find, list_tables, page
-from curation.manifest import Manifest
 from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
 
 STATE_SIZE = 64
 SCHEMA = pa.schema(

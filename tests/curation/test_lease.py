@@ -17,7 +17,7 @@ import pytest
 
 from curation import lease, registers, store, tables
 from curation.errors import CommitError, RunDirError
-from curation.manifest import Manifest
+from curation.rundir.manifest import Manifest
 from curation.store import commits
 
 HOLD = """

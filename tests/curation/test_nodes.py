@@ -8,8 +8,8 @@ import pytest
 
 from curation import nodes
 from curation.errors import ClusterError
-from curation.manifest import versions
 from curation.nodes import Answer, differences, others
+from curation.versions import versions
 
 HERE = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0+cpu", "trust-curation code": "0a1b2c3d"}
 
@@ -18,7 +18,7 @@ import ray
 from ray.cluster_utils import Cluster
 from curation import nodes
 from curation.config import RayConfig
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 cluster.add_node(num_cpus=1)
@@ -36,7 +36,7 @@ from ray.cluster_utils import Cluster
 from curation import nodes
 from curation.config import RayConfig
 from curation.errors import ClusterError
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 # The driver, not the node, is the one that runs in a directory with another version of chess: to it the node differs.
@@ -56,7 +56,7 @@ import ray
 from ray.cluster_utils import Cluster
 from curation.config import RayConfig
 from curation.errors import ClusterError
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
 ray.__version__ = "2.59.0"  # what this process tells Ray that it has

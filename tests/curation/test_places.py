@@ -16,13 +16,14 @@ import pytest
 from google_store import google_store
 from object_store import ObjectStore, object_store
 
-from curation import copies, events, lease, places, registers, store, tables
+from curation import copies, lease, places, registers, store, tables
 from curation.config_file import load_config, parse_config
 from curation.errors import CommitError, ConfigError, RunDirError
 from curation.inspection import find, list_tables
-from curation.manifest import Manifest
 from curation.places import Remote, place, remove, require_reachable
 from curation.refs import directory_digest
+from curation.rundir import events
+from curation.rundir.manifest import Manifest
 from curation.store import commits
 
 HOLD = """

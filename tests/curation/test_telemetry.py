@@ -19,7 +19,7 @@ SCRIPT = """
 import json, sys, time, urllib.request
 from curation import store
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
-from curation.runs import local_or_cluster
+from curation.session import local_or_cluster
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob
 from curation.telemetry import Telemetry

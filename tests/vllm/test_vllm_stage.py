@@ -13,8 +13,8 @@ from curation import run, store, tables
 from curation.config import DecodingConfig, DomainConfig
 from curation.config_file import load_config
 from curation.domains import get_domain
-from curation.manifest import Manifest
 from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
 from curation.stages.label import Share, label
 from curation.stages.label_actor import LabelJob
 from tests.vllm.conftest import SHAPE, start, teacher_config

@@ -8,7 +8,7 @@ import pytest
 from curation.doctor import machine
 from curation.doctor.finding import found, ok
 from curation.errors import ConfigError
-from curation.manifest import PROJECT
+from curation.versions import PROJECT
 
 GIB = 2**30
 

@@ -12,30 +12,24 @@ from click.testing import CliRunner, Result
 from scipy import stats
 from test_report import by_name, make_run, right_on_test
 
-from curation import chain, lease, metrics
+from curation import lease, metrics
 from curation.cli import main
+from curation.config import RunConfig
 from curation.config_file import load_config
-from curation.manifest import Manifest, versions
+from curation.pipeline.running import finished, open_run
 from curation.report import RunRecord, collect
-from curation.runs import Run
+from curation.rundir.graph import key_of
 
 ROOT = Path(__file__).parents[3]
 TEACHER = ROOT / "examples/bases/teacher"
 ARMS = ["naive", "internal_confidence", "neural", "ground_truth"]
 
 
-class Scribe(Run):
-    """Records the tables of a report's record as the stages' outputs, each under what the stage reads."""
+class Scribe:
+    """What the stages of a run would make whose report's record is known."""
 
-    def __init__(self, run: Run, record: RunRecord, skip: str | None) -> None:
-        super().__init__(run.config, run.manifest)
-        self.record, self.skip = record, skip
-
-    def stage(self, name: str, inputs: dict[str, Any], work: object) -> dict[str, Any]:
-        outputs = json.loads(json.dumps(self.outputs(name.rpartition("/")[2])))
-        if name != self.skip:
-            self.manifest.record(name, inputs | {"code": versions()["trust-curation"]}, outputs, rows=10, seconds=1.0)
-        return outputs
+    def __init__(self, config: RunConfig, record: RunRecord) -> None:
+        self.config, self.record = config, record
 
     def outputs(self, stage: str) -> dict[str, Any]:
         (generation,), record = self.record.generations, self.record
@@ -55,17 +49,20 @@ class Scribe(Run):
             case "trust":
                 return {"trust": generation.trust.to_json(), "fit": generation.trust_fit}
             case "length":
-                return {"table": {}, "num_rows": 9, "num_too_long": 0, "num_weak": 0, "num_gold": 0, "num_gold_only": 0}
+                counts = dict.fromkeys(["num_too_long", "num_weak", "num_gold", "num_gold_only"], 0)
+                return {"counts": counts | {"table": {}, "num_rows": 9}, "too_long": None}
             case "rollouts":
                 return {"texts": {"source": "answer", "samples": None}}
             case "shift":
-                return dict(generation.shift)
+                return {"shift": dict(generation.shift)}
             case "select":
                 chosen = {
                     arm: {"arm": arm, "table": ref.to_json(), "num_rows": 120, "digest": arm} | generation.formats[arm]
                     for arm, ref in generation.selections.items()
                 }
-                return {"budget": generation.budget, "arms": {arm: chosen[arm] for arm in self.config.selection.arms}}
+                chosen = {arm: chosen[arm] for arm in self.config.selection.arms}
+                rows = {arm: item["table"] for arm, item in chosen.items()}
+                return {"budget": generation.budget, "arms": chosen, "rows_of": rows}
             case "student":
                 return {"model": model, "training": generation.training[what]}
             case "test":
@@ -103,8 +100,13 @@ def finished_run(
     (folder / f"tables-{name}").mkdir()
     record = make_run(folder / f"tables-{name}", seed, first_test)
     with lease.hold(settings.directory):
-        run = Scribe(chain._open(settings, Manifest.load(settings.directory)), record, skip)
-        chain._generations(run, chain._prepare(run))
+        opened, scribe = open_run(settings, save=True), Scribe(settings, record)
+        known: dict[str, Any] = {}
+        for stage in opened.chain.stages:
+            outputs = json.loads(json.dumps(scribe.outputs(stage.name.rpartition("/")[2])))
+            if stage.name != skip:
+                opened.manifest.record(stage.name, key_of(stage, known), outputs, rows=10, seconds=1.0)
+            known[stage.name] = outputs
     return Path(settings.directory)
 
 
@@ -127,7 +129,7 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
 
 @pytest.fixture(scope="module")
 def records(seeds: tuple[Path, list[Path]]) -> list[RunRecord]:
-    return [chain.finished(load_config(directory / "config.yaml")) for directory in seeds[1]]
+    return [finished(load_config(directory / "config.yaml")) for directory in seeds[1]]
 
 
 def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
@@ -191,7 +193,7 @@ def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path
     assert content["test_rows"] == {"total": 500, "distinct": 250}
     assert "250 of 500 test rows stand in several runs" in result.stdout
     assert "runs share test rows" in (folder / "out" / "combined.html").read_text()
-    records = [chain.finished(load_config(directory / "config.yaml")) for directory in same]
+    records = [finished(load_config(directory / "config.yaml")) for directory in same]
     arm = by_name(content)["neural"]
     apart = sum(right_on_test(r, "neural").astype(int) - right_on_test(r, "ground_truth") for r in records)
     flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 250)) @ apart
@@ -210,7 +212,7 @@ def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
     directory = finished_run(tmp_path, "other", 5, sources=sources, evaluation=twice)
     content = json.loads(combine(*seeds[1][:2], directory, "-o", tmp_path / "out", "--json").stdout)
     assert list(content["benchmarks"].values()) == [2, 1] and all("puzzles (" in name for name in content["benchmarks"])
-    record = chain.finished(load_config(directory / "config.yaml"))
+    record = finished(load_config(directory / "config.yaml"))
     second = right_on_test(record, "internal_confidence")
 
     def of(name: str) -> list[np.ndarray]:

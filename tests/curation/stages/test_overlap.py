@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from curation import store, tables
-from curation.chain import run_chain
 from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
 from curation.domains.identity import Identity, Rule, plain_identity, plain_text, same_question
 from curation.domains.math import Math
 from curation.domains.mcqa import Mcqa
 from curation.errors import SourceError
+from curation.pipeline.running import run_chain
 from curation.refs import TableRef
 from curation.sources import discover
 from curation.stages import overlap

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from curation import tracking
-from curation.chain import run_chain
 from curation.config import MlflowConfig, RunConfig, TrackingConfig
 from curation.errors import ConfigError
+from curation.pipeline.running import run_chain
 from curation.tracking import Entry
 
 ENTRY = Entry(

@@ -1,14 +1,14 @@
 """What a run has done: each stage with the fingerprint of what it read and what it wrote; atomic on disk.
 
 ``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint
-under the same name means that something it depends on changed, and :meth:`Manifest.why` says what. Beside it stands
-what happened (:mod:`curation.events`). One driver at a time holds the directory (:mod:`curation.lease`); in an object
-store a manifest is only replaced, besides, where it is still the one that was read.
+under the same name means that something it depends on changed (:mod:`curation.rundir.graph` says what). Beside it is
+what happened (:mod:`curation.rundir.events`). One driver at a time holds the directory (:mod:`curation.lease`); in an
+object store a manifest is only replaced, besides, where it is still the one that was read.
 """
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,13 +16,12 @@ from typing import Any, Self
 
 from curation import lease
 from curation.errors import CommitError, RunDirError
-from curation.events import events_of
 from curation.places import Place, Remote, require_reachable, write_atomically
-from curation.refs import fingerprint
 from curation.registers import OneObject, Written
-
-PROJECT = "trust-curation"
-PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
+from curation.rundir.events import events_of
+from curation.rundir.graph import Recorded, differences, digest
+from curation.sources.source_file import SourceFile
+from curation.versions import versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,30 +35,6 @@ class StageRecord:
     rows: int
     seconds: float
     started: str
-
-
-def versions() -> dict[str, str]:
-    """The Python version and those of the packages that a result depends on."""
-    return ask_versions()()
-
-
-def ask_versions() -> Callable[[], dict[str, str]]:
-    """The question behind :func:`versions`, for other processes too: it is pickled whole and needs nothing of ours."""
-    packages = PACKAGES
-
-    def found() -> dict[str, str]:
-        import importlib.metadata
-        import platform
-
-        versions = {"python": platform.python_version()}
-        for package in packages:
-            try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                versions[package] = "not installed"
-        return versions
-
-    return found
 
 
 class Manifest:
@@ -109,7 +84,7 @@ class Manifest:
             RunDirError: the directory belongs to a run over other rows.
         """
         if self.identity and self.identity != identity:
-            changes = "; ".join(_differences(self.identity, identity))
+            changes = "; ".join(differences(self.identity, identity))
             raise RunDirError(
                 f"{self.directory}: belongs to another configuration ({changes}); "
                 "give this one another name or run_dir, or undo the change"
@@ -119,27 +94,32 @@ class Manifest:
             if save:
                 self._save()
 
-    def find(self, name: str, inputs: dict[str, Any]) -> StageRecord | None:
-        """The record of a stage that is done with exactly these inputs."""
-        record = self.stages.get(name)
-        return record if record is not None and record.fingerprint == fingerprint(inputs) else None
+    @property
+    def source_files(self) -> dict[str, list[SourceFile]]:
+        """The input files by source, as numbered when first seen."""
+        return {name: [SourceFile.from_json(item) for item in items] for name, items in self.files.items()}
 
-    def why(self, name: str, inputs: dict[str, Any]) -> str:
-        """Why a stage has to run: it never did, or what changed since."""
-        record = self.stages.get(name)
-        if record is None:
-            return "not done yet"
-        return "changed: " + "; ".join(_differences(record.inputs, json.loads(json.dumps(inputs, default=str))))
+    @property
+    def records(self) -> Mapping[str, Recorded]:
+        """The stages on record, as :mod:`curation.rundir.graph` compares them."""
+        return {
+            name: Recorded(key=record.inputs, digest=record.fingerprint, outputs=record.outputs)
+            for name, record in self.stages.items()
+        }
 
     def record(
         self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], *, rows: int, seconds: float
     ) -> StageRecord:
-        """State that a stage is done, and save."""
+        """State that a stage is done, and save.
+
+        Raises:
+            TypeError: outputs that are no JSON.
+        """
         record = StageRecord(
             name=name,
-            fingerprint=fingerprint(inputs),
+            fingerprint=digest(inputs),
             inputs=inputs,
-            outputs=outputs,
+            outputs=json.loads(json.dumps(outputs)),  # as the next process reads them
             rows=rows,
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
@@ -162,7 +142,7 @@ class Manifest:
             "files": self.files,
             "stages": {name: asdict(record) for name, record in self.stages.items()},
         }
-        path, text = self.directory / "manifest.json", json.dumps(value, indent=1, default=str)
+        path, text = self.directory / "manifest.json", json.dumps(value, indent=1)
         if not isinstance(path, Remote):
             write_atomically(path, text)
             return
@@ -175,14 +155,3 @@ class Manifest:
 
 def _read(path: Path) -> Written | None:
     return Written(text=path.read_text(), token="") if path.exists() else None
-
-
-def _differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """The leaves in which two JSON values differ, as ``a.b was X, is Y``."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            line
-            for key in sorted({*before, *now})
-            for line in _differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
-        ]
-    return [] if before == now else [f"{path} was {before}, is {now}"]

@@ -20,9 +20,9 @@ import lance
 
 from curation import lease
 from curation.errors import RunDirError
-from curation.manifest import Manifest
 from curation.places import Place, Remote, place, remove, require_reachable, walk
 from curation.refs import table_refs
+from curation.rundir.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)

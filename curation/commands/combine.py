@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 
 from curation import report
-from curation.chain import finished
 from curation.config_file import load_config
 from curation.errors import CombineError
+from curation.pipeline.running import Unfinished, finished
 from curation.places import Place, place
 from curation.report import Member
 from curation.report.measures import Json
-from curation.runs import Pending
 
 
 def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
@@ -76,9 +75,9 @@ def _member(directory: str) -> Member:
     config = config.model_copy(update={"run_dir": directory})
     try:
         return Member(directory=directory, run=finished(config))
-    except Pending as pending:
+    except Unfinished as unfinished:
         raise CombineError(
-            f"{directory}: is unfinished, stage {pending.name} is missing ({pending.why}); "
+            f"{directory}: is unfinished, stage {unfinished.stage} is missing ({unfinished.why}); "
             "finish it with `curate run`, or leave it out"
         ) from None
 

@@ -5,13 +5,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from curation.errors import RunDirError
-from curation.manifest import Manifest, versions
 from curation.places import write_atomically
 from curation.refs import TableRef
+from curation.rundir.graph import Done, Stage, Status, status_of
+from curation.rundir.manifest import Manifest
+from curation.versions import versions
 
 IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles", "rows": 20}}}
 FILES = {"puzzles": [{"path": "a.parquet", "num_rows": 40}]}
@@ -77,29 +80,45 @@ def test_readers_and_killed_writers_see_whole_files_only(tmp_path: Path):
         assert len(text) == 1_000_000 and text.strip(text[0]) == ""
 
 
+def status(manifest: Manifest, inputs: dict[str, Any]) -> Status:
+    """Where the stage ``select`` of these inputs stands."""
+    return status_of(
+        Stage(name="select", work=lambda task: Done(outputs={}, rows=0), inputs=inputs), {}, manifest.records
+    )
+
+
+def key(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {"revision": 1, **inputs}
+
+
 def test_a_stage_on_record_is_found_by_its_inputs_in_the_next_process_too(tmp_path: Path):
     manifest = Manifest.load(tmp_path)
-    assert manifest.find("select", INPUTS) is None and manifest.why("select", INPUTS) == "not done yet"
+    assert status(manifest, INPUTS).words == "not done yet"
     manifest.identify(IDENTITY, FILES, save=True)
-    record = manifest.record("select", INPUTS, {"n": 5}, rows=5, seconds=1.23456)
+    record = manifest.record("select", key(INPUTS), {"n": 5}, rows=5, seconds=1.23456)
     again = Manifest.load(tmp_path)
-    assert again.find("select", json.loads(json.dumps(INPUTS))) == record == manifest.find("select", INPUTS)
-    assert (again.identity, again.files) == (IDENTITY, FILES)
+    assert status(again, json.loads(json.dumps(INPUTS))).state == status(manifest, INPUTS).state == "done"
+    assert again.stages["select"] == record and (again.identity, again.files) == (IDENTITY, FILES)
     assert (record.name, record.outputs, record.rows, record.seconds) == ("select", {"n": 5}, 5, 1.235)
-    assert again.find("score", INPUTS) is None
 
 
 def test_a_changed_input_is_told_leaf_by_leaf(tmp_path: Path):
     manifest = Manifest.load(tmp_path)
-    manifest.record("select", INPUTS, {}, rows=5, seconds=1)
+    manifest.record("select", key(INPUTS), {}, rows=5, seconds=1)
     changed = {"pool": INPUTS["pool"] | {"version": 4}, "trust": {"width": 256, "states": ["output_last"]}, "new": 1}
     manifest = Manifest.load(tmp_path)
-    assert manifest.find("select", changed) is None
-    assert manifest.why("select", changed) == (
+    assert status(manifest, changed).words == (
         "changed: new was None, is 1; pool.version was 3, is 4; trust.width was 512, is 256"
     )
-    manifest.record("select", changed, {}, rows=5, seconds=1)
-    assert manifest.find("select", changed) is not None and manifest.find("select", INPUTS) is None
+    manifest.record("select", key(changed), {}, rows=5, seconds=1)
+    assert status(manifest, changed).state == "done" and status(manifest, INPUTS).state == "changed"
+
+
+def test_outputs_that_are_no_json_are_refused(tmp_path: Path):
+    manifest = Manifest.load(tmp_path)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        manifest.record("select", key(INPUTS), {"path": tmp_path}, rows=5, seconds=1)
+    assert not manifest.stages
 
 
 def test_the_file_names_the_versions_that_made_it(tmp_path: Path):

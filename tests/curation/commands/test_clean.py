@@ -11,11 +11,12 @@ import pytest
 from click.testing import CliRunner
 from object_store import object_store
 
-from curation import cleaning, lease, store, tables
+from curation import lease, store, tables
 from curation.cli import main
-from curation.manifest import Manifest
+from curation.commands.clean import clean_table
 from curation.places import Place, place
 from curation.refs import TableRef, fingerprint
+from curation.rundir.manifest import Manifest
 from curation.store import commits
 
 SCHEMA = pa.schema([tables.ROW_ID])
@@ -125,7 +126,7 @@ def test_versions_younger_than_the_policy_and_tagged_ones_stay(tmp_path):
     before = time.time()
     for first in (30, 40):
         commit(uri, first)
-    removed = cleaning.clean_table(uri, {3}, before)
+    removed = clean_table(uri, {3}, before)
     assert removed.versions == 2 and versions(uri) == [2, 3, 5, 6]
     assert [store.count(TableRef(uri=uri, version=version)) for version in (2, 3, 5, 6)] == [10, 20, 40, 50]
 

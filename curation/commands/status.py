@@ -1,0 +1,123 @@
+"""What a run has done and what it is doing, from its directory alone: ``curate status``."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from curation import lease
+from curation.config import RunConfig
+from curation.errors import UserError
+from curation.pipeline.chain import describe
+from curation.rundir.graph import Status, statuses
+from curation.rundir.manifest import Manifest
+from curation.standing import Work
+
+TAIL_BYTES = 64 * 1024
+
+
+def status_lines(config: RunConfig) -> Iterator[str]:
+    """What is done, what is under way and whether a driver is alive, from the run directory alone."""
+    manifest = Manifest.load(config.directory)
+    if not manifest.identity:
+        yield f"{config.directory}: no run here yet; `curate run` starts it"
+        return
+    holder = lease.holder(config.directory)
+    yield f"{config.directory}: {'not running' if holder is None else f'running ({holder})'}"
+    yield from _standing(config, manifest)
+    events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
+    nodes = [event for event in events if event["event"] == "nodes"]
+    events = [event for event in events if event["event"] != "nodes"]
+    if nodes and holder is not None:
+        yield _nodes(nodes[-1])
+    if events and events[-1]["event"] != "finished":
+        for event in _under_way(events):
+            yield from _progress(event)
+        last = events[-1]
+        age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
+        fields = {key: value for key, value in last.items() if key not in ("time", "event")}
+        yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
+
+
+def status_json(config: RunConfig) -> dict[str, Any]:
+    """The same as JSON: the driver, every stage with its state, and what the newest events say."""
+    manifest = Manifest.load(config.directory)
+    stages, unknown = _states(config, manifest)
+    events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
+    newest = {event["event"]: event for event in events}
+    return {
+        "directory": str(config.directory),
+        "driver": lease.holder(config.directory),
+        "stages": [
+            {
+                "name": status.stage.name,
+                "state": status.state,
+                "words": status.words,
+                "rows": None if (record := manifest.stages.get(status.stage.name)) is None else record.rows,
+                "seconds": None if record is None else record.seconds,
+            }
+            for status in stages
+        ],
+        "unknown": unknown,
+        "under_way": list(_under_way(events)),
+        "nodes": newest.get("nodes"),
+        "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
+    }
+
+
+def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
+    """The stages on record, and those of them that the configuration asks for otherwise, which count as not done."""
+    found, unknown = _states(config, manifest)
+    if unknown is not None:
+        yield f"whether stages are to be done again is not known: {unknown}"
+    states = {status.stage.name: status for status in found}
+    for name in states or manifest.stages:
+        record = manifest.stages.get(name)
+        if record is None:
+            continue
+        rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
+        stands = states.get(name)
+        stale = "" if stands is None or stands.state == "done" else f"  to be done again, {stands.words}"
+        yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
+    if left := [status for status in found if status.state not in ("done", "skipped")]:
+        done = sum(status.state == "done" for status in found)
+        yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"
+
+
+def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | None]:
+    """Where the stages stand, or why that is not known."""
+    if not manifest.files.keys() >= config.sources.keys():
+        return [], None
+    try:
+        return list(statuses(describe(config, manifest.source_files).stages, manifest.records)), None
+    except UserError as error:  # a model that is away tells nothing of what was done
+        return [], str(error)
+
+
+def _under_way(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """The newest progress of each stage that has not ended since."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["event"] == "progress":
+            found[event["stage"]] = event
+        elif event["event"] in ("started", "finished", "failed", "stopped"):
+            found.pop(event["stage"], None)
+    return found.values()
+
+
+def _nodes(event: dict[str, Any]) -> str:
+    """How many nodes the cluster has, and what changed last."""
+    changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
+    changed = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
+    return f"{'nodes':<44}{event['num']:>12,}{changed}"
+
+
+def _progress(event: dict[str, Any]) -> Iterator[str]:
+    """Rows done, speed and time left of the stage under way, and what its actors are at."""
+    share = f" ({100 * event['rows'] / event['total']:.0f} %)" if event["total"] else ""
+    told = f"{event['stage']:<44}{event['rows']:>12,} of {event['total']:,} rows{share}"
+    if "rows_per_second" in event:
+        told += f", {event['rows_per_second']:,.0f} rows/s, about {event['seconds_left']:,.0f} s left"
+    yield told
+    if "work" in event:
+        yield f"  {Work.from_json(event['work']).words()}"

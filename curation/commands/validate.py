@@ -1,0 +1,47 @@
+"""Whether a run can start: ``curate validate``."""
+
+from collections.abc import Iterator, Sequence
+
+from curation import models, tracking
+from curation.config import ModelConfig, RunConfig
+from curation.config.resolved import resolved, warnings
+from curation.domains import get_domain
+from curation.errors import ModelError
+from curation.selection.budget import check_pool
+from curation.sources import discover, require_columns, split_sizes
+from curation.states import beyond, others_of
+
+
+def check(config: RunConfig) -> Iterator[str]:
+    """Lines on what was found: files, rows of each split, models, what follows from the domain, and warnings.
+
+    Raises:
+        UserError: what is wrong, as `curate run` would say it.
+    """
+    tracking.require(config.tracking)
+    files = {name: discover(source) for name, source in config.sources.items()}
+    for name, items in files.items():
+        require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
+        yield f"source {name}: {len(items)} files, {sum(file.num_rows for file in items):,} rows"
+    sizes = split_sizes(config, files)
+    for name, num_rows in sizes.items():
+        yield f"split {name}: {num_rows:,} rows"
+    check_pool(config.selection.budget, sizes["pool"] // max(1, len(config.generations)))
+    teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
+    for role, model in config.models.items():
+        states = config.teacher.states if role in teachers else ()
+        yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
+    yield from resolved(config)
+    yield from (f"warning: {line}" for line in warnings(config))
+
+
+def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:
+    """A model in words; refused where it lacks a layer that ``states`` name."""
+    if model.init is not None:
+        if (problem := beyond(states, model.init.num_layers)) is not None:
+            raise ModelError(f"teacher.states: {problem} (a model from scratch)")
+        return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
+    ref = models.resolve(str(model.path), model.revision, model.adapter, trust_remote_code=trust_remote_code)
+    if others_of(states):
+        models.state_size(ref, states)
+    return f"{ref.base} at {ref.revision}"

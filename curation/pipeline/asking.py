@@ -1,0 +1,95 @@
+"""Models and how they are asked: the one that a stage asks, and the backend that ``teacher.backend: auto`` stands for.
+
+``auto`` is settled once for each model, by a stage of its own.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from curation.config import AskConfig, DecodingConfig
+from curation.refs import ModelRef
+from curation.rundir.graph import Done, Model, Out, Stage
+from curation.rundir.run import Task
+from curation.states import others_of
+from curation.stopping import waited_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A model, and how it is asked."""
+
+    model: Model | None
+    """``None`` for the scripted teacher."""
+    ask: AskConfig
+    backend: str | Out
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """What its answers depend on, beside the decoding."""
+        answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
+        return {"model": self.model, "ask": answers, "backend": self.backend}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How its rows are spread over actors."""
+        return {"spread": {key: getattr(self.ask, key) for key in AskConfig.SPREAD}}
+
+    def takes(self, rows: int | None) -> dict[str, float]:
+        """What a pass over so many rows keeps busy, where that is known: an actor a chunk, up to all of them."""
+        actors = self.ask.actors
+        chunks = actors.max if rows is None else math.ceil(rows / self.ask.chunk_rows)
+        num = max(actors.min, min(actors.max, chunks))
+        return {"CPU": num * actors.num_cpus, "GPU": num * actors.num_gpus}
+
+    def changed(self, **changes: Any) -> "Asked":
+        """The same model asked another way."""
+        return Asked(model=self.model, ask=self.ask.model_copy(update=changes), backend=self.backend)
+
+
+def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
+    """A model asked as ``ask`` says; where that leaves the backend open, the stage ``name`` settles it."""
+    if ask.backend != "auto":
+        return Asked(model=model, ask=ask, backend=ask.backend)
+    stage = Stage(
+        name=name,
+        work=settle,
+        inputs={
+            "model": model,
+            "engine": ask.vllm.engine,
+            "num_gpus": ask.actors.num_gpus,
+            "other_layers": bool(others_of(ask.states)),
+        },
+        settings={"ask": ask},
+        rows=0,
+    )
+    return Asked(model=model, ask=ask, backend=stage.value("backend"))
+
+
+def whole(ask: AskConfig, backend: str, spread: dict[str, Any], decoding: DecodingConfig) -> AskConfig:
+    """How a model is asked, put together again from the arguments of a stage."""
+    return ask.model_copy(update={**spread, "backend": backend, "decoding": decoding})
+
+
+def settle(
+    task: Task, model: ModelRef, engine: dict[str, Any], num_gpus: float, other_layers: bool, ask: AskConfig
+) -> Done:
+    """Choose the backend of a model.
+
+    The probe is a task with the resources of an actor, so that it runs where the actors will: the driver's machine
+    says nothing of theirs.
+
+    Raises:
+        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
+    """
+    import ray
+
+    from curation.teachers.vllm_choice import choose_backend
+
+    probe = ray.remote(num_cpus=ask.actors.num_cpus, num_gpus=num_gpus)(choose_backend)
+    try:
+        choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    task.say(f"{choice.backend}, since {choice.reason}")
+    return Done(outputs=choice._asdict(), rows=0)

@@ -1,0 +1,402 @@
+"""One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from curation import arms
+from curation.config import JudgeConfig, PcaConfig, RunConfig
+from curation.hashing import derive
+from curation.pipeline.asking import Asked, asked
+from curation.pipeline.labelling import labelling
+from curation.pipeline.learning import base_model, student
+from curation.pipeline.measuring import grading, judging, signalling
+from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
+from curation.pipeline.trusting import fitting, projecting, scoring, shifting
+from curation.rundir.graph import Model, Out, Stage, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """The models that a run asks beside its teacher, the same in every generation."""
+
+    second_teacher: Asked | None
+    reward: Asked | None
+    judge: Asked | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What a generation works with."""
+
+    config: RunConfig
+    index: int
+    teacher: Model | None
+    """``None`` for the scripted teacher."""
+    others: Others
+    tables: Mapping[str, Table]
+    """Of the splits, by name."""
+    sizes: Mapping[str, int]
+    """Rows of the splits; of the pool those of the generation's share."""
+    needs: Sequence[Out] = ()
+    """The student that teaches, without which there is no generation."""
+
+    def name(self, stage: str) -> str:
+        """The name of one of its stages, e.g. ``gen-0/select``."""
+        return f"gen-{self.index}/{stage}"
+
+    def seed(self, what: str) -> int:
+        """The seed of something that this generation alone draws."""
+        return derive(self.config.seed, f"gen-{self.index}/{what}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How passes write."""
+        return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
+
+    def gold(self, split: str) -> Table:
+        """The table with a split's gold labels."""
+        return self.tables["audit" if split == "pool" else split]
+
+
+def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[str, Out]]:
+    """The fields of the generation's ``report.GenerationRecord``, and its students by arm, as outputs of stages."""
+    config = generation.config
+    splits, store_states = labelled_splits(config), config.teacher.store_states
+    teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
+    source = _labelling(generation, teacher, "source")
+    labelled, grades = {"source": source}, {"source": _graded(generation, "source", "source", source.table("labels"))}
+    labels = {"source": source.table("labels")}
+    pca = None
+    if isinstance(store_states, PcaConfig):
+        pca = projecting(
+            generation.name("pca"),
+            labels["source"],
+            config.trust,
+            size=store_states.pca,
+            seed=config.seed,
+            rows=generation.sizes["source"],
+        )
+        labels["source"] = pca.table("labels")
+    fits = _fits(generation, labels["source"], grades["source"])
+    fitted = {name: stage.trust("trust") for name, stage in fits.items()}
+    scored_as_labelled = store_states is False
+    for split in splits[1:]:
+        labelled[split] = _labelling(
+            generation,
+            teacher,
+            split,
+            projection=None if pca is None else pca.projection("projection"),
+            fitted=fitted if scored_as_labelled else None,
+        )
+        labels[split] = labelled[split].table("labels")
+    scored, unread = {}, {}
+    for split in splits:
+        if split != "source" and (split != "pool" or config.splits.audit):
+            grades[split] = _graded(generation, split, split, labels[split])
+        signals = {name: _signal(generation, teacher, name, split, labels[split]) for name in signals_on(config, split)}
+        if split == "pool":
+            unread = {name: stage.value("num_unread") for name, stage in signals.items()}
+        functions = {} if scored_as_labelled and split != "source" else fitted
+        measured = {name: stage.table("signal") for name, stage in signals.items()}
+        rows = generation.sizes[split]
+        scored[split] = scoring(generation.name(f"score-{split}"), labels[split], functions, measured, rows=rows).table(
+            "labels"
+        )
+    shift = shifting(
+        generation.name("shift"),
+        labels["pool"],
+        {split: labels[split] for split in ("source", "calibration") if split in labels},
+        config.fitting.states,
+        seed=config.seed,
+        rows=generation.sizes["pool"],
+    )
+    base = _student_base(generation)
+    selected, lengths = _selected(generation, teacher, base, labels, scored, grades)
+    students = {} if base is None else {arm: _student(generation, base, selected, arm) for arm in config.selection.arms}
+    tests = {} if base is None else _tests(generation, teacher, base, students)
+    judge, selection_arms = config.judge, config.selection.arms
+    record = {
+        "index": generation.index,
+        "teacher": generation.teacher,
+        "student_base": base,
+        "labels": scored,
+        "grades": grades,
+        "trust": fitted[arms.REFERENCE_ARM],
+        "trust_fit": fits[arms.REFERENCE_ARM].value("fit"),
+        "selections": {arm: selected.table("arms", arm, "table") for arm in selection_arms},
+        "formats": {arm: selected.value("arms", arm) for arm in selection_arms},
+        "budget": selected.value("budget"),
+        "shift": shift.value("shift"),
+        "tests": tests,
+        "label_counts": {split: labelled[split].value("counts") for split in splits},
+        "projection": None if pca is None else pca.value("fit"),
+        "asked": _asked(judge, grades, tests),
+        "unread": unread,
+        "too_long": {split: stage.value("counts") for split, stage in lengths.items()},
+        "training": {arm: stage.value("training") for arm, stage in students.items()},
+    }
+    return record, {arm: stage.model("model") for arm, stage in students.items()}
+
+
+def labelled_splits(config: RunConfig) -> list[str]:
+    """The splits that the teacher labels, the source first and the pool last."""
+    calibration = ["calibration"] if config.selection.budget.risk is not None else []
+    return ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
+
+
+def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:
+    """The signals that are made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
+    selection = config.selection
+    if split == "pool":
+        return arms.signals_of(selection.used)
+    reads_reference = split in ("calibration", selection.budget.purity_split)
+    return arms.signals_of((selection.budget.reference,)) if reads_reference else ()
+
+
+def _labelling(
+    generation: Generation,
+    teacher: Asked,
+    split: str,
+    *,
+    projection: Out | None = None,
+    fitted: Mapping[str, Out] | None = None,
+) -> Stage:
+    """The teacher's labels of a split; of the pool those of the generation's share."""
+    config, num_shares = generation.config, max(1, len(generation.config.generations))
+    share = None
+    if split == "pool" and num_shares > 1:
+        share = {"index": generation.index, "of": num_shares, "seed": derive(config.seed, "share")}
+    return labelling(
+        generation.name(f"label-{split}"),
+        examples=generation.tables[split],
+        asked=teacher,
+        decoding=config.teacher.decoding,
+        domain=config.domain_of(split),
+        seed=generation.seed(f"label-{split}"),
+        rows=generation.sizes[split],
+        settings=generation.settings,
+        share=share,
+        projection=projection,
+        fitted=fitted,
+        sample=None if fitted is None else {"states": list(config.trust.states), "seed": config.seed},
+        signals={name: _how(generation, name, split) for name in signals_on(config, split)},
+        asks_teacher=generation.index == 0,
+    )
+
+
+def _how(generation: Generation, signal: str, split: str) -> dict[str, Any]:
+    """What of a signal its values depend on beside the model."""
+    options = generation.config.signals.self_consistency.model_dump() if signal == "self_consistency" else {}
+    return {
+        "seed": generation.seed(f"signal-{signal}-{split}"),
+        "options": options,
+        "shots": generation.tables["shots"] if signal == "icl_mean_logprob" else None,
+    }
+
+
+def _signal(generation: Generation, teacher: Asked, name: str, split: str, labels: Out) -> Stage:
+    config, others = generation.config, generation.others
+    answering = {"ensemble_agreement": others.second_teacher, "reward": others.reward}.get(name, teacher)
+    assert answering is not None, "RunConfig refuses an arm whose model is not named"
+    return signalling(
+        generation.name(f"signal-{name}-{split}"),
+        signal=name,
+        how=_how(generation, name, split),
+        examples=generation.tables[split],
+        labels=labels,
+        domain=config.domain_of(split),
+        asked=answering.changed(states=()),
+        decoding=config.teacher.decoding,
+        reward=config.signals.reward if name == "reward" else None,
+        settings=generation.settings,
+        rows=generation.sizes[split],
+    )
+
+
+def _graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
+    """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``tables.GRADES``)."""
+    config, rows = generation.config, generation.sizes[split]
+    gold, domain = generation.gold(split), config.domain_of(split)
+    graded = grading(generation.name(f"grade-{stage}"), labels=labels, gold=gold, domain=domain, rows=rows)
+    judge = config.judge
+    if judge is None or split not in judge.splits:
+        return graded.table("grades")
+    assert generation.others.judge is not None, "a judge that is configured is among the models"
+    judged = judging(
+        generation.name(f"judge-{stage}"),
+        grades=graded.table("grades"),
+        examples=generation.tables[split],
+        labels=labels,
+        gold=gold,
+        domain=domain,
+        asked=generation.others.judge.changed(states=()),
+        decoding=judge.decoding,
+        seed=generation.seed(f"judge-{stage}"),
+        settings=generation.settings,
+        rows=None,
+    )
+    return judged.table("grades")
+
+
+def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
+    """How many labels the judge was asked about, by graded split and ``test-<model>`` (of several runs the first)."""
+    if judge is None:
+        return {}
+    found = {split: grades[split] for split in grades if split in judge.splits}
+    if "test" in judge.splits:
+        found |= {f"test-{name}": runs[0] for name, runs in tests.items()}
+    return {what: out.stage.value("num_asked") for what, out in found.items()}
+
+
+def _fits(generation: Generation, labels: Out, grades: Out) -> dict[str, Stage]:
+    """The trust functions that the arms need, fitted on the source split, by name; the neural one always."""
+    config = generation.config
+    names = dict.fromkeys((arms.REFERENCE_ARM, *arms.fitted_of(config.selection.used)))
+    return {
+        name: fitting(
+            generation.name("trust" if name == arms.REFERENCE_ARM else f"trust-{name}"),
+            name,
+            labels,
+            grades,
+            config.fitting,
+            seed=config.seed,
+            rows=generation.sizes["source"],
+        )
+        for name in names
+    }
+
+
+def _selected(
+    generation: Generation,
+    teacher: Asked,
+    base: Model | None,
+    labels: Mapping[str, Out],
+    scored: Mapping[str, Out],
+    grades: Mapping[str, Out],
+) -> tuple[Stage, dict[str, Stage]]:
+    """The selection, and by split the rows that are too long for a student."""
+    config = generation.config
+    longest = limit(base, config.student)
+    lengths = {}
+    if longest is not None:
+        lengths = {
+            split: measuring_length(
+                generation.name(f"length-{split}"),
+                split=split,
+                examples=generation.tables[split],
+                labels=labels[split],
+                gold=generation.tables.get("audit") if split == "pool" else generation.tables[split],
+                selection=config.selection,
+                limit=longest,
+                domain=config.domain_of(split),
+                seed=config.seed,
+                rows=generation.sizes[split],
+            )
+            for split in labels
+            if split in ("calibration", "pool")
+        }
+    too_long = {split: stage.table("too_long") for split, stage in lengths.items()}
+
+    def choice(labels: Mapping[str, Out]) -> dict[str, Any]:
+        splits = {
+            split: Measured(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
+            for split in labels
+        }
+        return choosing(
+            pool=generation.tables["pool"],
+            pool_labels=splits["pool"],
+            audit=generation.tables.get("audit"),
+            measured=splits[config.selection.budget.purity_split or "source"],
+            calibration=splits.get("calibration"),
+            domain=config.domain_of("pool"),
+            selection=config.selection,
+            seed=config.seed,
+        )
+
+    rollouts = rolling_out(
+        generation.name("rollouts"),
+        choice=choice(scored),
+        unscored=choice(labels),
+        selection=config.selection,
+        asked=teacher,
+        decoding=config.teacher.decoding,
+        seed=generation.seed("rollouts"),
+        limit=longest,
+        settings=generation.settings,
+    )
+    n = config.selection.budget.n
+    stage = selecting(
+        generation.name("select"),
+        choice=choice(scored),
+        rollouts=rollouts,
+        teacher=generation.teacher,
+        generation=generation.index,
+        rows=None if n is None else n * len(config.selection.arms),
+    )
+    return stage, lengths
+
+
+def _student_base(generation: Generation) -> Model | None:
+    """What the generation's students are trained from; ``None`` where none are."""
+    config = generation.config
+    if not config.generations:
+        return None
+    return base_model(
+        config.generations[generation.index].student,
+        config.domain,
+        name=generation.name("student-base"),
+        seed=generation.seed("student-base"),
+        needs=generation.needs,
+    )
+
+
+def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> Stage:
+    config = generation.config
+    return student(
+        generation.name(f"student-{arm}"),
+        base,
+        selected.table("rows_of", arm),
+        selected.value("arms", arm, "digest"),
+        config.student,
+        seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
+        num=config.selection.budget.n,
+    )
+
+
+def _tests(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Stage]) -> dict[str, list[Out]]:
+    """The grades of every model's answers to the test split, a table a run."""
+    config, evaluation = generation.config, generation.config.evaluation
+    found = {}
+    models = {"teacher": teacher, "base": base} | {arm: stage.model("model") for arm, stage in students.items()}
+    students_are = asked(base, config.teacher.ask, name=generation.name("backend-student"))
+    for name, model in models.items():
+        answering = model if isinstance(model, Asked) else replace(students_are, model=model)
+        if answering.model is not None and answering.backend == "scripted":
+            answering = replace(answering, backend="transformers")
+        found[name] = [
+            _graded(
+                generation,
+                stage,
+                "test",
+                labelling(
+                    generation.name(stage),
+                    examples=generation.tables["test"],
+                    asked=answering.changed(states=(), chat_template=evaluation.chat_template),
+                    decoding=evaluation.decoding,
+                    domain=config.domain_of("test"),
+                    seed=generation.seed(stage),
+                    rows=generation.sizes["test"],
+                    settings=generation.settings,
+                    asks_teacher=name == "teacher" and generation.index == 0,
+                ).table("labels"),
+            )
+            for stage in test_stages(config, name)
+        ]
+    return found
+
+
+def test_stages(config: RunConfig, name: str) -> list[str]:
+    """The stages that test one model, one a run."""
+    runs = config.evaluation.num_runs
+    return [f"test-{name}" if runs == 1 else f"test-{name}-{number}" for number in range(runs)]

@@ -1,0 +1,155 @@
+"""A model's answers to a split: labels of a generation's teacher, and what models say to the test split."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.pipeline.asking import Asked, whole
+from curation.places import Place
+from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
+from curation.rundir.graph import Done, Out, Stage, Table
+from curation.rundir.run import Task
+from curation.signals import ASK_AGAIN
+
+if TYPE_CHECKING:
+    from curation.stages.asks import Ask
+    from curation.stages.reduce import Reduction
+
+
+def labelling(
+    name: str,
+    *,
+    examples: Table,
+    asked: Asked,
+    decoding: DecodingConfig,
+    domain: DomainConfig,
+    seed: int,
+    rows: int | None,
+    settings: Mapping[str, Any],
+    share: Mapping[str, int] | None = None,
+    projection: Out | None = None,
+    fitted: Mapping[str, Out] | None = None,
+    sample: Mapping[str, Any] | None = None,
+    signals: Mapping[str, Mapping[str, Any]] | None = None,
+    asks_teacher: bool = False,
+) -> Stage:
+    """The answers of a model to the examples of a split, or to its ``share`` of them.
+
+    With all hidden states; with their ``projection`` instead; or with the scores of ``fitted`` trust functions instead,
+    and the ``states`` of a ``sample`` by ``seed``. Signals that ask the same model are measured as the rows are
+    labelled, for their own stages to find.
+    """
+    inputs = {
+        "examples": examples,
+        **asked.inputs,
+        "domain": domain,
+        "decoding": decoding,
+        "seed": seed,
+        "share": share,
+        "projection": projection,
+        "fitted": fitted,
+        "sample": sample,
+    }
+    again = {signal: how for signal, how in (signals or {}).items() if signal in ASK_AGAIN}
+    return Stage(
+        name=name,
+        work=label,
+        inputs=inputs,
+        settings={**asked.settings, **settings, "signals": again},
+        rows=rows,
+        takes=asked.takes(rows),
+        asks_teacher=asks_teacher,
+    )
+
+
+def label(
+    task: Task,
+    *,
+    examples: TableRef,
+    model: ModelRef | None,
+    ask: AskConfig,
+    backend: str,
+    spread: dict[str, Any],
+    domain: DomainConfig,
+    decoding: DecodingConfig,
+    seed: int,
+    share: Mapping[str, int] | None,
+    projection: ProjectionRef | None,
+    fitted: Mapping[str, TrustRef] | None,
+    sample: Mapping[str, Any] | None,
+    signals: Mapping[str, Mapping[str, Any]],
+    commit_seconds: float,
+    fragment_mb: int,
+) -> Done:
+    """Label the rows that are not labelled yet, and count."""
+    from curation import models, store
+    from curation.compaction import compact
+    from curation.stages.label import Share, count_labels
+    from curation.stages.label import label as label_stage
+    from curation.stages.label_actor import LabelJob
+
+    teacher, part = whole(ask, backend, spread, decoding), Share(**(share or {}))
+    job = LabelJob(
+        examples=examples,
+        labels_uri=str(task.directory / "labels.lance"),
+        domain=domain,
+        teacher=teacher,
+        model=model,
+        decoding=decoding,
+        seed=seed,
+        reduction=_reduction(projection, fitted, sample, num_rows=store.count(examples) // part.of),
+        asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in signals.items()),
+        told=task.telemetry,
+    )
+    with task.progress() as update:
+        result = label_stage(
+            job,
+            state_size=teacher.scripted.state_size if model is None else models.state_size(model, teacher.states),
+            share=part,
+            commit_seconds=commit_seconds,
+            progress=update,
+        )
+    table = compact(result.table, fragment_mb)
+    counts = count_labels(table)
+    outputs = {
+        "labels": table.to_json(),
+        "counts": asdict(counts),
+        "pass": {
+            "backend": backend,
+            "rows": result.rows,
+            "seconds": result.seconds,
+            "deaths": result.deaths,
+            "teachers": result.teachers,
+        },
+    }
+    return Done(outputs=outputs, rows=counts.rows)
+
+
+def ask_of(signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place) -> "Ask":
+    """A signal whose values are to stand in ``directory``, by a name that tells other settings apart."""
+    from curation import store
+    from curation.stages.asks import Ask
+
+    if shots is not None:
+        options = {**options, "shots": store.read(shots, filter="error IS NULL").to_pylist()}
+    name = f"{signal}-{fingerprint({'options': options, 'seed': seed})[:8]}.lance"
+    return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))
+
+
+def _reduction(
+    projection: ProjectionRef | None,
+    fitted: Mapping[str, TrustRef] | None,
+    sample: Mapping[str, Any] | None,
+    *,
+    num_rows: int,
+) -> "Reduction | None":
+    from curation.stages.reduce import Projected, ScoredOnly
+
+    if projection is not None:
+        return Projected(projection=projection)
+    if fitted is None or sample is None:
+        return None
+    return ScoredOnly(
+        fitted=tuple(fitted.items()), states=tuple(sample["states"]), num_rows=num_rows, seed=sample["seed"]
+    )

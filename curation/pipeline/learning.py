@@ -1,0 +1,123 @@
+"""Models of a run: bases resolved or made from scratch, fine-tuned on rows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from curation import models
+from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig, TrainSection
+from curation.places import Place
+from curation.refs import ModelRef, TableRef
+from curation.rundir.graph import Done, Model, Out, Stage, Table
+from curation.rundir.run import Task
+
+
+def base_model(
+    model: ModelConfig,
+    domain: DomainConfig,
+    *,
+    name: str,
+    seed: int,
+    needs: Sequence[Out] = (),
+    trust_remote_code: bool = False,
+) -> Model:
+    """A model; one that is to come from scratch is made by the stage ``name``."""
+    if model.path is not None:
+        return models.resolve(model.path, model.revision, model.adapter, trust_remote_code=trust_remote_code)
+    inputs = {"init": model.init, "domain": domain, "seed": seed}
+    return Stage(name=name, work=make_base, inputs=inputs, needs=needs, rows=0).model("model")
+
+
+def make_base(task: Task, init: InitConfig, domain: DomainConfig, seed: int) -> Done:
+    """Make a model of random weights, with a tokenizer of the domain's vocabulary."""
+    from curation.domains import get_domain
+
+    vocabulary = get_domain(domain).vocabulary()
+    ref = models.create(
+        task.directory,
+        family=init.family,
+        shape=init.shape(),
+        words=vocabulary.words,
+        pattern=vocabulary.pattern,
+        seed=seed,
+    )
+    return Done(outputs={"model": ref.to_json()}, rows=0)
+
+
+def adapted(
+    base: Model, examples: Table, recipe: SftConfig, domain: DomainConfig, *, name: str, seed: int, rows: int | None
+) -> Model:
+    """A model fine-tuned on all rows of a labelled split, with their gold labels."""
+    stage = Stage(
+        name=name,
+        work=adapt,
+        inputs={"base": base, "examples": examples, "domain": domain, **_recipe(recipe), "seed": seed},
+        settings=_resources(recipe),
+        rows=rows,
+        takes=taken_by(recipe),
+    )
+    return stage.model("model")
+
+
+def student(name: str, base: Model, rows: Out, digest: Out, recipe: SftConfig, *, seed: int, num: int | None) -> Stage:
+    """A student of the selected ``rows``; it is trained again only where what they teach, their ``digest``, changed."""
+    return Stage(
+        name=name,
+        work=train,
+        inputs={"base": base, "digest": digest, **_recipe(recipe), "seed": seed},
+        settings={"rows": rows, **_resources(recipe)},
+        rows=num,
+        takes=taken_by(recipe),
+    )
+
+
+def adapt(
+    task: Task,
+    base: ModelRef,
+    examples: TableRef,
+    domain: DomainConfig,
+    recipe: SftConfig,
+    seed: int,
+    resources: dict[str, Any],
+) -> Done:
+    """Fine-tune on gold labels."""
+    from curation.stages.select import adaptation_rows
+
+    rows = adaptation_rows(examples, domain, task.directory)
+    return _trained(task, base, rows, recipe.model_copy(update=resources), seed)
+
+
+def train(
+    task: Task, base: ModelRef, digest: str, recipe: SftConfig, seed: int, rows: TableRef, resources: dict[str, Any]
+) -> Done:
+    """Fine-tune on selected rows."""
+    return _trained(task, base, rows, recipe.model_copy(update=resources), seed)
+
+
+def _trained(task: Task, base: ModelRef, rows: TableRef, recipe: SftConfig, seed: int) -> Done:
+    from curation import store
+    from train.student import train_student
+
+    output: Place = task.directory / "model"
+    with task.progress() as update:
+        result = train_student(
+            base, rows, recipe, seed=seed, output=output, name=task.name.replace("/", "-"), update=update
+        )
+    if result.record.num_dropped:
+        task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")
+    outputs = {"model": result.model.to_json(), "training": asdict(result.record)}
+    return Done(outputs=outputs, rows=store.count(rows))
+
+
+def _recipe(recipe: SftConfig) -> dict[str, Any]:
+    return {"recipe": recipe.without(TrainSection.RESOURCES)}
+
+
+def _resources(recipe: SftConfig) -> dict[str, Any]:
+    return {"resources": {key: getattr(recipe, key) for key in TrainSection.RESOURCES}}
+
+
+def taken_by(recipe: TrainSection) -> dict[str, float]:
+    """What the workers of a training keep busy."""
+    num = recipe.num_workers
+    return {"CPU": num * recipe.cpus_per_worker, "GPU": num * recipe.gpus_per_worker}

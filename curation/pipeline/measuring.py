@@ -1,0 +1,210 @@
+"""What is found of weak labels: signals, one more number a row, and grades, right or wrong."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
+from curation.errors import RunFailedError
+from curation.pipeline.asking import Asked, whole
+from curation.pipeline.labelling import ask_of
+from curation.places import place
+from curation.refs import ModelRef, TableRef
+from curation.rundir.graph import Done, Out, Stage, Table
+from curation.rundir.run import Task
+from curation.signals import ASK_AGAIN
+
+if TYPE_CHECKING:
+    from curation.hashing import Int64s
+    from curation.stages.signal import SignalJob
+
+
+def grading(name: str, *, labels: Out, gold: Table, domain: DomainConfig, rows: int | None) -> Stage:
+    """Which labels are right, by the domain's rule."""
+    return Stage(name=name, work=grade, inputs={"labels": labels, "gold": gold, "domain": domain}, rows=rows)
+
+
+def grade(task: Task, *, labels: TableRef, gold: TableRef, domain: DomainConfig) -> Done:
+    """Compare weak with gold labels."""
+    from curation import store
+    from curation.stages.grade import grade as grade_stage
+
+    with task.progress() as update:
+        ref = grade_stage(labels, gold, domain, str(task.directory / "grades.lance"), progress=update)
+    return Done(outputs={"grades": ref.to_json()}, rows=store.count(ref))
+
+
+def judging(
+    name: str,
+    *,
+    grades: Out,
+    examples: Table,
+    labels: Out,
+    gold: Table,
+    domain: DomainConfig,
+    asked: Asked,
+    decoding: DecodingConfig,
+    seed: int,
+    settings: Mapping[str, Any],
+    rows: int | None,
+) -> Stage:
+    """The grades, with what a judge calls right of the labels that the domain's rule calls wrong."""
+    inputs = {
+        "grades": grades,
+        "examples": examples,
+        "labels": labels,
+        "gold": gold,
+        "domain": domain,
+        **asked.inputs,
+        "decoding": decoding,
+        "seed": seed,
+    }
+    return Stage(
+        name=name,
+        work=judge,
+        inputs=inputs,
+        settings={**asked.settings, **settings},
+        rows=rows,
+        takes=asked.takes(rows),
+    )
+
+
+def judge(
+    task: Task,
+    *,
+    grades: TableRef,
+    examples: TableRef,
+    labels: TableRef,
+    gold: TableRef,
+    domain: DomainConfig,
+    model: ModelRef,
+    ask: AskConfig,
+    backend: str,
+    spread: dict[str, Any],
+    decoding: DecodingConfig,
+    seed: int,
+    commit_seconds: float,
+    fragment_mb: int,
+) -> Done:
+    """Ask the judge about the labels that are wrong by the rule, unparsed ones too.
+
+    The paper's judge is asked where the parser cannot verify an answer.
+    """
+    from curation import store
+    from curation.stages.asks import Ask
+    from curation.stages.grade import overrule
+    from curation.stages.signal import SignalJob
+
+    wrong_N = store.read(grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
+    job = SignalJob(
+        ask=Ask(signal="judge", seed=seed, uri=str(task.directory / "verdicts.lance")),
+        examples=examples,
+        labels=labels,
+        domain=domain,
+        teacher=whole(ask, backend, spread, decoding),
+        model=model,
+        decoding=decoding,
+        gold=gold,
+        told=task.telemetry,
+    )
+    verdicts = _measured(task, job, wrong_N, commit_seconds, fragment_mb)
+    ref = overrule(grades, verdicts, str(task.directory / "grades.lance"))
+    asked = store.count(verdicts)
+    return Done(outputs={"grades": ref.to_json(), "num_asked": asked}, rows=asked)
+
+
+def signalling(
+    name: str,
+    *,
+    signal: str,
+    how: Mapping[str, Any],
+    examples: Table,
+    labels: Out,
+    domain: DomainConfig,
+    asked: Asked,
+    decoding: DecodingConfig,
+    reward: RewardConfig | None,
+    settings: Mapping[str, Any],
+    rows: int | None,
+) -> Stage:
+    """One more number for each row of a split that has a weak label (``tables.SIGNAL``).
+
+    ``how``: ``seed``, ``options`` of the signal's class, and the table of ``shots`` for one that shows demonstrations.
+    """
+    inputs = {
+        "signal": signal,
+        **how,
+        "examples": examples,
+        "labels": labels,
+        "domain": domain,
+        **asked.inputs,
+        "decoding": decoding,
+        "reward": reward,
+    }
+    return Stage(
+        name=name,
+        work=measure,
+        inputs=inputs,
+        settings={**asked.settings, **settings},
+        rows=rows,
+        takes=asked.takes(rows),
+    )
+
+
+def measure(
+    task: Task,
+    *,
+    signal: str,
+    seed: int,
+    options: Mapping[str, Any],
+    shots: TableRef | None,
+    examples: TableRef,
+    labels: TableRef,
+    domain: DomainConfig,
+    model: ModelRef | None,
+    ask: AskConfig,
+    backend: str,
+    spread: dict[str, Any],
+    decoding: DecodingConfig,
+    reward: RewardConfig | None,
+    commit_seconds: float,
+    fragment_mb: int,
+) -> Done:
+    """Measure the signal where the labelling actors have not.
+
+    Raises:
+        RunFailedError: of no row a value can be read.
+    """
+    from curation import store
+    from curation.stages.signal import SignalJob
+
+    # Beside the labels, where the labelling actors put it; a model of its own writes beside other records of its stage.
+    directory = place(labels.uri).parent if signal in ASK_AGAIN else task.directory
+    job = SignalJob(
+        ask=ask_of(signal, seed=seed, options=options, shots=shots, directory=directory),
+        examples=examples,
+        labels=labels,
+        domain=domain,
+        teacher=whole(ask, backend, spread, decoding),
+        model=model,
+        decoding=decoding,
+        reward=reward,
+        told=task.telemetry,
+    )
+    parsed = store.read(labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
+    ref = _measured(task, job, parsed["row_id"].to_numpy(), commit_seconds, fragment_mb)
+    num_rows, num_read = store.count(ref), store.count(ref, filter="value IS NOT NULL")
+    if num_rows and not num_read:
+        raise RunFailedError(
+            f"none of {num_rows:,} rows gave a value that can be read, so no arm can rank by it; "
+            "look at the model and its answers, or drop the arm"
+        )
+    return Done(outputs={"signal": ref.to_json(), "num_unread": num_rows - num_read}, rows=num_rows)
+
+
+def _measured(task: Task, job: "SignalJob", row_ids_N: "Int64s", commit_seconds: float, fragment_mb: int) -> TableRef:
+    from curation.compaction import compact
+    from curation.stages.signal import signal as signal_stage
+
+    with task.progress() as update:
+        ref = signal_stage(job, row_ids_N, commit_seconds=commit_seconds, progress=update)
+    return compact(ref, fragment_mb)

@@ -1,0 +1,233 @@
+"""From a configuration to its report: opens the run directory, does what is missing, and collects what was made."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from curation import cluster, lease, membership, report, tracking
+from curation.config import RunConfig
+from curation.config.resolved import warnings
+from curation.console import say
+from curation.domains import get_domain
+from curation.errors import ConfigError, RunFailedError
+from curation.pipeline.chain import Chain, check_models, describe
+from curation.places import Place, write_atomically
+from curation.rundir.graph import Known, Outputs, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
+from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run, files_of
+from curation.selection.budget import check_pool
+from curation.session import local_or_cluster
+from curation.sources import check_unchanged, discover, split_sizes
+from curation.versions import versions
+
+
+class Unfinished(Exception):
+    """A run is asked for its results, and a stage of it is not done."""
+
+    def __init__(self, stage: str, why: str) -> None:
+        super().__init__(stage, why)
+        self.stage, self.why = stage, why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A run directory, and what is to be done in it."""
+
+    config: RunConfig
+    manifest: Manifest
+    chain: Chain
+
+    @property
+    def statuses(self) -> list[Status]:
+        """Where every stage stands."""
+        return list(statuses(self.chain.stages, self.manifest.records))
+
+    def nodes(self, num: int, came: list[str], left: list[str]) -> None:
+        """Tell the events how many nodes the cluster has now, which came and which left."""
+        self.manifest.event("nodes", num=num, came=came, left=left)
+
+
+def run_chain(
+    config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
+) -> dict[str, Any]:
+    """Do what is missing of every generation and write the report; the report's content.
+
+    ``config_path`` and ``command`` say in the report how to do it again. Where another driver has the run directory,
+    this one is refused or, with ``wait``, begins when that one has ended.
+    """
+    tracking.require(config.tracking)
+    with _at_work(config, wait=wait) as (opened, run):
+        known = run.do(opened.chain.stages)
+        record = _record(opened, known, config_path, command)
+        ended = len(record.generations)
+        if ended < len(opened.chain.generations):
+            say(f"generation {ended - 1} selected nothing, so that none of its students can teach: the chain ends")
+        content = report.collect(record)
+        html, numbers = report.write(content, run.directory)
+        say(f"report: {html}")
+        files = {path.name: path.read_text() for path in (html, numbers)}
+        for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
+            run.manifest.event("untracked", error=problem)
+            say(problem)
+        return content
+
+
+@contextmanager
+def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
+    """The run directory held and opened, Ray started or joined, and the cluster's nodes followed."""
+    check_models(config)
+    for line in warnings(config):
+        say(f"warning: {line}")
+    Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
+    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
+        if (waits := cluster.check_room(config)) is not None:
+            say(waits)
+        opened = open_run(config, save=True)
+        import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once would see
+
+        with membership.follow(opened.nodes):
+            yield opened, Run(config.name, opened.manifest, max_stages=config.ray.max_stages, room=cluster.resources)
+
+
+def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:
+    """Do one stage, with what it needs or, ``alone``, without; no report is written.
+
+    Raises:
+        ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
+    """
+    stage = _stage(open_run(config, save=False), name, alone=alone)  # a wrong name is told before Ray is started
+    with _at_work(config, wait=wait) as (opened, run):
+        stage = _stage(opened, stage.name, alone=alone)
+        run.do(ordered([stage.value()]))
+        left = sum(status.state not in ("done", "skipped") for status in opened.statuses)
+        say(f"{stage.name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
+
+
+def _stage(opened: Opened, name: str, *, alone: bool) -> Stage:
+    """The stage of that name, or of that name without its generation where one stage has it.
+
+    Raises:
+        ConfigError: none is called so, or several are; or ``alone``, and what it needs is not done.
+    """
+    stages = opened.chain.stages
+    found = [stage for stage in stages if name in (stage.name, stage.name.partition("/")[2])]
+    if not found:
+        near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(f"{name}: no stage is called so; {hint}`curate plan` lists them")
+    if len(found) > 1:
+        raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
+    (stage,) = found
+    for status in opened.statuses if alone else ():
+        if status.stage.name in waited_for(stage) and status.state not in ("done", "skipped"):
+            raise ConfigError(
+                f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
+                f"use --until {name}, which does it too"
+            )
+    return stage
+
+
+def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Place:
+    """Write the report of a finished run again; the page's path.
+
+    Raises:
+        RunFailedError: a stage is missing.
+    """
+    try:
+        record = finished(config, config_path=config_path, command=command)
+    except Unfinished as missing:
+        raise RunFailedError(
+            f"{config.directory}: no report yet, stage {missing.stage} is missing ({missing.why}); `curate run` does it"
+        ) from None
+    html, _ = report.write(report.collect(record), config.directory)
+    return html
+
+
+def finished(config: RunConfig, *, config_path: str | None = None, command: str | None = None) -> report.RunRecord:
+    """The record of a finished run, from which its report is made; nothing is done or written.
+
+    Raises:
+        Unfinished: a stage is missing.
+    """
+    opened = open_run(config, save=False)
+    known: dict[str, Outputs | Skipped] = {}
+    for status in statuses(opened.chain.stages, opened.manifest.records, known):
+        if status.state not in ("done", "skipped"):
+            raise Unfinished(status.stage.name, status.words)
+    return _record(opened, known, config_path, command)
+
+
+def open_run(config: RunConfig, *, save: bool) -> Opened:
+    """The run directory of a configuration, checked against it, and its stages; ``save``: what is new is written.
+
+    Raises:
+        UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
+    """
+    check_models(config)
+    get_domain(config.domain)
+    manifest = Manifest.load(config.directory)
+    # splits.overlap changes no row id: a run that was refused for shared questions goes on when it is set.
+    chosen = {"domain", "seed", "sources", "splits"}
+    identity = config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap"}})
+    known = manifest.source_files
+    files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
+    for name, before in known.items():
+        check_unchanged(before, files.get(name, []))
+    check_pool(config.selection.budget, split_sizes(config, files)["pool"] // max(1, len(config.generations)))
+    described = {name: [file.to_json() for file in items] for name, items in files.items()}
+    manifest.identify(identity, described, save=save)
+    if save:
+        settings = config.model_dump(mode="json", by_alias=True)  # null, too, is a choice
+        write_atomically(manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+    return Opened(config=config, manifest=manifest, chain=describe(config, files))
+
+
+def _record(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
+    config, manifest = opened.config, opened.manifest
+    prepared = known[opened.chain.prepared.name]
+    assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
+    stages = opened.chain.stages
+    step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
+    done = {name: manifest.stages[name] for name, made in known.items() if not isinstance(made, Skipped)}
+    tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
+    generations = [present(fields, known) for fields in opened.chain.generations]
+    return report.RunRecord(
+        name=config.name,
+        config=config.model_dump(mode="json", by_alias=True),
+        config_path=config_path,
+        seed=config.seed,
+        versions=versions(),
+        command=command or "curation.run(curation.config_file.load_config('config.yaml'))",
+        domain=get_domain(config.domain_of("pool")),
+        prepared=tables,
+        prepare_counts=prepared["counts"],
+        overlap=prepared["overlap"],
+        stages=[
+            report.StageRecord(
+                name=name,
+                seconds=stage.seconds,
+                rows=stage.rows,
+                rows_per_second=stage.rows / stage.seconds if stage.seconds else None,
+                started=stage.started,
+                step=step_of[name],
+                after=after[name],
+            )
+            for name, stage in done.items()
+        ],
+        passes=[
+            report.PassRecord(
+                name=name,
+                **stage.outputs["pass"],
+                total_rows=stage.rows,
+                prompt_tokens=stage.outputs["counts"]["prompt_tokens"],
+                output_tokens=stage.outputs["counts"]["output_tokens"],
+            )
+            for name, stage in done.items()
+            if "pass" in stage.outputs
+        ],
+        generations=[report.GenerationRecord(**fields) for fields in generations if "budget" in fields],
+    )

@@ -1,0 +1,123 @@
+"""Trust functions of a generation: fitted on the source split's labels, and their scores for every split."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curation.config import TrainSection, TrustConfig
+from curation.pipeline.learning import taken_by
+from curation.refs import TableRef, TrustRef
+from curation.rundir.graph import Done, Out, Stage
+from curation.rundir.run import Task
+from curation.trust.parts import ROW_KEYS
+
+READ_BY_PROBE = frozenset({"states", "class_weight", *ROW_KEYS})
+"""What of ``TrustConfig`` a linear probe reads."""
+
+
+def projecting(name: str, labels: Out, trust: TrustConfig, *, size: int, seed: int, rows: int | None) -> Stage:
+    """The labels with the projection of their hidden states as a column, and the projection."""
+    inputs = {"labels": labels, "size": size, "trust": trust.only({"states", *ROW_KEYS}), "seed": seed}
+    return Stage(name=name, work=project, inputs=inputs, rows=rows)
+
+
+def project(task: Task, labels: TableRef, size: int, trust: TrustConfig, seed: int) -> Done:
+    """Fit principal components, and add them to the labels."""
+    from curation import store
+    from curation.stages.project import add_projection, fit_pca
+    from curation.trust.pca import load_projection
+
+    ref = fit_pca(labels, trust, size=size, seed=seed, output=task.directory / "pca")
+    fit = load_projection(ref).fit
+    told = {"size": size, "variance_kept": fit["variance_kept"], "num_rows": fit["num_rows"]}
+    task.say(f"{size} components keep {told['variance_kept']:.1%} of the variance")
+    outputs = {"labels": add_projection(labels, ref).to_json(), "projection": ref.to_json(), "fit": told}
+    return Done(outputs=outputs, rows=store.count(labels))
+
+
+def fitting(
+    name: str, function: str, labels: Out, grades: Out, trust: TrustConfig, *, seed: int, rows: int | None
+) -> Stage:
+    """The trust ``function`` of that name, fitted."""
+    read = trust.only(READ_BY_PROBE) if function == "linear_probe" else trust.without(TrainSection.RESOURCES)
+    return Stage(
+        name=name,
+        work=fit,
+        inputs={"function": function, "labels": labels, "grades": grades, "trust": read, "seed": seed},
+        settings={"resources": {key: getattr(trust, key) for key in TrainSection.RESOURCES}},
+        rows=rows,
+        takes=taken_by(trust),
+    )
+
+
+def fit(
+    task: Task,
+    function: str,
+    labels: TableRef,
+    grades: TableRef,
+    trust: TrustConfig,
+    seed: int,
+    resources: dict[str, Any],
+) -> Done:
+    """Fit a trust function, and say what was chosen on a small source."""
+    from curation import store
+    from train.trust import FITS
+
+    ref = FITS[function](labels, grades, trust.model_copy(update=resources), seed=seed, output=task.directory)
+    fitted = summary(ref)
+    if (choice := fitted["choice"]) is not None:
+        aucs = ", ".join(f"{kind} {auc:.3f}" for kind, auc in choice["calibration_auc"].items())
+        task.say(
+            f"{choice['num_fit']:,} rows to fit on are fewer than trust.probe_below "
+            f"{choice['probe_below']:,}: {choice['taken']} is taken (AUC on {fitted['num_calibration']:,} "
+            f"calibration rows: {aucs})"
+        )
+    return Done(outputs={"trust": ref.to_json(), "fit": fitted}, rows=store.count(labels))
+
+
+def summary(trust: TrustRef) -> dict[str, Any]:
+    """How a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None`` where there was none)."""
+    from curation.trust import saved
+
+    description = saved.described(trust)
+    fit = description["fit"]
+    return {
+        "kind": description["kind"],
+        "num_fit": fit["num_fit"],
+        "share_right_fit": fit["share_right_fit"],
+        "num_calibration": fit.get("num_calibration", 0),
+        "calibration": description["calibration"],
+        "choice": fit.get("choice"),
+    }
+
+
+def scoring(
+    name: str, labels: Out, fitted: Mapping[str, Out], signals: Mapping[str, Out], *, rows: int | None
+) -> Stage:
+    """The labels of a split with the scores of the fitted trust functions and the signals as columns."""
+    return Stage(name=name, work=score, inputs={"labels": labels, "fitted": fitted, "signals": signals}, rows=rows)
+
+
+def score(task: Task, labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef]) -> Done:
+    """Score every row."""
+    from curation import store
+    from curation.stages.score import score as score_stage
+
+    scored = score_stage(labels, fitted, signals)
+    return Done(outputs={"labels": scored.to_json()}, rows=store.count(scored))
+
+
+def shifting(
+    name: str, pool: Out, compared: Mapping[str, Out], states: Sequence[str], *, seed: int, rows: int | None
+) -> Stage:
+    """How the teacher's hidden states of the pool differ from those of other splits."""
+    inputs = {"pool": pool, "compared": compared, "states": list(states), "seed": seed}
+    return Stage(name=name, work=shift, inputs=inputs, rows=rows)
+
+
+def shift(task: Task, pool: TableRef, compared: Mapping[str, TableRef], states: Sequence[str], seed: int) -> Done:
+    """Test each split against the pool."""
+    from curation import store
+    from curation.stages.shift import measure_shift
+
+    found = {split: measure_shift(ref, pool, states, seed=seed) for split, ref in compared.items()}
+    return Done(outputs={"shift": found}, rows=store.count(pool))

@@ -1,0 +1,48 @@
+"""The graph of a run's stages as SVG: a column a step, a line from each stage to those that wait for it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curation.report.charts import drawing, svg
+
+Json = Mapping[str, Any]
+
+COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
+
+
+def stage_graph(stages: Sequence[Json], name: str) -> str:
+    """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's field."""
+    from matplotlib.figure import Figure
+
+    columns: dict[int, list[Json]] = {}
+    for stage in stages:
+        columns.setdefault(stage["step"], []).append(stage)
+    deepest = max(len(column) for column in columns.values())
+    place = {
+        stage["name"]: (number, row + (deepest - len(column)) / 2)
+        for number, (_, column) in enumerate(sorted(columns.items()))
+        for row, stage in enumerate(column)
+    }
+    prefix = "gen-0/" if not any(stage["name"].startswith("gen-1/") for stage in stages) else ""
+    with drawing():
+        figure = Figure(figsize=(COLUMN_INCHES * len(columns), ROW_INCHES * (deepest + 1)), layout="constrained")
+        axes = figure.subplots()
+        for stage in stages:
+            x, y = place[stage["name"]]
+            for other in stage["after"]:
+                if other in place:
+                    left, height = place[other]
+                    axes.plot([left + 0.44, x - 0.44], [height, y], color="#9a9a9a", linewidth=0.6, zorder=1)
+            shade = 0.96 - 0.5 * min(1.0, 3 * stage["share"])
+            field: dict[str, Any] = {
+                "boxstyle": "round,pad=0.25",
+                "facecolor": (shade, shade, 0.98),
+                "edgecolor": "#666666",
+            }
+            axes.text(
+                x, y, stage["name"].removeprefix(prefix), ha="center", va="center", fontsize=6.5, bbox=field, zorder=2
+            )
+        axes.set_xlim(-0.6, len(columns) - 0.4)
+        axes.set_ylim(deepest - 0.3, -0.7)
+        axes.set_axis_off()
+        return svg(figure, name)

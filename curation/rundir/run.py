@@ -1,0 +1,245 @@
+"""A run: its stages are done in the run directory, and what is on record is not done again.
+
+A stage's directory carries the digest of what it read (``gen-0/label-pool-1f3a...``), so that a changed setting writes
+beside the old result, and whatever a killed run left half done under the same digest is gone on with. Each stage works
+in a thread of its own; what it does in the cluster, Ray does.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from curation.console import progress, say
+from curation.errors import CurationError, RunFailedError, UserError
+from curation.places import Place
+from curation.rundir.graph import (
+    NEW,
+    Done,
+    Known,
+    Outputs,
+    Skipped,
+    Stage,
+    digest,
+    key_of,
+    resolved,
+    status_of,
+    statuses,
+)
+from curation.rundir.manifest import Manifest
+from curation.standing import Journal, Standing, Update
+from curation.stopping import Stopped, stop
+from curation.telemetry import Telemetry
+
+ROOM_SECONDS = 1.0
+"""How often it is looked whether the cluster has room for more; a signal is heard by then at the latest."""
+STOP_SECONDS = 30.0
+"""How long stages that are broken off may take to commit what is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What the work of a stage is given beside its inputs and settings."""
+
+    name: str
+    directory: Place
+    manifest: Manifest
+    telemetry: Telemetry
+    """Emits the metrics of the stage."""
+
+    def say(self, text: str) -> None:
+        """A line on the terminal, after the stage's name."""
+        say(f"{self.name}: {text}")
+
+    @contextmanager
+    def progress(self) -> Iterator[Update]:
+        """Yields what is told where the stage stands: a bar shows it, and now and then the events, for the status."""
+        journal = Journal()
+        with progress(self.name) as shown:
+
+            def update(standing: Standing) -> None:
+                shown(standing)
+                if (fields := journal.fields(standing, time.time())) is not None:
+                    self.manifest.event("progress", stage=self.name, **fields)
+
+            yield update
+
+
+class _Working(NamedTuple):
+    """A stage under way."""
+
+    stage: Stage
+    thread: threading.Thread
+
+
+class _Ended(NamedTuple):
+    """A stage that is no longer under way: what it did in how long, or what went wrong."""
+
+    stage: Stage
+    key: dict[str, Any]
+    done: Done | None
+    seconds: float
+    error: BaseException | None
+
+
+class Run:
+    """One run directory, in which stages are done."""
+
+    def __init__(
+        self, name: str, manifest: Manifest, *, max_stages: int | None = None, room: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """At most ``max_stages`` at once, as many as fit ``room``: what the cluster has in all, by Ray's names."""
+        self.name = name
+        self.manifest = manifest
+        self.directory = manifest.directory
+        self._max_stages, self._room = max_stages, room
+
+    def do(self, stages: Sequence[Stage]) -> Known:
+        """Do the ordered ``stages`` that are not done; the outputs of all, and which of them had nothing to do.
+
+        Stages that do not wait for each other are done at once as far as there is room. Where one fails no other is
+        begun; those under way are done to their end, and put on record. Ctrl-C and SIGTERM break all of them off.
+
+        Raises:
+            UserError: the user's mistake, unchanged.
+            RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
+        """
+        known: dict[str, Outputs | Skipped] = {}
+        left, working = list(stages), dict[str, _Working]()
+        ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
+        failed: Exception | None = None
+        try:
+            while True:
+                left = self._settle(left, known)
+                if failed is None:
+                    for stage, words in self._ready(left, known, working):
+                        left.remove(stage)
+                        say(stage.name if words == NEW else f"{stage.name}: {words}")
+                        task = partial(self._work, stage, dict(known), words, ended)
+                        working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True))
+                        working[stage.name].thread.start()
+                if not working:
+                    break
+                try:
+                    end = ended.get(timeout=ROOM_SECONDS)
+                except queue.Empty:
+                    continue
+                working.pop(end.stage.name).thread.join()
+                try:
+                    known[end.stage.name] = self._recorded(end)
+                except Exception as error:
+                    if failed is None and working:
+                        say(f"{end.stage.name} failed; waiting for what is under way: {', '.join(working)}")
+                    failed = failed or self._failed(end.stage.name, error)
+        except (KeyboardInterrupt, Stopped):
+            self._break_off(working)
+            raise
+        if failed is not None:
+            raise failed
+        assert not left, f"stages wait for nothing that is under way: {[stage.name for stage in left]}"
+        return known
+
+    def _settle(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Stage]:
+        """Add to ``known`` what is on record already and what has nothing to do; the other stages."""
+        found = statuses(left, self.manifest.records, known)
+        return [status.stage for status in found if status.state not in ("done", "skipped")]
+
+    def _ready(
+        self, left: Sequence[Stage], known: Known, working: Mapping[str, _Working]
+    ) -> Iterator[tuple[Stage, str]]:
+        """The stages that can begin beside those at work, each with why it is to be done."""
+        taken = [item.stage for item in working.values()]
+        records, room = self.manifest.records, self._room()
+        for stage in list(left):
+            if self._max_stages is not None and len(taken) >= self._max_stages:
+                return
+            status = status_of(stage, known, records)
+            if status.state != "waits" and (not taken or fits(stage, taken, room)):
+                taken.append(stage)
+                yield stage, status.words
+
+    def _break_off(self, working: Mapping[str, _Working]) -> None:
+        """Stop the stages under way; those that do not hear of it in time end with the process."""
+        for item in working.values():
+            stop(item.thread)
+        until = time.monotonic() + STOP_SECONDS
+        for name, item in working.items():
+            item.thread.join(max(0.0, until - time.monotonic()))
+            self.manifest.event("stopped", stage=name)
+
+    def _work(self, stage: Stage, known: Known, why: str, ended: "queue.SimpleQueue[_Ended]") -> None:
+        """Do one stage, in a thread of its own."""
+        name, begun = stage.name, time.monotonic()
+        key: dict[str, Any] = {}
+        done, error = None, None
+        try:
+            key = key_of(stage, known)
+            task = Task(
+                name=name,
+                directory=self.directory / f"{name}-{digest(key)[:8]}",
+                manifest=self.manifest,
+                telemetry=Telemetry(run=self.name, stage=name),
+            )
+            self.manifest.event("started", stage=name, why=why)
+            done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
+        except Stopped:
+            return
+        except BaseException as raised:  # SystemExit of a library too
+            error = raised
+        ended.put(_Ended(stage, key, done, time.monotonic() - begun, error))
+
+    def _recorded(self, end: _Ended) -> Outputs:
+        """Put a stage on record; its outputs.
+
+        Raises:
+            Exception: what went wrong with it.
+        """
+        if isinstance(end.error, Exception):
+            raise end.error
+        if end.done is None:
+            raise RuntimeError(f"its work ended by {type(end.error).__name__}: {end.error}") from end.error
+        name, done, seconds = end.stage.name, end.done, end.seconds
+        record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds)
+        self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
+        rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
+        say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
+        return record.outputs
+
+    def _failed(self, name: str, error: Exception) -> Exception:
+        """What a run raises for what went wrong with a stage."""
+        if isinstance(error, UserError):
+            self.manifest.event("failed", stage=name, error=str(error))
+            return error
+        self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
+        cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
+        failure = RunFailedError(
+            f"stage {name} failed: {cause} (run directory {self.directory}; the same command goes on from here)"
+        )
+        failure.__cause__ = error
+        return failure
+
+
+def fits(stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> bool:
+    """Whether a cluster with so much in all has room for a stage beside others; one that takes all of it fits alone."""
+    return all(
+        amount + sum(min(other.takes.get(name, 0.0), room.get(name, 0.0)) for other in beside) <= room.get(name, 0.0)
+        for name, amount in stage.takes.items()
+        if amount
+    )
+
+
+@contextmanager
+def files_of(directory: Place) -> Iterator[None]:
+    """Between the stages: what goes wrong with the run directory itself, as on a full disk, fails the run.
+
+    Raises:
+        RunFailedError: with what the store says.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunFailedError(f"{error} (run directory {directory}; the same command goes on from here)") from error

@@ -1,0 +1,75 @@
+"""Ray as a run uses it: started for it on this machine, or joined."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from curation import cluster, nodes
+from curation.config import RayConfig
+from curation.console import say
+from curation.errors import ClusterError, RunFailedError
+from curation.stopping import stopped_by_sigterm
+
+RAY_ATTEMPTS = 3
+
+
+@contextmanager
+def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
+    """Ray as the configuration says; one that runs already is used and left running.
+
+    Raises:
+        ClusterError: a node has other versions than this process, and ``same_versions`` asks for the same.
+    """
+    import ray
+    import ray.data
+
+    # Ray forks only to execute another program; how many actors fill a machine is the configuration's business.
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")
+    warnings.filterwarnings("ignore", message="(?s).*The minimum number of concurrent actors")
+    started = not ray.is_initialized()
+    if started:
+        _start_ray(settings)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns that its progress bars are off
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.verbose_progress = False
+    try:
+        if same_versions and (cluster.address_of(settings) != cluster.LOCAL or len(nodes.living()) > 1):
+            nodes.require_same_versions()
+        with stopped_by_sigterm():
+            yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _start_ray(settings: RayConfig) -> None:
+    """Start or join Ray; a busy machine may be too slow for its start, so that is tried again.
+
+    Raises:
+        ClusterError: a Ray is to be joined, and none that can be answers there.
+        RunFailedError: Ray did not start.
+    """
+    import ray
+
+    address = cluster.address_of(settings)
+    cluster.check_answers(address)
+    for attempt in range(1, RAY_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address=address,
+                num_cpus=settings.num_cpus if address == cluster.LOCAL else None,
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+                include_dashboard=False,
+                configure_logging=False,
+            )
+            return
+        except Exception as error:  # Ray raises no class of its own where its processes do not come up in time
+            if address != cluster.LOCAL:
+                ray.shutdown()  # where the versions differ it has joined by half
+                raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
+            if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
+                raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
+            say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")

@@ -1,0 +1,30 @@
+"""The packages that a result depends on, and which versions of them are installed."""
+
+from collections.abc import Callable
+
+PROJECT = "trust-curation"
+PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
+
+
+def versions() -> dict[str, str]:
+    """The Python version and those of the packages that a result depends on."""
+    return ask_versions()()
+
+
+def ask_versions() -> Callable[[], dict[str, str]]:
+    """The question behind :func:`versions`, for other processes too: it is pickled whole and needs nothing of ours."""
+    packages = PACKAGES
+
+    def found() -> dict[str, str]:
+        import importlib.metadata
+        import platform
+
+        versions = {"python": platform.python_version()}
+        for package in packages:
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                versions[package] = "not installed"
+        return versions
+
+    return found

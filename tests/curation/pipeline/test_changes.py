@@ -1,0 +1,186 @@
+"""What a change of the configuration does again, on the graph of a real run whose work is made up.
+
+Each stage makes outputs that follow from its key alone, so that another key makes another content.
+"""
+
+import copy
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curation.arms import ARMS
+from curation.config import RunConfig
+from curation.config_file import load_config
+from curation.pipeline.running import open_run
+from curation.rundir.graph import Done, Stage, digest, plain, statuses
+from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run, Task
+
+ROOT = Path(__file__).parents[3]
+NAMES = ("naive", "icl_confidence", "linear_probe", "neural", "ground_truth")
+SMALL = {"preset": "scratch", "epochs": 1}
+CONFIG = {
+    "name": "changes",
+    "sources": {"puzzles": {"path": str(ROOT / "examples/data/puzzles.parquet")}},
+    "splits": {
+        "adapt": {"from": "puzzles", "rows": 20},
+        "source": {"from": "puzzles", "rows": 30},
+        "shots": {"from": "puzzles", "rows": 5},
+        "test": {"from": "puzzles", "rows": 20},
+        "pool": {"from": "puzzles", "rows": 40},
+        "audit": True,
+    },
+    "teacher": {"model": {"path": str(ROOT / "examples/bases/teacher")}, "adapt": SMALL},
+    "selection": {"budget": {"n": 10}, "arms": list(NAMES)},
+    "student": {"preset": "paper", "epochs": 1},
+    "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
+    "evaluation": {"decoding": {"max_tokens": 4}},
+}
+
+
+def answers_of(models: Iterable[str]) -> set[str]:
+    return {stage for model in models for stage in (f"test-{model}", f"grade-test-{model}")}
+
+
+STUDENTS = {f"student-{arm}" for arm in NAMES} | answers_of(NAMES)
+CHOSEN = {"select"} | STUDENTS
+SCORES = {"score-source", "score-pool"}
+SIGNAL = "signal-icl_mean_logprob-pool"
+LABELLED = {"label-source", "label-pool", "grade-source", "grade-pool", SIGNAL, "trust", "trust-linear_probe", "shift"}
+LABELLED |= {"length-pool", "rollouts"} | SCORES | CHOSEN
+FEWER = {f"student-{arm}" for arm in NAMES if arm != "icl_confidence"} | answers_of(set(NAMES) - {"icl_confidence"})
+
+CHANGES: dict[str, set[str]] = {
+    "student.learning_rate=3e-4": STUDENTS,
+    "student.epochs=2": STUDENTS,
+    "student.lora.rank=8": STUDENTS,
+    "student.schedule=constant": STUDENTS,
+    "student.cpus_per_worker=2": set(),
+    "student.max_failures=5": set(),
+    "student.max_length=512": {"length-pool", "rollouts"} | STUDENTS,
+    "student.chat_template=true": {"length-pool", "rollouts"} | STUDENTS,
+    "generations.0.student.path=%s" % (ROOT / "examples/bases/teacher"): {"length-pool", "rollouts"}
+    | STUDENTS
+    | answers_of(["base"]),
+    "evaluation.decoding.max_tokens=5": answers_of([*NAMES, "teacher", "base"]),
+    "evaluation.chat_template=true": answers_of([*NAMES, "teacher", "base"]),
+    "evaluation.margin=0.05": set(),
+    "selection.budget.n=12": {"rollouts"} | CHOSEN,
+    "selection.difficulty_bins=5": {"rollouts"} | CHOSEN,
+    "selection.gold_rollouts.temperature=0.9": {"rollouts"},
+    "selection.gold_rollouts.source=answers": {"rollouts", "length-pool"},
+    "selection.arms=[naive, linear_probe, neural, ground_truth]": {"score-pool", "select"} | FEWER,
+    "trust.width=64": {"trust"} | SCORES | CHOSEN,
+    "trust.probe_below=10": {"trust"} | SCORES | CHOSEN,
+    "trust.class_weight=0.2": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
+    "trust.max_failures=7": set(),
+    "teacher.chunk_rows=100": set(),
+    "teacher.actors.max=3": set(),
+    "teacher.max_error_rate=0.5": set(),
+    "teacher.decoding.max_tokens=6": LABELLED,
+    "teacher.states=[prompt_last, output_last]": LABELLED,
+    "teacher.batch_tokens=4096": LABELLED | answers_of([*NAMES, "teacher", "base"]),
+    "teacher.adapt.epochs=2": {"teacher"} | LABELLED | answers_of(["teacher"]),
+    "signals.self_consistency.num_samples=3": set(),
+    "splits.overlap=report": {"prepare", "teacher"} | LABELLED | answers_of(["teacher", "base"]),
+    "commit_seconds=9": set(),
+    "fragment_mb=16": set(),
+    "ray.max_stages=1": set(),
+    "chain_arm=naive": set(),
+}
+
+
+def made_up(stage: Stage) -> None:
+    """Give a stage work that is done at once."""
+
+    def work(task: Task, **arguments: Any) -> Done:
+        settings = stage.settings.keys()
+        key = digest(plain({name: value for name, value in arguments.items() if name not in settings}, {}))
+        table, model = {"uri": f"{task.name}-{key}", "version": 1}, {"base": key, "revision": None, "adapter": None}
+        digested = {"uri": key, "digest": key}
+        outputs: dict[str, Any] = {
+            "prepare": {"tables": {name: table | {"uri": f"{name}-{key}"} for name in TABLES}},
+            "roll_out": {"texts": {"source": "answer", "samples": None}},  # of bare answers nothing is drawn
+            "measure_length": {"counts": {}, "too_long": None},  # nothing is too long
+            "select": {
+                "budget": {},
+                "arms": {arm: {"digest": key + arm, "table": table} for arm in ARMS},
+                "rows_of": dict.fromkeys(ARMS, table),
+            },
+        }.get(real.__name__, {})
+        named = {"labels": table, "grades": table, "signal": table, "model": model, "trust": digested}
+        rest: dict[str, Any] = {name: {} for name in ("counts", "fit", "shift", "num_unread", "num_asked", "training")}
+        return Done(outputs={**named, **rest, **outputs}, rows=1)
+
+    real = stage.work
+    object.__setattr__(stage, "work", work)
+
+
+TABLES = (*CONFIG["splits"], "audit")
+
+
+def run(config: RunConfig) -> tuple[dict[str, str], set[str]]:
+    """What is planned, by stage, and what is then done."""
+    opened = open_run(config, save=True)
+    stages = opened.chain.stages
+    planned = {status.stage.name: status.state for status in statuses(stages, opened.manifest.records)}
+    before = dict(opened.manifest.stages)
+    for stage in stages:
+        made_up(stage)
+    Run(config.name, opened.manifest, room=lambda: {"CPU": 2.0}).do(stages)
+    done = {name for name, record in opened.manifest.stages.items() if record is not before.get(name)}
+    again = statuses(open_run(config, save=False).chain.stages, Manifest.load(config.directory).records)
+    assert {status.state for status in again} == {"done"}
+    return planned, done
+
+
+def load(directory: Path, *overrides: str) -> RunConfig:
+    config = copy.deepcopy(CONFIG) | {"run_dir": str(directory / "run")}
+    for override in [item for item in overrides if item.startswith("generations.")]:
+        config["generations"][0]["student"]["path"] = override.partition("=")[2]
+    path = directory / "changes.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return load_config(path, [item for item in overrides if not item.startswith("generations.")])
+
+
+def short(names: Iterable[str]) -> set[str]:
+    return {name.removeprefix("gen-0/") for name in names}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    directory = tmp_path_factory.mktemp("finished")
+    planned, done = run(load(directory))
+    assert set(planned) == done and len(done) == 34
+    return directory
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_does_again_what_reads_it_and_nothing_else(tmp_path, finished, change):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    planned, done = run(load(tmp_path, change))
+    assert short(done) == CHANGES[change]
+    states = {
+        state: {name for name, found in planned.items() if found == state} for state in ("done", "changed", "waits")
+    }
+    assert set().union(*states.values()) == set(planned)
+    assert states["changed"] <= done <= states["changed"] | states["waits"]
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=5, unique=True))
+def test_several_changes_do_again_what_each_does(tmp_path_factory, finished, changes):
+    directory = shutil.copytree(finished, tmp_path_factory.mktemp("several"), dirs_exist_ok=True)
+    planned, done = run(load(directory, *changes))
+    expected = set().union(*(CHANGES[change] for change in changes))
+    if any(change.startswith("selection.arms") for change in changes):
+        expected -= {"student-icl_confidence", SIGNAL, *answers_of(["icl_confidence"])}
+    assert short(done) == expected
+    assert {name for name, state in planned.items() if state == "changed"} <= done

@@ -1,0 +1,146 @@
+"""Stages side by side: as many as fit, one that fails beside healthy ones, and what is broken off."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curation.errors import ConfigError, RunFailedError
+from curation.rundir.graph import Done, Out, Stage, ordered
+from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run, Task, fits
+from curation.stopping import Stopped, arriving, stopped_by_sigterm, waited_for
+
+
+class Crowd:
+    """Stages that count how many of them are at work at once."""
+
+    def __init__(self, seconds: float = 0.2) -> None:
+        self.seconds, self.most, self._now, self._lock = seconds, 0, 0, threading.Lock()
+
+    def stage(self, name: str, *, cpus: float = 1.0, error: BaseException | None = None, **inputs: Any) -> Stage:
+        def work(task: Task, **read: Any) -> Done:
+            with self._lock:
+                self._now += 1
+                self.most = max(self.most, self._now)
+            waited_for(lambda: time.sleep(self.seconds))
+            with self._lock:
+                self._now -= 1
+            if error is not None:
+                raise error
+            return Done(outputs={"name": name}, rows=1)
+
+        return Stage(name=name, work=work, inputs=inputs, takes={"CPU": cpus})
+
+
+def run(directory: Path, stages: list[Stage], *, cpus: float = 4.0, most: int | None = None) -> Any:
+    made = Run("test", Manifest.load(directory), max_stages=most, room=lambda: {"CPU": cpus})
+    return made.do(ordered([stage.value("name") for stage in stages]))
+
+
+def events(directory: Path) -> list[tuple[str, str]]:
+    lines = (directory / "events.jsonl").read_text().splitlines()
+    return [(event["event"], event["stage"]) for event in map(json.loads, lines)]
+
+
+@pytest.mark.parametrize(("cpus", "most", "expected"), [(4, None, 3), (2, None, 2), (4, 1, 1), (0.5, None, 1)])
+def test_stages_that_do_not_wait_are_done_at_once_as_far_as_there_is_room(tmp_path, cpus, most, expected):
+    crowd = Crowd()
+    first = crowd.stage("first", seed=0)
+    others = [crowd.stage(f"student-{index}", first=first.value("name"), seed=index) for index in range(3)]
+    known = run(tmp_path, others, cpus=cpus, most=most)
+    assert crowd.most == expected and set(known) == {"first", "student-0", "student-1", "student-2"}
+    assert events(tmp_path)[:2] == [("started", "first"), ("finished", "first")]
+    assert sorted(Manifest.load(tmp_path).stages) == sorted(known)
+
+
+def test_a_stage_that_takes_more_than_there_is_is_done_alone():
+    def stage(cpus: float, gpus: float = 0.0) -> Stage:
+        return Stage(name="x", work=lambda task: Done(outputs={}, rows=0), inputs={}, takes={"CPU": cpus, "GPU": gpus})
+
+    room = {"CPU": 4.0, "GPU": 1.0}
+    assert fits(stage(2), [stage(2)], room) and not fits(stage(2.5), [stage(2)], room)
+    assert not fits(stage(1), [stage(64)], room) and not fits(stage(64), [stage(1)], room)
+    assert fits(stage(1), [stage(3, 1)], room) and not fits(stage(1, 0.5), [stage(3, 1)], room)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (ConfigError("x: is wrong"), ConfigError, "^x: is wrong$"),
+        (KeyError("lost"), RunFailedError, "stage bad failed: KeyError: 'lost' .*the same command goes on"),
+        (SystemExit(3), RunFailedError, "stage bad failed: RuntimeError: its work ended by SystemExit: 3"),
+    ],
+)
+def test_where_one_fails_those_under_way_end_and_no_other_begins(tmp_path, capsys, error, raised, message):
+    slow, quick = Crowd(0.6), Crowd(0.1)
+    healthy = [slow.stage(f"healthy-{index}", seed=index) for index in range(2)]
+    bad = quick.stage("bad", error=error, seed=0)
+    after = slow.stage("after", of=healthy[0].value("name"))
+    with pytest.raises(raised, match=message):
+        run(tmp_path, [*healthy, bad, after])
+    assert set(Manifest.load(tmp_path).stages) == {"healthy-0", "healthy-1"}
+    assert ("failed", "bad") in events(tmp_path) and ("started", "after") not in events(tmp_path)
+    assert "bad failed; waiting for what is under way: healthy-0, healthy-1" in capsys.readouterr().err
+    mended = quick.stage("bad", seed=0)
+    run(tmp_path, [*healthy, mended, after])
+    assert set(Manifest.load(tmp_path).stages) == {"healthy-0", "healthy-1", "bad", "after"}
+    assert [name for event, name in events(tmp_path) if event == "finished"].count("healthy-0") == 1
+
+
+@pytest.mark.parametrize(("way", "raised"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, way, raised):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+
+    def stage(name: str) -> Stage:
+        def work(task: Task) -> Done:
+            done = 0
+            try:
+                for _ in arriving(_slowly()):
+                    done += 1
+            except BaseException:
+                (tmp_path / name).write_text(str(done))
+                raise
+            return Done(outputs={"name": name}, rows=done)
+
+        return Stage(name=name, work=work, inputs={})
+
+    def _slowly() -> Any:
+        yield from range(3)
+        threading.Event().wait()  # for ever, deaf to everything
+
+    stages: list[Out] = [stage(f"pass-{index}").value("name") for index in range(3)]
+    timer = threading.Timer(0.7, lambda: os.kill(os.getpid(), way))
+    timer.start()
+    begun = time.monotonic()
+    with stopped_by_sigterm(), pytest.raises(raised):
+        Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 4.0}).do(ordered(stages))
+    signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begun < 10
+    assert [(tmp_path / f"pass-{index}").read_text() for index in range(3)] == ["3"] * 3
+    assert sorted(events(tmp_path))[-3:] == [("stopped", f"pass-{index}") for index in range(3)]
+    assert not Manifest.load(tmp_path).stages
+
+
+def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
+    def numbers() -> Any:
+        yield from range(5)
+        raise ConfigError("x: is wrong")
+
+    found = []
+    with pytest.raises(ConfigError, match="is wrong"):
+        for number in arriving(numbers()):
+            found.append(number)
+    assert found == list(range(5)) and list(arriving([])) == []
+    assert waited_for(lambda: 3) == 3
+
+
+def test_a_key_that_is_no_json_fails_the_stage(tmp_path):
+    with pytest.raises(RunFailedError, match=r"stage bad failed: ValueError: .*not JSON compliant"):
+        run(tmp_path, [Crowd().stage("bad", share=math.nan)])
