@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from curation import lease
@@ -47,7 +48,7 @@ def status_json(config: RunConfig) -> dict[str, Any]:
     newest = {event["event"]: event for event in events}
     return {
         "directory": str(config.directory),
-        "driver": lease.holder(config.directory),
+        "driver": None if (holder := lease.holder(config.directory)) is None else asdict(holder),
         "stages": [
             {
                 "name": status.stage.name,

@@ -254,6 +254,9 @@ def test_status_as_json(config: Path):
         "name": "prepare", "state": "new", "words": "not done yet", "rows": None, "seconds": None,
     }  # fmt: skip
     assert found["under_way"][0]["rows"] == 5 and found["last_event"]["event"] == "progress"
+    with lease.hold(manifest.directory):
+        found = json.loads(curate("status", config, "--json").stdout)
+    assert (found["driver"]["pid"], found["driver"]["host"]) == (os.getpid(), platform.node())
     assert "--watch" in mistake("status", config, "--json", "--watch")
 
 
