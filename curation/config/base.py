@@ -52,3 +52,13 @@ class TrainSection(PresetSection):
     cpus_per_worker: PositiveInt = 1
     gpus_per_worker: Annotated[float, Field(ge=0)] = 0
     max_failures: Annotated[int, Field(ge=0)] = 2
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """The keys of ``RESOURCES`` with their values."""
+        return {key: getattr(self, key) for key in self.RESOURCES}
+
+    @property
+    def takes(self) -> dict[str, float]:
+        """What its workers keep busy of a cluster, by Ray's names."""
+        return {"CPU": self.num_workers * self.cpus_per_worker, "GPU": self.num_workers * self.gpus_per_worker}

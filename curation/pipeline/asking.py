@@ -4,12 +4,13 @@
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from curation.config import AskConfig, DecodingConfig
 from curation.refs import ModelRef
-from curation.rundir.graph import Done, Model, Out, Stage
+from curation.rundir.graph import Done, Model, Out, Stage, Work
 from curation.rundir.run import Task
 from curation.states import others_of
 from curation.stopping import waited_for
@@ -35,7 +36,28 @@ class Asked:
         """How its rows are spread over actors."""
         return {"spread": {key: getattr(self.ask, key) for key in AskConfig.SPREAD}}
 
-    def takes(self, rows: int | None) -> dict[str, float]:
+    def stage(
+        self,
+        name: str,
+        work: Work,
+        inputs: Mapping[str, Any],
+        *,
+        settings: Mapping[str, Any],
+        rows: int | None,
+        asks_teacher: bool = False,
+    ) -> Stage:
+        """A stage whose ``work`` asks the model about so many rows."""
+        return Stage(
+            name=name,
+            work=work,
+            inputs={**inputs, **self.inputs},
+            settings={**self.settings, **settings},
+            rows=rows,
+            takes=self._takes(rows),
+            asks_teacher=asks_teacher,
+        )
+
+    def _takes(self, rows: int | None) -> dict[str, float]:
         """What a pass over so many rows keeps busy, where that is known: an actor a chunk, up to all of them."""
         actors = self.ask.actors
         chunks = actors.max if rows is None else math.ceil(rows / self.ask.chunk_rows)

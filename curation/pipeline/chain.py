@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation import models
-from curation.config import RunConfig
+from curation.config import ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
 from curation.pipeline.generation import Generation, Others, describe_generation
@@ -106,7 +106,7 @@ def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, 
     return Others(second_teacher=second, reward=rewarding, judge=judging)
 
 
-def _base(config: RunConfig, model: Any, role: str, *, trust_remote_code: bool = False) -> Model:
+def _base(config: RunConfig, model: ModelConfig, role: str, *, trust_remote_code: bool = False) -> Model:
     name = f"gen-0/{role}-base"
     return base_model(
         model, config.domain, name=name, seed=derive(config.seed, name), trust_remote_code=trust_remote_code

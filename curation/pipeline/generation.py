@@ -314,9 +314,10 @@ def _selected(
             seed=config.seed,
         )
 
+    chosen = choice(scored)
     rollouts = rolling_out(
         generation.name("rollouts"),
-        choice=choice(scored),
+        choice=chosen,
         unscored=choice(labels),
         selection=config.selection,
         asked=teacher,
@@ -328,7 +329,7 @@ def _selected(
     n = config.selection.budget.n
     stage = selecting(
         generation.name("select"),
-        choice=choice(scored),
+        choice=chosen,
         rollouts=rollouts,
         teacher=generation.teacher,
         generation=generation.index,
@@ -367,6 +368,7 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
 def _tests(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Stage]) -> dict[str, list[Out]]:
     """The grades of every model's answers to the test split, a table a run."""
     config, evaluation = generation.config, generation.config.evaluation
+    runs = [""] if evaluation.num_runs == 1 else [f"-{number}" for number in range(evaluation.num_runs)]
     found = {}
     models = {"teacher": teacher, "base": base} | {arm: stage.model("model") for arm, stage in students.items()}
     students_are = asked(base, config.teacher.ask, name=generation.name("backend-student"))
@@ -391,12 +393,6 @@ def _tests(generation: Generation, teacher: Asked, base: Model, students: Mappin
                     asks_teacher=name == "teacher" and generation.index == 0,
                 ).table("labels"),
             )
-            for stage in test_stages(config, name)
+            for stage in [f"test-{name}{run}" for run in runs]
         ]
     return found
-
-
-def test_stages(config: RunConfig, name: str) -> list[str]:
-    """The stages that test one model, one a run."""
-    runs = config.evaluation.num_runs
-    return [f"test-{name}" if runs == 1 else f"test-{name}-{number}" for number in range(runs)]

@@ -42,7 +42,6 @@ def labelling(
     """
     inputs = {
         "examples": examples,
-        **asked.inputs,
         "domain": domain,
         "decoding": decoding,
         "seed": seed,
@@ -52,14 +51,8 @@ def labelling(
         "sample": sample,
     }
     again = {signal: how for signal, how in (signals or {}).items() if signal in ASK_AGAIN}
-    return Stage(
-        name=name,
-        work=label,
-        inputs=inputs,
-        settings={**asked.settings, **settings, "signals": again},
-        rows=rows,
-        takes=asked.takes(rows),
-        asks_teacher=asks_teacher,
+    return asked.stage(
+        name, label, inputs, settings={**settings, "signals": again}, rows=rows, asks_teacher=asks_teacher
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from curation import models
-from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig, TrainSection
+from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig
 from curation.places import Place
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Model, Out, Stage, Table
@@ -51,10 +51,16 @@ def adapted(
     stage = Stage(
         name=name,
         work=adapt,
-        inputs={"base": base, "examples": examples, "domain": domain, **_recipe(recipe), "seed": seed},
-        settings=_resources(recipe),
+        inputs={
+            "base": base,
+            "examples": examples,
+            "domain": domain,
+            "recipe": recipe.without(recipe.RESOURCES),
+            "seed": seed,
+        },
+        settings={"resources": recipe.resources},
         rows=rows,
-        takes=taken_by(recipe),
+        takes=recipe.takes,
     )
     return stage.model("model")
 
@@ -64,10 +70,10 @@ def student(name: str, base: Model, rows: Out, digest: Out, recipe: SftConfig, *
     return Stage(
         name=name,
         work=train,
-        inputs={"base": base, "digest": digest, **_recipe(recipe), "seed": seed},
-        settings={"rows": rows, **_resources(recipe)},
+        inputs={"base": base, "digest": digest, "recipe": recipe.without(recipe.RESOURCES), "seed": seed},
+        settings={"rows": rows, "resources": recipe.resources},
         rows=num,
-        takes=taken_by(recipe),
+        takes=recipe.takes,
     )
 
 
@@ -107,17 +113,3 @@ def _trained(task: Task, base: ModelRef, rows: TableRef, recipe: SftConfig, seed
         task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")
     outputs = {"model": result.model.to_json(), "training": asdict(result.record)}
     return Done(outputs=outputs, rows=store.count(rows))
-
-
-def _recipe(recipe: SftConfig) -> dict[str, Any]:
-    return {"recipe": recipe.without(TrainSection.RESOURCES)}
-
-
-def _resources(recipe: SftConfig) -> dict[str, Any]:
-    return {"resources": {key: getattr(recipe, key) for key in TrainSection.RESOURCES}}
-
-
-def taken_by(recipe: TrainSection) -> dict[str, float]:
-    """What the workers of a training keep busy."""
-    num = recipe.num_workers
-    return {"CPU": num * recipe.cpus_per_worker, "GPU": num * recipe.gpus_per_worker}

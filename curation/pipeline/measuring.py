@@ -54,18 +54,10 @@ def judging(
         "labels": labels,
         "gold": gold,
         "domain": domain,
-        **asked.inputs,
         "decoding": decoding,
         "seed": seed,
     }
-    return Stage(
-        name=name,
-        work=judge,
-        inputs=inputs,
-        settings={**asked.settings, **settings},
-        rows=rows,
-        takes=asked.takes(rows),
-    )
+    return asked.stage(name, judge, inputs, settings=settings, rows=rows)
 
 
 def judge(
@@ -136,18 +128,10 @@ def signalling(
         "examples": examples,
         "labels": labels,
         "domain": domain,
-        **asked.inputs,
         "decoding": decoding,
         "reward": reward,
     }
-    return Stage(
-        name=name,
-        work=measure,
-        inputs=inputs,
-        settings={**asked.settings, **settings},
-        rows=rows,
-        takes=asked.takes(rows),
-    )
+    return asked.stage(name, measure, inputs, settings=settings, rows=rows)
 
 
 def measure(

@@ -157,14 +157,11 @@ def rolling_out(
     by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
     inputs = {
         "choice": {**(choice if by_score else unscored), "selection": selection.model_copy(update={"arms": arms})},
-        **asked.changed(states=()).inputs,
         "decoding": decoding,
         "rollout_seed": seed,
         "limit": limit,
     }
-    return Stage(
-        name=name, work=roll_out, inputs=inputs, settings={**asked.settings, **settings}, takes=asked.takes(None)
-    )
+    return asked.changed(states=()).stage(name, roll_out, inputs, settings=settings, rows=None)
 
 
 def roll_out(

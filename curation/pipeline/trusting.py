@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curation.config import TrainSection, TrustConfig
-from curation.pipeline.learning import taken_by
+from curation.config import TrustConfig
 from curation.refs import TableRef, TrustRef
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
@@ -38,14 +37,14 @@ def fitting(
     name: str, function: str, labels: Out, grades: Out, trust: TrustConfig, *, seed: int, rows: int | None
 ) -> Stage:
     """The trust ``function`` of that name, fitted."""
-    read = trust.only(READ_BY_PROBE) if function == "linear_probe" else trust.without(TrainSection.RESOURCES)
+    read = trust.only(READ_BY_PROBE) if function == "linear_probe" else trust.without(trust.RESOURCES)
     return Stage(
         name=name,
         work=fit,
         inputs={"function": function, "labels": labels, "grades": grades, "trust": read, "seed": seed},
-        settings={"resources": {key: getattr(trust, key) for key in TrainSection.RESOURCES}},
+        settings={"resources": trust.resources},
         rows=rows,
-        takes=taken_by(trust),
+        takes=trust.takes,
     )
 
 

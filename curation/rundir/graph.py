@@ -9,14 +9,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef
-
-if TYPE_CHECKING:
-    pass
 
 NUM_TOLD = 5
 """Changes of a stage's inputs that are told one by one."""

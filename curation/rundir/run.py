@@ -17,19 +17,7 @@ from typing import Any, NamedTuple
 from curation.console import progress, say
 from curation.errors import CurationError, RunFailedError, UserError
 from curation.places import Place
-from curation.rundir.graph import (
-    NEW,
-    Done,
-    Known,
-    Outputs,
-    Skipped,
-    Stage,
-    digest,
-    key_of,
-    resolved,
-    status_of,
-    statuses,
-)
+from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, digest, key_of, resolved, statuses
 from curation.rundir.manifest import Manifest
 from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stop
@@ -109,19 +97,18 @@ class Run:
             RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
         """
         known: dict[str, Outputs | Skipped] = {}
-        left, working = list(stages), dict[str, _Working]()
+        left, working = self._settled(stages, known), dict[str, _Working]()
         ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         failed: Exception | None = None
         try:
             while True:
-                left = self._settle(left, known)
-                if failed is None:
-                    for stage, words in self._ready(left, known, working):
-                        left.remove(stage)
-                        say(stage.name if words == NEW else f"{stage.name}: {words}")
-                        task = partial(self._work, stage, dict(known), words, ended)
-                        working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True))
-                        working[stage.name].thread.start()
+                for status in self._ready(left, working) if failed is None else ():
+                    left.remove(status)
+                    stage = status.stage
+                    say(stage.name if status.state == "new" else f"{stage.name}: {status.words}")
+                    task = partial(self._work, stage, dict(known), status.words, ended)
+                    working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True))
+                    working[stage.name].thread.start()
                 if not working:
                     break
                 try:
@@ -135,32 +122,32 @@ class Run:
                     if failed is None and working:
                         say(f"{end.stage.name} failed; waiting for what is under way: {', '.join(working)}")
                     failed = failed or self._failed(end.stage.name, error)
+                left = self._settled([status.stage for status in left], known)
         except (KeyboardInterrupt, Stopped):
             self._break_off(working)
             raise
         if failed is not None:
             raise failed
-        assert not left, f"stages wait for nothing that is under way: {[stage.name for stage in left]}"
+        assert not left, f"stages wait for nothing that is under way: {[status.stage.name for status in left]}"
         return known
 
-    def _settle(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Stage]:
-        """Add to ``known`` what is on record already and what has nothing to do; the other stages."""
+    def _settled(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
+        """Add to ``known`` what is on record already and what has nothing to do; where the other stages stand."""
         found = statuses(left, self.manifest.records, known)
-        return [status.stage for status in found if status.state not in ("done", "skipped")]
+        return [status for status in found if status.state not in ("done", "skipped")]
 
-    def _ready(
-        self, left: Sequence[Stage], known: Known, working: Mapping[str, _Working]
-    ) -> Iterator[tuple[Stage, str]]:
-        """The stages that can begin beside those at work, each with why it is to be done."""
+    def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
+        """The stages that can begin beside those at work."""
         taken = [item.stage for item in working.values()]
-        records, room = self.manifest.records, self._room()
-        for stage in list(left):
-            if self._max_stages is not None and len(taken) >= self._max_stages:
-                return
-            status = status_of(stage, known, records)
-            if status.state != "waits" and (not taken or fits(stage, taken, room)):
-                taken.append(stage)
-                yield stage, status.words
+        most = len(left) if self._max_stages is None else self._max_stages - len(taken)
+        can_begin = [status for status in left if status.state != "waits"]
+        room = self._room() if can_begin and most > 0 else {}
+        ready: list[Status] = []
+        for status in can_begin:
+            beside = [*taken, *(other.stage for other in ready)]
+            if len(ready) < most and (not beside or fits(status.stage, beside, room)):
+                ready.append(status)
+        return ready
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
         """Stop the stages under way; those that do not hear of it in time end with the process."""
