@@ -70,8 +70,12 @@ def table_refs(value: Any) -> Iterator[TableRef]:
 
 
 def fingerprint(value: Any) -> str:
-    """A 16-digit hexadecimal digest of any JSON-serialisable value; equal values give equal digests."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    """A 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
+
+    Raises:
+        TypeError, ValueError: a value that is no JSON.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -72,7 +72,7 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
     """
     opened = open_run(config, save=False)
     found = opened.statuses
-    is_finished = all(status.state in ("done", "skipped") for status in found)
+    is_finished = all(status.is_settled for status in found)
     speed = _probe(config) if probe and not is_finished else None
     step_of, stages = steps(opened.chain.stages), []
     for status in found:

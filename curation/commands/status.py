@@ -80,7 +80,7 @@ def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
         stands = states.get(name)
         stale = "" if stands is None or stands.state == "done" else f"  to be done again, {stands.words}"
         yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
-    if left := [status for status in found if status.state not in ("done", "skipped")]:
+    if left := [status for status in found if not status.is_settled]:
         done = sum(status.state == "done" for status in found)
         yield f"{done} of {len(found)} stages are done; next is {left[0].stage.name} ({left[0].words})"
 

@@ -124,9 +124,10 @@ def ask_of(signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRe
     from curation import store
     from curation.stages.asks import Ask
 
+    told = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
+    name = f"{signal}-{fingerprint(told)[:8]}.lance"
     if shots is not None:
         options = {**options, "shots": store.read(shots, filter="error IS NULL").to_pylist()}
-    name = f"{signal}-{fingerprint({'options': options, 'seed': seed})[:8]}.lance"
     return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))
 
 

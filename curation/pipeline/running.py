@@ -87,7 +87,8 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
         if (waits := cluster.check_room(config)) is not None:
             say(waits)
         opened = open_run(config, save=True)
-        import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once would see
+        if not all(status.is_settled for status in opened.statuses):
+            import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
         with membership.follow(opened.nodes):
             yield opened, Run(config.name, opened.manifest, max_stages=config.ray.max_stages, room=cluster.resources)
@@ -103,7 +104,7 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -
     with _at_work(config, wait=wait) as (opened, run):
         stage = _stage(opened, stage.name, alone=alone)
         run.do(ordered([stage.value()]))
-        left = sum(status.state not in ("done", "skipped") for status in opened.statuses)
+        left = sum(not status.is_settled for status in opened.statuses)
         say(f"{stage.name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
@@ -123,7 +124,7 @@ def _stage(opened: Opened, name: str, *, alone: bool) -> Stage:
         raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
     (stage,) = found
     for status in opened.statuses if alone else ():
-        if status.stage.name in waited_for(stage) and status.state not in ("done", "skipped"):
+        if status.stage.name in waited_for(stage) and not status.is_settled:
             raise ConfigError(
                 f"--only: {stage.name} needs {status.stage.name}, which is not done ({status.words}); "
                 f"use --until {name}, which does it too"
@@ -156,7 +157,7 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
     opened = open_run(config, save=False)
     known: dict[str, Outputs | Skipped] = {}
     for status in statuses(opened.chain.stages, opened.manifest.records, known):
-        if status.state not in ("done", "skipped"):
+        if not status.is_settled:
             raise Unfinished(status.stage.name, status.words)
     return _record(opened, known, config_path, command)
 

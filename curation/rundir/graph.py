@@ -5,15 +5,13 @@ that change how it is done, not what comes out. Running, planning, the status an
 Nothing is parsed out of a stage's name, and nothing is seeded by it.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef
+from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
 
 NUM_TOLD = 5
 """Changes of a stage's inputs that are told one by one."""
@@ -139,6 +137,11 @@ class Status(NamedTuple):
     stage: Stage
     state: State
     why: str
+
+    @property
+    def is_settled(self) -> bool:
+        """It is done, or has nothing to do."""
+        return self.state in ("done", "skipped")
 
     @property
     def words(self) -> str:
@@ -297,12 +300,6 @@ def key_of(stage: Stage, known: Known) -> dict[str, Any]:
     return {"revision": stage.revision, **plain(stage.inputs, known)}
 
 
-def digest(key: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits; equal keys give equal digests, and what is no JSON is refused."""
-    text = json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 class Recorded(NamedTuple):
     """A stage on record: the key it was done with, and what it made."""
 
@@ -339,7 +336,7 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
     record = records.get(stage.name)
     if record is None:
         return Status(stage, "new", "")
-    if record.digest == digest(key):
+    if record.digest == fingerprint(key):
         return Status(stage, "done", "")
     changes = differences(record.key, key)
     more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []

@@ -17,9 +17,10 @@ from typing import Any, Self
 from curation import lease
 from curation.errors import CommitError, RunDirError
 from curation.places import Place, Remote, require_reachable, write_atomically
+from curation.refs import fingerprint
 from curation.registers import OneObject, Written
 from curation.rundir.events import events_of
-from curation.rundir.graph import Recorded, differences, digest
+from curation.rundir.graph import Recorded, differences
 from curation.sources.source_file import SourceFile
 from curation.versions import versions
 
@@ -117,7 +118,7 @@ class Manifest:
         """
         record = StageRecord(
             name=name,
-            fingerprint=digest(inputs),
+            fingerprint=fingerprint(inputs),
             inputs=inputs,
             outputs=json.loads(json.dumps(outputs)),  # as the next process reads them
             rows=rows,

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from curation.console import progress, say
 from curation.errors import CurationError, RunFailedError, UserError
 from curation.places import Place
-from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, digest, key_of, resolved, statuses
+from curation.refs import fingerprint
+from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.manifest import Manifest
 from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stop
@@ -134,7 +135,7 @@ class Run:
     def _settled(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
         """Add to ``known`` what is on record already and what has nothing to do; where the other stages stand."""
         found = statuses(left, self.manifest.records, known)
-        return [status for status in found if status.state not in ("done", "skipped")]
+        return [status for status in found if not status.is_settled]
 
     def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
         """The stages that can begin beside those at work."""
@@ -167,7 +168,7 @@ class Run:
             key = key_of(stage, known)
             task = Task(
                 name=name,
-                directory=self.directory / f"{name}-{digest(key)[:8]}",
+                directory=self.directory / f"{name}-{fingerprint(key)[:8]}",
                 manifest=self.manifest,
                 telemetry=Telemetry(run=self.name, stage=name),
             )

@@ -18,7 +18,8 @@ from curation.arms import ARMS
 from curation.config import RunConfig
 from curation.config_file import load_config
 from curation.pipeline.running import open_run
-from curation.rundir.graph import Done, Stage, digest, plain, statuses
+from curation.refs import fingerprint
+from curation.rundir.graph import Done, Stage, plain, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 
@@ -101,7 +102,7 @@ def made_up(stage: Stage) -> None:
 
     def work(task: Task, **arguments: Any) -> Done:
         settings = stage.settings.keys()
-        key = digest(plain({name: value for name, value in arguments.items() if name not in settings}, {}))
+        key = fingerprint(plain({name: value for name, value in arguments.items() if name not in settings}, {}))
         table, model = {"uri": f"{task.name}-{key}", "version": 1}, {"base": key, "revision": None, "adapter": None}
         digested = {"uri": key, "digest": key}
         outputs: dict[str, Any] = {

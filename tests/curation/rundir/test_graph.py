@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curation.config import TrustConfig
-from curation.refs import TableRef
-from curation.rundir.graph import Done, Out, Recorded, Skipped, Stage, Unknown, digest, key_of, ordered, statuses
+from curation.refs import TableRef, fingerprint
+from curation.rundir.graph import Done, Out, Recorded, Skipped, Stage, Unknown, key_of, ordered, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 
@@ -144,7 +144,7 @@ def test_a_key_refuses_what_is_no_json(value: Any):
 
 def test_a_key_refuses_nan():
     with pytest.raises(ValueError, match="not JSON compliant"):
-        digest(key_of(stage("read", value=math.nan), {}))
+        fingerprint(key_of(stage("read", value=math.nan), {}))
 
 
 def test_two_stages_of_one_name_and_circles_are_refused():
