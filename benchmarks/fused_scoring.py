@@ -31,7 +31,7 @@ from curation import store
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.refs import TableRef
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_chunks import LabelJob
 from curation.stages.project import fit_pca
 from curation.stages.reduce import Projected, Reduction, ScoredOnly
 from curation.stages.score import score

@@ -34,7 +34,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ModelCon
 from curation.domains import get_domain
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob, label_rows
+from curation.stages.label_chunks import LabelJob, label_rows
 from curation.store import commits
 from curation.teachers import load_teacher
 

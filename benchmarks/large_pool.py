@@ -34,7 +34,7 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfi
 from curation.refs import TableRef
 from curation.session import local_or_cluster
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_chunks import LabelJob
 
 CHUNK_ROWS = 8192
 NUM_CPUS = 4

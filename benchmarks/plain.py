@@ -11,7 +11,7 @@ from curation import store, tables
 from curation.config import ActorsConfig
 from curation.domains import Example, Vocabulary, get_domain
 from curation.refs import TableRef
-from curation.stages.label_actor import LabelJob, label_rows
+from curation.stages.label_chunks import LabelJob, label_rows
 from curation.teachers import load_teacher
 
 WRITE_ROWS = 1 << 18

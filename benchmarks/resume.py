@@ -24,10 +24,10 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from curation import store, tables
+from curation.passes.actor import Chunk
+from curation.passes.run import Int64s, _chunks
 from curation.refs import TableRef
 from curation.row_ids import RowIds
-from curation.stages.chunk_actor import Chunk
-from curation.stages.passes import Int64s, _chunks
 from curation.store import commits
 
 SCHEMA = pa.schema([tables.ROW_ID])

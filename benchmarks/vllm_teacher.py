@@ -35,7 +35,7 @@ from curation.domains import Example, Vocabulary
 from curation.refs import ModelRef, TableRef
 from curation.session import local_or_cluster
 from curation.stages.label import Share, count_labels, label
-from curation.stages.label_actor import LabelJob, label_rows
+from curation.stages.label_chunks import LabelJob, label_rows
 from curation.store import commits
 from curation.teachers import Request, Teacher, load_teacher
 from curation.teachers.vllm_engine import ENVIRONMENT

@@ -25,7 +25,7 @@ class Hungry(Math):
     """A domain whose prompt for one row takes more than there is, where a model's actor asks for it."""
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        if example["problem"] == HUNGRY and b"LabelActor" in Path("/proc/self/cmdline").read_bytes():
+        if example["problem"] == HUNGRY and b"ModelActor" in Path("/proc/self/cmdline").read_bytes():
             taken = [np.ones(1 << 27, dtype=np.uint8) for _ in range(2 * ROOM >> 27)]
             time.sleep(60)
             del taken

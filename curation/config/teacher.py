@@ -46,6 +46,10 @@ class ActorsConfig(Section):
     cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
     num_cpus: Annotated[float, Field(gt=0)] = 1
     num_gpus: Annotated[float, Field(ge=0)] = 0
+    max_idle_seconds: Annotated[float, Field(ge=0)] = 120
+    """Actors that nobody has asked for so long are given back with their GPUs, all of them between two passes, those
+    beyond ``min`` in a pass. They are given back at once where nothing asks the model again, or the next stage needs
+    their room."""
     max_restarts: Annotated[int, Field(ge=0)] = 8
     """How often in a row an actor's process may die before it has done anything, until the run gives up."""
     max_row_retries: Annotated[int, Field(ge=0)] = 1

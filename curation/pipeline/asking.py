@@ -4,16 +4,41 @@
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation.config import AskConfig, DecodingConfig
-from curation.refs import ModelRef
-from curation.rundir.graph import Done, Model, Out, Stage, Work
+from curation.refs import ModelRef, fingerprint
+from curation.rundir.graph import Done, Model, Out, Stage, Work, plain
+from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.states import others_of
 from curation.stopping import waited_for
+from curation.teachers import can_be_replaced
+
+if TYPE_CHECKING:
+    from curation.passes.pool import ActorPool
+    from curation.passes.run import PassResult
+
+
+class Actors(NamedTuple):
+    """What a model runs by."""
+
+    engine: AskConfig
+    """How it is started."""
+    pool: "ActorPool"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How a model runs, on which no answer depends."""
+
+    spread: Mapping[str, Any]
+    """How its rows are spread over actors: the keys ``AskConfig.SPREAD``."""
+    engine: AskConfig
+    """How it is started, for all stages that ask it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +48,8 @@ class Asked:
     model: Model | None
     """``None`` for the scripted teacher."""
     ask: AskConfig
+    engine: AskConfig
+    """How it is started for all that ask it: with the states that any of them keeps."""
     backend: str | Out
 
     @property
@@ -33,8 +60,19 @@ class Asked:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How its rows are spread over actors."""
-        return {"spread": {key: getattr(self.ask, key) for key in AskConfig.SPREAD}}
+        """How it runs."""
+        spread = {key: getattr(self.ask, key) for key in AskConfig.SPREAD}
+        return {"running": Running(spread=spread, engine=self.engine)}
+
+    @property
+    def host(self) -> Host:
+        """Its actors. Those of another model can be used where they have as much and can give that model up."""
+        model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
+        name = fingerprint([model, str(self.backend), plain(self.engine, {})])
+        kind = name
+        if isinstance(self.backend, str) and can_be_replaced(self.backend):
+            kind = fingerprint(plain(self.engine.actors, {}))
+        return Host(name=name, kind=kind, shared=True)
 
     def stage(
         self,
@@ -54,6 +92,7 @@ class Asked:
             settings={**self.settings, **settings},
             rows=rows,
             takes=self._takes(rows),
+            host=self.host,
             asks_teacher=asks_teacher,
         )
 
@@ -65,14 +104,14 @@ class Asked:
         return {"CPU": num * actors.num_cpus, "GPU": num * actors.num_gpus}
 
     def changed(self, **changes: Any) -> "Asked":
-        """The same model asked another way."""
-        return Asked(model=self.model, ask=self.ask.model_copy(update=changes), backend=self.backend)
+        """The same model, started as before, asked another way."""
+        return replace(self, ask=self.ask.model_copy(update=changes))
 
 
 def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
     """A model asked as ``ask`` says; where that leaves the backend open, the stage ``name`` settles it."""
     if ask.backend != "auto":
-        return Asked(model=model, ask=ask, backend=ask.backend)
+        return Asked(model=model, ask=ask, engine=ask, backend=ask.backend)
     stage = Stage(
         name=name,
         work=settle,
@@ -85,12 +124,34 @@ def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
         settings={"ask": ask},
         rows=0,
     )
-    return Asked(model=model, ask=ask, backend=stage.value("backend"))
+    return Asked(model=model, ask=ask, engine=ask, backend=stage.value("backend"))
 
 
-def whole(ask: AskConfig, backend: str, spread: dict[str, Any], decoding: DecodingConfig) -> AskConfig:
+def whole(ask: AskConfig, backend: str, running: Running, decoding: DecodingConfig) -> AskConfig:
     """How a model is asked, put together again from the arguments of a stage."""
-    return ask.model_copy(update={**spread, "backend": backend, "decoding": decoding})
+    return ask.model_copy(update={**running.spread, "backend": backend, "decoding": decoding})
+
+
+@contextmanager
+def actors(task: Task, backend: str, running: Running) -> Iterator["Actors"]:
+    """Yields the model's actors: those that run already where there are some."""
+    from curation.passes.run import make_pool
+
+    engine = running.engine.model_copy(update={"backend": backend})
+    with task.hosted(lambda: make_pool(engine), max_idle_seconds=engine.actors.max_idle_seconds) as pool:
+        yield Actors(engine, pool)
+
+
+def pass_of(result: "PassResult", backend: str, model: ModelRef | None) -> dict[str, Any]:
+    """What a stage puts on record of its pass, for the report."""
+    return {
+        "model": "scripted" if model is None else model.adapter or model.base,
+        "backend": backend,
+        "rows": result.rows,
+        "seconds": result.seconds,
+        "deaths": result.deaths,
+        "teachers": result.teachers,
+    }
 
 
 def settle(

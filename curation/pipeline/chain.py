@@ -87,7 +87,7 @@ def _teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str,
 
 
 def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
-    ask, reward, judge = config.teacher.ask, config.signals.reward, config.judge
+    ask, reward, judge = config.teacher.ask.model_copy(update={"states": ()}), config.signals.reward, config.judge
     second = None
     if config.signals.second_teacher is not None:
         second = asked(_teacher(config, tables, sizes, "second-teacher"), ask, name="gen-0/backend-second-teacher")
@@ -98,7 +98,7 @@ def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, 
         if reward.kind == "verifier":
             rewarding = asked(model, in_words, name="gen-0/backend-reward")
         else:
-            rewarding = Asked(model=model, ask=in_words, backend=ask.backend)
+            rewarding = Asked(model=model, ask=in_words, engine=in_words, backend=ask.backend)
     judging = None
     if judge is not None:
         in_words = ask.model_copy(update={"chat_template": judge.chat_template})

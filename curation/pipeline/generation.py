@@ -371,7 +371,9 @@ def _tests(generation: Generation, teacher: Asked, base: Model, students: Mappin
     runs = [""] if evaluation.num_runs == 1 else [f"-{number}" for number in range(evaluation.num_runs)]
     found = {}
     models = {"teacher": teacher, "base": base} | {arm: stage.model("model") for arm, stage in students.items()}
-    students_are = asked(base, config.teacher.ask, name=generation.name("backend-student"))
+    students_are = asked(
+        base, config.teacher.ask.model_copy(update={"states": ()}), name=generation.name("backend-student")
+    )
     for name, model in models.items():
         answering = model if isinstance(model, Asked) else replace(students_are, model=model)
         if answering.model is not None and answering.backend == "scripted":

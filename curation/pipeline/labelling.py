@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.pipeline.asking import Asked, whole
+from curation.pipeline.asking import Asked, Running, actors, pass_of, whole
 from curation.places import Place
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
 from curation.rundir.graph import Done, Out, Stage, Table
@@ -63,7 +63,7 @@ def label(
     model: ModelRef | None,
     ask: AskConfig,
     backend: str,
-    spread: dict[str, Any],
+    running: Running,
     domain: DomainConfig,
     decoding: DecodingConfig,
     seed: int,
@@ -80,27 +80,29 @@ def label(
     from curation.compaction import compact
     from curation.stages.label import Share, count_labels
     from curation.stages.label import label as label_stage
-    from curation.stages.label_actor import LabelJob
+    from curation.stages.label_chunks import LabelJob
 
-    teacher, part = whole(ask, backend, spread, decoding), Share(**(share or {}))
-    job = LabelJob(
-        examples=examples,
-        labels_uri=str(task.directory / "labels.lance"),
-        domain=domain,
-        teacher=teacher,
-        model=model,
-        decoding=decoding,
-        seed=seed,
-        reduction=_reduction(projection, fitted, sample, num_rows=store.count(examples) // part.of),
-        asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in signals.items()),
-        told=task.telemetry,
-    )
-    with task.progress() as update:
+    teacher, part = whole(ask, backend, running, decoding), Share(**(share or {}))
+    with task.progress() as update, actors(task, backend, running) as by:
+        job = LabelJob(
+            examples=examples,
+            labels_uri=str(task.directory / "labels.lance"),
+            domain=domain,
+            teacher=teacher,
+            engine=by.engine,
+            model=model,
+            decoding=decoding,
+            seed=seed,
+            reduction=_reduction(projection, fitted, sample, num_rows=store.count(examples) // part.of),
+            asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in signals.items()),
+            told=task.telemetry,
+        )
         result = label_stage(
             job,
             state_size=teacher.scripted.state_size if model is None else models.state_size(model, teacher.states),
             share=part,
             commit_seconds=commit_seconds,
+            pool=by.pool,
             progress=update,
         )
     table = compact(result.table, fragment_mb)
@@ -108,13 +110,7 @@ def label(
     outputs = {
         "labels": table.to_json(),
         "counts": asdict(counts),
-        "pass": {
-            "backend": backend,
-            "rows": result.rows,
-            "seconds": result.seconds,
-            "deaths": result.deaths,
-            "teachers": result.teachers,
-        },
+        "pass": pass_of(result, backend, model),
     }
     return Done(outputs=outputs, rows=counts.rows)
 

@@ -1,11 +1,12 @@
 """What is found of weak labels: signals, one more number a row, and grades, right or wrong."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.errors import RunFailedError
-from curation.pipeline.asking import Asked, whole
+from curation.pipeline.asking import Asked, Running, actors, pass_of, whole
 from curation.pipeline.labelling import ask_of
 from curation.places import place
 from curation.refs import ModelRef, TableRef
@@ -71,7 +72,7 @@ def judge(
     model: ModelRef,
     ask: AskConfig,
     backend: str,
-    spread: dict[str, Any],
+    running: Running,
     decoding: DecodingConfig,
     seed: int,
     commit_seconds: float,
@@ -92,16 +93,16 @@ def judge(
         examples=examples,
         labels=labels,
         domain=domain,
-        teacher=whole(ask, backend, spread, decoding),
+        teacher=whole(ask, backend, running, decoding),
         model=model,
         decoding=decoding,
         gold=gold,
         told=task.telemetry,
     )
-    verdicts = _measured(task, job, wrong_N, commit_seconds, fragment_mb)
+    verdicts, asking = _measured(task, job, wrong_N, backend, running, commit_seconds, fragment_mb)
     ref = overrule(grades, verdicts, str(task.directory / "grades.lance"))
     asked = store.count(verdicts)
-    return Done(outputs={"grades": ref.to_json(), "num_asked": asked}, rows=asked)
+    return Done(outputs={"grades": ref.to_json(), "num_asked": asked, "pass": asking}, rows=asked)
 
 
 def signalling(
@@ -147,7 +148,7 @@ def measure(
     model: ModelRef | None,
     ask: AskConfig,
     backend: str,
-    spread: dict[str, Any],
+    running: Running,
     decoding: DecodingConfig,
     reward: RewardConfig | None,
     commit_seconds: float,
@@ -168,27 +169,38 @@ def measure(
         examples=examples,
         labels=labels,
         domain=domain,
-        teacher=whole(ask, backend, spread, decoding),
+        teacher=whole(ask, backend, running, decoding),
         model=model,
         decoding=decoding,
         reward=reward,
         told=task.telemetry,
     )
     parsed = store.read(labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
-    ref = _measured(task, job, parsed["row_id"].to_numpy(), commit_seconds, fragment_mb)
+    row_ids_N = parsed["row_id"].to_numpy()
+    ref, asking = _measured(task, job, row_ids_N, backend, running, commit_seconds, fragment_mb)
     num_rows, num_read = store.count(ref), store.count(ref, filter="value IS NOT NULL")
     if num_rows and not num_read:
         raise RunFailedError(
             f"none of {num_rows:,} rows gave a value that can be read, so no arm can rank by it; "
             "look at the model and its answers, or drop the arm"
         )
-    return Done(outputs={"signal": ref.to_json(), "num_unread": num_rows - num_read}, rows=num_rows)
+    return Done(outputs={"signal": ref.to_json(), "num_unread": num_rows - num_read, "pass": asking}, rows=num_rows)
 
 
-def _measured(task: Task, job: "SignalJob", row_ids_N: "Int64s", commit_seconds: float, fragment_mb: int) -> TableRef:
+def _measured(
+    task: Task,
+    job: "SignalJob",
+    row_ids_N: "Int64s",
+    backend: str,
+    running: Running,
+    commit_seconds: float,
+    fragment_mb: int,
+) -> tuple[TableRef, dict[str, Any]]:
+    """The compacted table, and what the report says of the pass."""
     from curation.compaction import compact
     from curation.stages.signal import signal as signal_stage
 
-    with task.progress() as update:
-        ref = signal_stage(job, row_ids_N, commit_seconds=commit_seconds, progress=update)
-    return compact(ref, fragment_mb)
+    with task.progress() as update, actors(task, backend, running) as by:
+        asked = replace(job, engine=by.engine)
+        result = signal_stage(asked, row_ids_N, commit_seconds=commit_seconds, pool=by.pool, progress=update)
+    return compact(result.table, fragment_mb), pass_of(result, backend, job.model)

@@ -224,8 +224,8 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
                 name=name,
                 **stage.outputs["pass"],
                 total_rows=stage.rows,
-                prompt_tokens=stage.outputs["counts"]["prompt_tokens"],
-                output_tokens=stage.outputs["counts"]["output_tokens"],
+                prompt_tokens=stage.outputs.get("counts", {}).get("prompt_tokens"),
+                output_tokens=stage.outputs.get("counts", {}).get("output_tokens"),
             )
             for name, stage in done.items()
             if "pass" in stage.outputs

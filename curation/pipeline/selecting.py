@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation.arms import ARMS
 from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, SftConfig
-from curation.pipeline.asking import Asked, whole
+from curation.pipeline.asking import Asked, Running, actors, whole
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
@@ -171,7 +171,7 @@ def roll_out(
     model: ModelRef | None,
     ask: AskConfig,
     backend: str,
-    spread: dict[str, Any],
+    running: Running,
     decoding: DecodingConfig,
     rollout_seed: int,
     limit: dict[str, Any] | None,
@@ -188,7 +188,7 @@ def roll_out(
         examples=job.pool,
         uri="",
         domain=job.domain,
-        teacher=whole(ask, backend, spread, decoding),
+        teacher=whole(ask, backend, running, decoding),
         model=model,
         decoding=decoding.model_copy(update={"temperature": settings.temperature}),
         num_samples=settings.num_samples,
@@ -196,8 +196,15 @@ def roll_out(
         limit=_limit(limit),
         told=task.telemetry,
     )
-    with task.progress() as update:
-        made = rollouts_stage(job, asked, commit_seconds=commit_seconds, directory=task.directory, progress=update)
+    with task.progress() as update, actors(task, backend, running) as by:
+        made = rollouts_stage(
+            job,
+            replace(asked, engine=by.engine),
+            commit_seconds=commit_seconds,
+            directory=task.directory,
+            pool=by.pool,
+            progress=update,
+        )
     task.say(_words(made))
     return Done(outputs={**asdict(made), "weak": made.weak._asdict()}, rows=made.num_asked)
 

@@ -1,6 +1,6 @@
 """From a run's tables to its report: a JSON object of every number on the page, each with its n and interval."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -80,6 +80,7 @@ def collect(run: RunRecord) -> Json:
             for stage in run.stages
         ],
         "passes": [_pass(item) for item in run.passes],
+        "starts": _starts(run.passes),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = finite(report)
@@ -87,20 +88,39 @@ def collect(run: RunRecord) -> Json:
 
 
 def _pass(item: PassRecord) -> Json:
-    """Speeds of a labelling pass, start-up included, and the medians of what its teachers told."""
+    """Speeds of a pass, start-up included, and the medians of what its model told at each start."""
     per_second = item.rows / item.total_rows / item.seconds if item.total_rows and item.seconds else None
     names = dict.fromkeys(name for facts in item.teachers for name in facts)
     return {
         "name": item.name,
+        "model": item.model,
         "backend": item.backend,
         "rows": item.rows,
         "seconds": item.seconds,
         "deaths": item.deaths,
-        "prompt_tokens_per_second": None if per_second is None else item.prompt_tokens * per_second,
-        "output_tokens_per_second": None if per_second is None else item.output_tokens * per_second,
+        **{
+            f"{what}_tokens_per_second": None if per_second is None or tokens is None else tokens * per_second
+            for what, tokens in (("prompt", item.prompt_tokens), ("output", item.output_tokens))
+        },
         "starts": len(item.teachers),
         "teacher": {name: median(facts[name] for facts in item.teachers if name in facts) for name in names},
     }
+
+
+def _starts(passes: Sequence[PassRecord]) -> list[Json]:
+    """How often each model was started, in how many processes, and for how many passes."""
+    by_model: dict[str, list[PassRecord]] = {}
+    for item in passes:
+        by_model.setdefault(item.model, []).append(item)
+    return [
+        {
+            "model": model,
+            "passes": len(items),
+            "starts": sum(len(item.teachers) for item in items),
+            "start_seconds": sum(facts.get("start_seconds", 0.0) for item in items for facts in item.teachers),
+        }
+        for model, items in by_model.items()
+    ]
 
 
 def _funnel(run: RunRecord, generations: list[Json]) -> Json:

@@ -32,17 +32,19 @@ class PassRecord:
     """What the last run of a labelling pass did; one that was gone on with had done the other rows before."""
 
     name: str
+    model: str
+    """The one that was asked; "scripted" for a teacher without weights."""
     backend: str
     rows: int
     seconds: float
     total_rows: int
-    prompt_tokens: int
-    """Of all rows."""
-    output_tokens: int
+    prompt_tokens: int | None
+    """Of all rows; ``None`` where tokens are not counted, as of signals."""
+    output_tokens: int | None
     deaths: int
     """Of the actors' processes, in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
-    """``Teacher.facts``, one for each start of a teacher."""
+    """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
 
 
 @dataclass(frozen=True, kw_only=True)

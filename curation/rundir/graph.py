@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel
 
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
+from curation.rundir.hosts import Host
 
 NUM_TOLD = 5
 """Changes of a stage's inputs that are told one by one."""
@@ -50,6 +51,8 @@ class Stage:
     """The rows that it will work on, where they are known beforehand."""
     takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
     """What of the cluster it keeps busy, by Ray's names (``CPU``, ``GPU``)."""
+    host: Host | None = None
+    """What it works by that other stages work by too: a model's actors, a process that trains."""
     asks_teacher: bool = False
     """Its rows are answered by the run's first teacher, so that a probe of that model foretells its time."""
 

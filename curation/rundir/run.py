@@ -19,6 +19,7 @@ from curation.errors import CurationError, RunFailedError, UserError
 from curation.places import Place
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
+from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
 from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stop
@@ -39,6 +40,15 @@ class Task:
     manifest: Manifest
     telemetry: Telemetry
     """Emits the metrics of the stage."""
+    stage: Stage
+    hosts: Hosts
+
+    @contextmanager
+    def hosted(self, start: Callable[[], Held], *, max_idle_seconds: float) -> Iterator[Any]:
+        """Yields the stage's host: one that runs already where there is one, else what ``start`` gives."""
+        assert self.stage.host is not None, "the stage names its host"
+        with self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start) as held:
+            yield held
 
     def say(self, text: str) -> None:
         """A line on the terminal, after the stage's name."""
@@ -86,6 +96,7 @@ class Run:
         self.manifest = manifest
         self.directory = manifest.directory
         self._max_stages, self._room = max_stages, room
+        self._hosts = Hosts()
 
     def do(self, stages: Sequence[Stage]) -> Known:
         """Do the ordered ``stages`` that are not done; the outputs of all, and which of them had nothing to do.
@@ -112,6 +123,7 @@ class Run:
                     working[stage.name].thread.start()
                 if not working:
                     break
+                self._hosts.keep_for(status.stage.host for status in left if status.stage.host is not None)
                 try:
                     end = ended.get(timeout=ROOM_SECONDS)
                 except queue.Empty:
@@ -127,6 +139,8 @@ class Run:
         except (KeyboardInterrupt, Stopped):
             self._break_off(working)
             raise
+        finally:
+            self._hosts.close()
         if failed is not None:
             raise failed
         assert not left, f"stages wait for nothing that is under way: {[status.stage.name for status in left]}"
@@ -143,12 +157,24 @@ class Run:
         most = len(left) if self._max_stages is None else self._max_stages - len(taken)
         can_begin = [status for status in left if status.state != "waits"]
         room = self._room() if can_begin and most > 0 else {}
+        warm = {host.kind for host, _ in self._hosts.idle()} | {stage.host.kind for stage in taken if stage.host}
+        can_begin.sort(key=lambda status: status.stage.host is None or status.stage.host.kind not in warm)
         ready: list[Status] = []
         for status in can_begin:
-            beside = [*taken, *(other.stage for other in ready)]
-            if len(ready) < most and (not beside or fits(status.stage, beside, room)):
+            beside = [Load.of(stage) for stage in [*taken, *(other.stage for other in ready)]]
+            if len(ready) < most and (not beside or fits(Load.of(status.stage), beside, room)):
                 ready.append(status)
+                self._make_room(status.stage, beside, room)
         return ready
+
+    def _make_room(self, stage: Stage, beside: Sequence["Load"], room: Mapping[str, float]) -> None:
+        """Give back idle hosts as far as a stage does not fit beside them, but for the one that it can use."""
+        idle = self._hosts.idle()
+        own = next((host for host, _ in idle if stage.host is not None and host.kind == stage.host.kind), None)
+        others = [(host, takes) for host, takes in idle if host is not own]
+        while others and not fits(Load.of(stage), [*beside, *(Load(None, takes) for _, takes in others)], room):
+            host, _ = others.pop(0)
+            self._hosts.give_back(host)
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
         """Stop the stages under way; those that do not hear of it in time end with the process."""
@@ -171,6 +197,8 @@ class Run:
                 directory=self.directory / f"{name}-{fingerprint(key)[:8]}",
                 manifest=self.manifest,
                 telemetry=Telemetry(run=self.name, stage=name),
+                stage=stage,
+                hosts=self._hosts,
             )
             self.manifest.event("started", stage=name, why=why)
             done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
@@ -211,13 +239,37 @@ class Run:
         return failure
 
 
-def fits(stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> bool:
-    """Whether a cluster with so much in all has room for a stage beside others; one that takes all of it fits alone."""
+class Load(NamedTuple):
+    """What a stage keeps busy of a cluster."""
+
+    shared: str | None
+    """The name of a host that several stages work by at once: together they take what the largest of them takes."""
+    takes: Mapping[str, float]
+
+    @classmethod
+    def of(cls, stage: Stage) -> "Load":
+        """That of a stage."""
+        return cls(stage.host.name if stage.host is not None and stage.host.shared else None, stage.takes)
+
+
+def fits(load: Load, beside: Sequence[Load], room: Mapping[str, float]) -> bool:
+    """Whether a cluster with so much in all has room for a load beside others; one that takes all of it fits alone."""
+    with_it = [other for other in beside if other.shared is not None and other.shared == load.shared]
+    others = [other for other in beside if other not in with_it]
     return all(
-        amount + sum(min(other.takes.get(name, 0.0), room.get(name, 0.0)) for other in beside) <= room.get(name, 0.0)
-        for name, amount in stage.takes.items()
+        amount <= _taken(name, with_it, room) or amount + _taken(name, others, room) <= room.get(name, 0.0)
+        for name, amount in load.takes.items()
         if amount
     )
+
+
+def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float:
+    """What of a resource the loads take, none of them more than there is."""
+    taken: dict[str | int, float] = {}
+    for number, load in enumerate(loads):
+        key = number if load.shared is None else load.shared
+        taken[key] = max(taken.get(key, 0.0), min(load.takes.get(name, 0.0), room.get(name, 0.0)))
+    return sum(taken.values())
 
 
 @contextmanager

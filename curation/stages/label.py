@@ -9,9 +9,10 @@ import pyarrow.compute as pc
 from curation import store, tables
 from curation.errors import RunFailedError
 from curation.hashing import hash64
+from curation.passes.pool import ActorPool
+from curation.passes.run import Bools, Int64s, PassResult, run_pass
 from curation.refs import TableRef
-from curation.stages.label_actor import LabelActor, LabelJob
-from curation.stages.passes import Bools, Int64s, PassResult, run_pass
+from curation.stages.label_chunks import LabelJob
 from curation.standing import Update
 
 
@@ -49,6 +50,7 @@ def label(
     state_size: int,
     share: Share,
     commit_seconds: float,
+    pool: ActorPool | None = None,
     progress: Update | None = None,
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes; ``progress`` is told where it stands.
@@ -61,13 +63,13 @@ def label(
     for ask in job.asks:
         store.create(ask.uri, tables.SIGNAL)
     result = run_pass(
-        LabelActor,
         job,
         name="labelling",
         uri=job.labels_uri,
         schema=job.schema(state_size),
         takes=share.takes,
         commit_seconds=commit_seconds,
+        pool=pool,
         progress=progress,
     )
     _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)

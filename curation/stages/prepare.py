@@ -27,15 +27,15 @@ from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
 from curation.places import Place
+from curation.ray_errors import cause
 from curation.refs import TableRef
 from curation.sources import SourceFile, assign, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import Overlap, Settled, remove, settle
 from curation.stages.overlap import find
-from curation.stages.ray_errors import cause
 from curation.standing import Standing, Update
 from curation.store import commits
-from curation.store.stream import Round, commit_stream
+from curation.store.stream import Round, arriving, commit_stream
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
@@ -121,7 +121,7 @@ def prepare(
     committed(Round({}, 0.0))
     try:
         if left:
-            commit_stream(_written(job, left), seconds=commit_seconds, on_commit=committed)
+            commit_stream(arriving(_written(job, left)), seconds=commit_seconds, on_commit=committed)
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)

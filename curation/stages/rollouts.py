@@ -19,19 +19,21 @@ from curation.arms import ARMS, Arm
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
+from curation.passes.actor import ChunkWorker, Row, failed
+from curation.passes.models import Models
+from curation.passes.pool import ActorPool
+from curation.passes.run import run_pass
 from curation.places import Place
 from curation.refs import ModelRef, TableRef
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.budget import batch_of
-from curation.stages.chunk_actor import ChunkActor, Pass, Row
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
-from curation.stages.passes import run_pass
 from curation.stages.select import Chooser, SelectJob, budget_of
 from curation.standing import Update
 from curation.store import commits
-from curation.teachers import Teacher, load_teacher
+from curation.teachers import Teacher
 from curation.telemetry import Telemetry
 
 UNKNOWN, NO, YES = -1, 0, 1
@@ -40,7 +42,7 @@ UNKNOWN, NO, YES = -1, 0, 1
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutJob:
-    """All that an actor needs to know; pickled to every actor."""
+    """All that a process needs to know; pickled to every one."""
 
     examples: TableRef
     """Rows with their gold labels."""
@@ -54,8 +56,14 @@ class RolloutJob:
     seed: int
     limit: Limit | None = None
     """What the student can be trained on; a longer sample is none."""
+    engine: AskConfig | None = None
+    """How the teacher is started where it does not run yet, for all passes that ask it; unset: as ``teacher``."""
     told: Telemetry = field(default_factory=Telemetry)
     """Emits the metrics of the pass."""
+
+    def worker(self, models: Models) -> "RolloutWorker":
+        """What asks about its chunks in a process."""
+        return RolloutWorker(self, models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +83,11 @@ class Rollouts:
     num_samples: int = 0
 
 
-class RolloutActor(ChunkActor[list[dict[str, Any]]]):
-    """Holds one teacher."""
+class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
+    """Asks one teacher."""
 
-    def __init__(self, job: RolloutJob, of: Pass) -> None:
-        super().__init__(job, of)
-        self._job, self._domain = job, get_domain(job.domain)
-        self._teacher = load_teacher(job.teacher, job.model)
-        self.loaded()
+    def __init__(self, job: RolloutJob, teacher: Teacher) -> None:
+        self._job, self._domain, self._teacher = job, get_domain(job.domain), teacher
 
     def work(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Rows of ``tables.ROLLOUTS``."""
@@ -105,7 +110,7 @@ class RolloutActor(ChunkActor[list[dict[str, Any]]]):
     def write(self, parts: list[list[dict[str, Any]]], note: dict[str, Any]) -> pa.Table:
         """One fragment."""
         rows = [row for part in parts for row in part]
-        note = note | self.failed(row["error"] for row in rows if row.get("error"))
+        note = note | failed(self._job.told, (row["error"] for row in rows if row.get("error")))
         written = pa.Table.from_pylist(rows, schema=tables.ROLLOUTS)
         return commits.write_fragment(written, self._job.uri, tables.ROLLOUTS, note=note)
 
@@ -146,7 +151,13 @@ def draw(
 
 
 def roll_out(
-    job: SelectJob, asked: RolloutJob, *, commit_seconds: float, directory: Place, progress: Update | None = None
+    job: SelectJob,
+    asked: RolloutJob,
+    *,
+    commit_seconds: float,
+    directory: Place,
+    pool: ActorPool | None = None,
+    progress: Update | None = None,
 ) -> Rollouts:
     """What the gold arms of ``job`` train on; makes their rollouts where the dataset's or none will not do.
 
@@ -165,7 +176,7 @@ def roll_out(
         return made
     labels, gold = batch_of(job.labels), job.gold
     n = budget_of(job, labels).n
-    sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, progress=progress)
+    sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, pool=pool, progress=progress)
     sampling.fill(Chooser(job, labels, n), n, gold)
     table = store.read(sampling.table, ["completion", "num_samples"])
     return replace(
@@ -195,11 +206,18 @@ class _Sampling:
     """The table of samples, filled in rounds: which rows have to be asked about depends on what others gave."""
 
     def __init__(
-        self, job: SelectJob, asked: RolloutJob, directory: Place, *, commit_seconds: float, progress: Update | None
+        self,
+        job: SelectJob,
+        asked: RolloutJob,
+        directory: Place,
+        *,
+        commit_seconds: float,
+        pool: ActorPool | None,
+        progress: Update | None,
     ) -> None:
         self._job, self._directory = job, directory
         self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
-        self._commit_seconds, self._progress = commit_seconds, progress
+        self._commit_seconds, self._pool, self._progress = commit_seconds, pool, progress
         # Those of a run that was cut off are kept, whatever round they are of.
         self.table = store.create(self._asked.uri, tables.ROLLOUTS)
         self._read(self.table)
@@ -247,13 +265,13 @@ class _Sampling:
         examples = store.take(self._job.pool, wanted).append_column(tables.GOLD, gold)
         rows = store.write(examples, str(self._directory / "asked.lance"))
         self.table = run_pass(
-            RolloutActor,
             replace(self._asked, examples=rows),
             name="the rollouts of gold labels",
             uri=self._asked.uri,
             schema=tables.ROLLOUTS,
             takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
             commit_seconds=self._commit_seconds,
+            pool=self._pool,
             progress=self._progress,
         ).table
         self._read(self.table)

@@ -22,11 +22,15 @@ def _sample(ref: TableRef, columns: Sequence[str], seed: int) -> "np.ndarray[Any
     """The states of the sampled rows that have all of them, columns side by side, float32 [N, D]."""
     table = store.open_table(ref)
     num_rows, start = table.count_rows(), 0
-    offsets = [np.zeros(0, dtype=np.int64)]
+    offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for batch in table.scanner(columns=["row_id"], scan_in_order=True).to_batches():
-        offsets.append(start + np.flatnonzero(sampled(batch.column("row_id").to_numpy(), num_rows, seed)))
+        ids_N = batch.column("row_id").to_numpy()
+        taken_M = np.flatnonzero(sampled(ids_N, num_rows, seed))
+        offsets.append(start + taken_M)
+        ids.append(ids_N[taken_M])
         start += batch.num_rows
-    taken = table.take(np.concatenate(offsets), columns=list(columns)).drop_null()
+    order_M = np.argsort(np.concatenate(ids))  # a table's rows stand in the order in which they were labelled
+    taken = table.take(np.concatenate(offsets)[order_M], columns=list(columns)).drop_null()
     parts = [_matrix(taken[name].combine_chunks()) for name in columns]
     hidden_ND: np.ndarray[Any, np.dtype[np.float32]] = np.concatenate(parts, axis=1)
     return hidden_ND

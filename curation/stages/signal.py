@@ -14,21 +14,22 @@ from curation import store, tables
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.hashing import Int64s
+from curation.passes.actor import ChunkWorker, Row, failed
+from curation.passes.models import Models
+from curation.passes.pool import ActorPool
+from curation.passes.run import PassResult, run_pass
 from curation.refs import ModelRef, TableRef
 from curation.signals import Weak, get_signal
+from curation.signals.measure import Row as SignalRow
 from curation.signals.measure import measure
-from curation.signals.reward import RewardModel
 from curation.stages.asks import Ask, Values
-from curation.stages.chunk_actor import ChunkActor, Pass, Row
-from curation.stages.passes import run_pass
 from curation.standing import Update
-from curation.teachers import load_teacher
 from curation.telemetry import Telemetry
 
 
 @dataclass(frozen=True, kw_only=True)
 class SignalJob:
-    """All that an actor needs to know; pickled to every actor."""
+    """All that a process needs to know; pickled to every one."""
 
     ask: Ask
     examples: TableRef
@@ -43,8 +44,16 @@ class SignalJob:
     """A reward model with a head of its own, which is no teacher."""
     gold: TableRef | None = None
     """Gold labels of the examples, for a judge."""
+    engine: AskConfig | None = None
+    """How the teacher is started where it does not run yet, for all passes that ask it; unset: as ``teacher``."""
     told: Telemetry = field(default_factory=Telemetry)
     """Emits the metrics of the pass."""
+
+    def worker(self, models: Models) -> "ChunkWorker[Measured]":
+        """What measures its chunks in a process."""
+        if self.reward is None or self.reward.kind == "verifier":
+            return _SignalWorker(self, models)
+        return _RewardWorker(self, models)
 
 
 class Measured(NamedTuple):
@@ -54,45 +63,23 @@ class Measured(NamedTuple):
     errors: Mapping[int, str]
 
 
-class SignalActor(ChunkActor[Measured]):
-    """Holds one model."""
+class _Worker(ChunkWorker[Measured]):
+    """What signals and rewards have in common."""
 
-    def __init__(self, job: SignalJob, of: Pass) -> None:
-        super().__init__(job, of)
+    def __init__(self, job: SignalJob) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
         self._labels = store.Lookup(job.labels)
         self._gold = None if job.gold is None else store.Lookup(job.gold)
-        self._reward: RewardModel | None = None
-        if job.reward is not None and job.reward.kind != "verifier":
-            assert job.model is not None, "a reward model has weights"
-            device = "cuda" if job.teacher.actors.num_gpus else "cpu"
-            self._reward = RewardModel(
-                job.model,
-                trust_remote_code=job.reward.runs_code,
-                device=device,
-                batch_tokens=job.teacher.batch_tokens,
-            )
-        else:
-            self._signal = get_signal(job.ask.signal, **job.ask.options)
-            self._teacher = load_teacher(job.teacher, job.model)
-        self.loaded()
 
-    def work(self, rows: list[Row]) -> Measured:
-        """The signal's values of rows."""
-        job = self._job
+    def _weak(self, rows: list[Row]) -> list[SignalRow]:
+        """The rows with their weak labels, for a judge with their gold labels too."""
         ids_N = np.array([row["row_id"] for row in rows], dtype=np.int64)
         weak = self._labels.take(ids_N, ["label", "completion"]).to_pylist()
         if self._gold is not None:
             golds = self._gold.take(ids_N, ["gold"])["gold"].to_pylist()
             rows = [row | {"gold": gold} for row, gold in zip(rows, golds, strict=True)]
-        asked = [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
-        if self._reward is not None:
-            return Measured(self._reward.measure(self._domain, asked), {})
-        values = measure(
-            self._signal, self._domain, self._teacher, asked, job.decoding, seed=job.ask.seed, on_batch=self.alive
-        )
-        return Measured(values, {})
+        return [(row["row_id"], row, Weak(**given)) for row, given in zip(rows, weak, strict=True)]
 
     def give_up(self, rows: list[Row], error: str) -> Measured:
         """Rows without a value."""
@@ -102,11 +89,59 @@ class SignalActor(ChunkActor[Measured]):
         """One fragment."""
         values = {row_id: value for part in parts for row_id, value in part.values.items()}
         errors = {row_id: error for part in parts for row_id, error in part.errors.items()}
-        return self._job.ask.write(values, errors, note=note | self.failed(errors.values()))
+        return self._job.ask.write(values, errors, note=note | failed(self._job.told, errors.values()))
 
 
-def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Update | None = None) -> TableRef:
-    """Measure the rows that are not measured yet and commit them as they come; the table (schema ``tables.SIGNAL``).
+class _SignalWorker(_Worker):
+    """Asks a teacher."""
+
+    def __init__(self, job: SignalJob, models: Models) -> None:
+        super().__init__(job)
+        self._signal = get_signal(job.ask.signal, **job.ask.options)
+        self._teacher = models.teacher(job.teacher, job.engine or job.teacher, job.model)
+
+    def work(self, rows: list[Row]) -> Measured:
+        """The signal's values of rows."""
+        job = self._job
+        values = measure(
+            self._signal,
+            self._domain,
+            self._teacher,
+            self._weak(rows),
+            job.decoding,
+            seed=job.ask.seed,
+            on_batch=self.alive,
+        )
+        return Measured(values, {})
+
+
+class _RewardWorker(_Worker):
+    """Asks a reward model with a head of its own."""
+
+    def __init__(self, job: SignalJob, models: Models) -> None:
+        super().__init__(job)
+        assert job.model is not None and job.reward is not None, "a reward model has weights"
+        self._reward = models.reward(
+            job.model,
+            trust_remote_code=job.reward.runs_code,
+            device="cuda" if job.teacher.actors.num_gpus else "cpu",
+            batch_tokens=job.teacher.batch_tokens,
+        )
+
+    def work(self, rows: list[Row]) -> Measured:
+        """The rewards of rows."""
+        return Measured(self._reward.measure(self._domain, self._weak(rows)), {})
+
+
+def signal(
+    job: SignalJob,
+    row_ids_N: Int64s,
+    *,
+    commit_seconds: float,
+    pool: ActorPool | None = None,
+    progress: Update | None = None,
+) -> PassResult:
+    """Measure the rows that are not measured yet and commit them as they come; the table's schema is ``tables.SIGNAL``.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -114,12 +149,12 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
     """
     wanted_M = np.sort(row_ids_N)
     return run_pass(
-        SignalActor,
         job,
         name=f"the signal {job.ask.signal}",
         uri=job.ask.uri,
         schema=tables.SIGNAL,
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         commit_seconds=commit_seconds,
+        pool=pool,
         progress=progress,
-    ).table
+    )

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Round(NamedTuple):
 
 
 def commit_stream(
-    written: "ray.data.Dataset",
+    written: Iterable[Mapping[str, Any]],
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
@@ -65,7 +65,7 @@ def commit_stream(
             on_commit(Round(rows, time.monotonic() - begun))
 
     try:
-        for row in arriving(written):
+        for row in written:
             if row["uri"] not in of:
                 of[row["uri"]] = Committer(row["uri"])
             of[row["uri"]].add(row["fragments"], row["row_ids"])

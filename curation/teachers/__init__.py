@@ -6,7 +6,7 @@ A backend is one file with one class and one line in ``BACKENDS``.
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 import pyarrow as pa
 
@@ -20,6 +20,7 @@ BACKENDS = {
     "scripted": "curation.teachers.scripted:ScriptedTeacher",
 }
 _CONCURRENT = {"vllm": 2}
+_KEEPS_PROCESS = frozenset({"vllm"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,16 @@ class Teacher(Protocol):
     state_size: int
     """Width of a hidden state."""
     facts: Mapping[str, float]
-    """What starting it took and gave, for the report: seconds and sizes by name."""
+    """What starting it gave, for the report: sizes by name."""
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> Mapping[str, Any]:
+        """What of a configuration the teacher is started with, as JSON; all else :meth:`asked` changes."""
+        ...
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same teacher, not started again, asked as a configuration of the same ``engine_key`` says."""
+        ...
 
     def label(
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
@@ -53,10 +63,24 @@ class Teacher(Protocol):
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
+    return cast(Teacher, _backend(config)(config, None if model is None else here(model)))
+
+
+def engine_key(config: AskConfig) -> dict[str, Any]:
+    """What of a configuration a teacher is started with: one of the same key and model need not be started again."""
+    return {"backend": config.backend, **_backend(config).engine_key(config)}
+
+
+def _backend(config: AskConfig) -> Any:
     module, _, name = BACKENDS[config.backend].partition(":")
-    return cast(Teacher, getattr(importlib.import_module(module), name)(config, None if model is None else here(model)))
+    return getattr(importlib.import_module(module), name)
 
 
 def concurrent_calls(backend: str) -> int:
     """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
     return _CONCURRENT.get(backend, 1)
+
+
+def can_be_replaced(backend: str) -> bool:
+    """Whether a process can give up its teacher for another one; vLLM's engine keeps its process to the end."""
+    return backend not in _KEEPS_PROCESS

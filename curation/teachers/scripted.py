@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,15 @@ class ScriptedTeacher:
         self._poison = frozenset(self._script.poison_rows)
         self.state_size = self._script.state_size
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> dict[str, Any]:
+        """Its script."""
+        return config.scripted.model_dump(mode="json")
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same script, asked as ``config`` says."""
+        return type(self)(config)
 
     def label(
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True

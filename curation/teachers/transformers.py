@@ -4,8 +4,10 @@ Completions, log-probabilities and hidden states come from one pass: ``forward``
 answers, ``options`` scores given ones.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any, Self
 
 import pyarrow as pa
 import torch
@@ -30,17 +32,32 @@ class TransformersTeacher:
     def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
         if model is None:
             raise ModelError("the transformers backend needs a model; set teacher.model.path or teacher.model.init")
-        self._config, self._stateless = config, config.model_copy(update={"states": ()})
+        self._ref = model
         self._tokenizer = load_tokenizer(model)
-        if config.chat_template:
-            as_user_turns(self._tokenizer, [])  # refuse at once
         device = "cuda" if torch.cuda.is_available() and config.actors.num_gpus else "cpu"
         self._model = load_model(model, dtype=config.dtype, device=device)
-        check_layers(model, self._model.config, config.states)
+        self._ask(config)
         self._forward = Forward(self._model, pad=self._tokenizer.pad_token_id)
         self.state_size = self._forward.state_size
         stop_ids = _stop_ids(self._tokenizer.eos_token_id, self._model.generation_config.eos_token_id)
         self._decoder = Decoder(self._forward, self._tokenizer, stop_ids)
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> dict[str, Any]:
+        """The weights' type and where they are."""
+        return {"dtype": config.dtype, "gpu": bool(config.actors.num_gpus)}
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same weights, asked as ``config`` says."""
+        other = copy.copy(self)
+        other._ask(config)
+        return other
+
+    def _ask(self, config: AskConfig) -> None:
+        self._config, self._stateless = config, config.model_copy(update={"states": ()})
+        if config.chat_template:
+            as_user_turns(self._tokenizer, [])  # refuse at once
+        check_layers(self._ref, self._model.config, config.states)
 
     def label(
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True

@@ -6,12 +6,13 @@ one request, which may draw nothing else; options of more are prompts with the o
 beginning the prefix cache feeds once.
 """
 
+import copy
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -43,19 +44,40 @@ class VllmTeacher:
     def __init__(self, config: AskConfig, model: ModelRef | None) -> None:
         if model is None:
             raise ModelError("the vllm backend needs a model; set teacher.model.path or teacher.model.init")
-        self.config = config
         self.tokenizer = load_tokenizer(model)
-        if config.chat_template:
-            as_user_turns(self.tokenizer, [])  # refuse at once
         text_config = configuration_of(model).get_text_config()
-        check_layers(model, text_config, config.states)
+        self._ref, self._text_config, self._tapped = model, text_config, config.states
+        self._ask(config)
         self.state_size = int(text_config.hidden_size)
         limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
         self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
         self.stop_ids = _stop_ids(self.tokenizer.eos_token_id, model, text_config)
-        ring = 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
-        self.engine = Engine(config, model, max_positions=self.max_positions, ring=ring)
+        self.engine = Engine(config, model, max_positions=self.max_positions, ring=_ring(config))
         self.decode_lock = threading.Lock()
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> dict[str, Any]:
+        """The engine's arguments, and what its tap is to keep."""
+        return {
+            "dtype": config.dtype,
+            "vllm": config.vllm.model_dump(mode="json"),
+            "num_gpus": config.actors.num_gpus,
+            "states": sorted(config.states),
+            "ring": _ring(config),
+        }
+
+    def asked(self, config: AskConfig) -> Self:
+        """The same engine, asked as ``config`` says."""
+        other = copy.copy(self)
+        other._ask(config)
+        return other
+
+    def _ask(self, config: AskConfig) -> None:
+        assert config.states in ((), self._tapped), "the engine's states come all together"
+        self.config = config
+        if config.chat_template:
+            as_user_turns(self.tokenizer, [])  # refuse at once
+        check_layers(self._ref, self._text_config, config.states)
 
     @property
     def facts(self) -> dict[str, float]:
@@ -330,6 +352,11 @@ class _Stream:
     def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
         teacher = self._teacher
         return error_batch(list(bad), list(bad.values()), self._states, teacher.config.state_dtype, teacher.state_size)
+
+
+def _ring(config: AskConfig) -> int:
+    """Tokens of an answer's end whose states the tap keeps until it is known which of them a stop string cuts off."""
+    return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
 
 
 def _sampling_params(**values: Any) -> Any:

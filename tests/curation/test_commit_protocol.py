@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from pyroaring import BitMap64
 from curation import compaction, row_ids, store, superseded, tables
 from curation.commands.clean import clean_table
 from curation.errors import CommitError
-from curation.stages.passes import Chunk, _chunks
+from curation.passes.run import Chunk, _chunks
 from curation.store import commits, stream
 
 IDS_N = np.concatenate([np.arange(17), (1 << 40) + np.arange(14), (5 << 40) + np.arange(0, 18, 2)])
@@ -113,16 +113,6 @@ class Flaky:
         self.late.clear()
 
 
-class Stream:
-    """Outputs of tasks, a block each, as Ray Data hands them out."""
-
-    def __init__(self, blocks: list[pa.Table]) -> None:
-        self._blocks = blocks
-
-    def iter_batches(self, **_: Any) -> Iterator[pa.Table]:
-        yield from self._blocks
-
-
 @dataclass
 class Task:
     """The rows that one task writes, by table."""
@@ -161,7 +151,9 @@ class Driver:
 
     def commit(self, seconds: float) -> None:
         outputs, self.outputs = self.outputs, []
-        stream.commit_stream(Stream(outputs), list(self.committers.values()), seconds=seconds)
+        stream.commit_stream(
+            (row for block in outputs for row in block.to_pylist()), list(self.committers.values()), seconds=seconds
+        )
 
 
 AT_ONCE: tuple[tuple[Any, str, float], ...] = (

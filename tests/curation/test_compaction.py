@@ -180,16 +180,15 @@ def test_commits_that_take_long_are_made_less_often(tmp_path, monkeypatch):
         taken.append(time.monotonic() - begun)
         return made
 
-    class Written:
-        def iter_batches(self, **_):
-            for chunk in range(100):
-                ids_N = np.arange(chunk, chunk + 1)
-                table = pa.table({"row_id": ids_N, "state": [[0.0] * 256]}, schema=SCHEMA)
-                yield commits.write_fragment(table, uri, SCHEMA)
-                time.sleep(0.01)
+    def written():
+        for chunk in range(100):
+            ids_N = np.arange(chunk, chunk + 1)
+            table = pa.table({"row_id": ids_N, "state": [[0.0] * 256]}, schema=SCHEMA)
+            yield from commits.write_fragment(table, uri, SCHEMA).to_pylist()
+            time.sleep(0.01)
 
     monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(slow))
     begun = time.monotonic()
-    commit_stream(Written(), seconds=0.0)
+    commit_stream(written(), seconds=0.0)
     assert len(taken) >= 2 and sum(taken[:-1]) < 0.15 * (time.monotonic() - begun)
     assert len(commits.committed_ids(uri)) == 100

@@ -21,7 +21,7 @@ from curation import store
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
 from curation.session import local_or_cluster
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_chunks import LabelJob
 from curation.telemetry import Telemetry
 
 examples, labels, failing = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])

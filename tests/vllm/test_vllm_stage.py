@@ -16,7 +16,7 @@ from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_chunks import LabelJob
 from tests.vllm.conftest import SHAPE, start, teacher_config
 
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}

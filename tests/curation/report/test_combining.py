@@ -37,7 +37,7 @@ class Scribe:
         test = what.removeprefix("test-").partition("-")
         model = {"base": "bases/student", "revision": None, "adapter": None}
         counts = {"prompt_tokens": 5, "output_tokens": 5}
-        ran = {"backend": "scripted", "rows": 10, "seconds": 1.0, "deaths": 0, "teachers": []}
+        ran = {"model": "scripted", "backend": "scripted", "rows": 10, "seconds": 1.0, "deaths": 0, "teachers": []}
         match kind:
             case "prepare":
                 tables = {name: ref.to_json() for name, ref in record.prepared.items()}

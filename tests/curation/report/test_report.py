@@ -227,6 +227,7 @@ def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
         passes=[
             PassRecord(
                 name="gen-0/label-pool",
+                model="bases/teacher",
                 backend="vllm",
                 rows=200,
                 seconds=50.0,
@@ -240,6 +241,7 @@ def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
             ),
             PassRecord(
                 name="gen-0/test-base",
+                model="bases/student",
                 backend="transformers",
                 rows=0,
                 seconds=0.1,
@@ -927,4 +929,8 @@ def test_a_pass_has_the_speed_of_its_last_run_and_the_medians_of_its_engines(rep
     assert label["teacher"] == {"start_seconds": 40, "kv_cache_tokens": 2**20, "max_running": 256}
     assert test["output_tokens_per_second"] is None and test["teacher"] == {}
     page = render(report)
-    assert "1,048,576" in page and "Labelling passes" in page
+    assert "1,048,576" in page and "Passes of models" in page
+    assert report["starts"] == [
+        {"model": "bases/teacher", "passes": 1, "starts": 3, "start_seconds": 150},
+        {"model": "bases/student", "passes": 1, "starts": 0, "start_seconds": 0},
+    ]

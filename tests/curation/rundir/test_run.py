@@ -14,7 +14,7 @@ import pytest
 from curation.errors import ConfigError, RunFailedError
 from curation.rundir.graph import Done, Out, Stage, ordered
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run, Task, fits
+from curation.rundir.run import Load, Run, Task, fits
 from curation.stopping import Stopped, arriving, stopped_by_sigterm, waited_for
 
 
@@ -60,14 +60,19 @@ def test_stages_that_do_not_wait_are_done_at_once_as_far_as_there_is_room(tmp_pa
     assert sorted(Manifest.load(tmp_path).stages) == sorted(known)
 
 
-def test_a_stage_that_takes_more_than_there_is_is_done_alone():
-    def stage(cpus: float, gpus: float = 0.0) -> Stage:
-        return Stage(name="x", work=lambda task: Done(outputs={}, rows=0), inputs={}, takes={"CPU": cpus, "GPU": gpus})
+def test_loads_fit_beside_each_other_where_there_is_room_and_one_that_is_too_large_alone():
+    def load(cpus: float, gpus: float = 0.0, shared: str | None = None) -> Load:
+        return Load(shared, {"CPU": cpus, "GPU": gpus})
 
     room = {"CPU": 4.0, "GPU": 1.0}
-    assert fits(stage(2), [stage(2)], room) and not fits(stage(2.5), [stage(2)], room)
-    assert not fits(stage(1), [stage(64)], room) and not fits(stage(64), [stage(1)], room)
-    assert fits(stage(1), [stage(3, 1)], room) and not fits(stage(1, 0.5), [stage(3, 1)], room)
+    assert fits(load(2), [load(2)], room) and not fits(load(2.5), [load(2)], room)
+    assert not fits(load(1), [load(64)], room) and not fits(load(64), [load(1)], room)
+    assert fits(load(1), [load(3, 1)], room) and not fits(load(1, 0.5), [load(3, 1)], room)
+    assert fits(load(3, 1, "model"), [load(3, 1, "model")], room), "one host serves both"
+    assert fits(load(4, 1, "model"), [load(3, 1, "model")], room), "it grows"
+    assert not fits(load(4, 1, "model"), [load(3, 1, "model"), load(1)], room)
+    assert fits(load(1), [load(2, 0, "model"), load(3, 0, "model")], room), "together they take what the larger takes"
+    assert not fits(load(3), [load(1, 0, "model"), load(1, 0, "other")], room)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from curation import nodes, store, tables
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
+from curation.passes.actor import ModelActor, Pass
+from curation.passes.recovery import forget
 from curation.refs import TableRef
-from curation.stages.chunk_actor import Pass
 from curation.stages.label import Share, count_labels, label
-from curation.stages.label_actor import LabelActor, LabelJob
-from curation.stages.memory import forget
+from curation.stages.label_chunks import LabelJob
 from curation.standing import Standing
 from curation.store import commits
 
@@ -154,7 +154,7 @@ def test_actors_killed_at_random_lose_and_double_nothing(local_ray, examples, tm
     def killer():
         generator = np.random.default_rng(0)
         while not stop.wait(float(generator.uniform(0.5, 1.2))) and len(killed) < 4:
-            pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_label_actor(pid)]
+            pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_model_actor(pid)]
             if pids:
                 killed.append(pid := int(generator.choice(pids)))
                 os.kill(pid, signal.SIGKILL)
@@ -170,9 +170,9 @@ def test_actors_killed_at_random_lose_and_double_nothing(local_ray, examples, tm
     assert sorted(ids_of(ref)) == ids_of(examples)
 
 
-def _is_label_actor(pid: str) -> bool:
+def _is_model_actor(pid: str) -> bool:
     try:
-        return b"LabelActor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"ModelActor" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
@@ -227,15 +227,11 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
 
 def attempt(ray, job: LabelJob, pass_id: str, places: range) -> pa.Table | None:
     """What an actor of its own writes of a chunk; None where it dies."""
-    chunk = {
-        "start": [places.start],
-        "stop": [places.stop],
-        "take": [np.packbits(np.ones(len(places), bool)).tobytes()],
-    }
+    chunk = {"start": places.start, "stop": places.stop, "take": np.packbits(np.ones(len(places), bool)).tobytes()}
     of = Pass(id=pass_id, table=job.labels_uri, versions=nodes.installed()())
-    actor = ray.remote(LabelActor).options(num_cpus=0).remote(job, of)
+    actor = ray.remote(ModelActor).options(num_cpus=0).remote()
     try:
-        return ray.get(actor.__call__.remote(chunk))
+        return ray.get(actor.work.remote(of, [ray.put(job)], chunk))
     except ray.exceptions.RayActorError:
         return None
     finally:

@@ -15,7 +15,7 @@ from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.shift import MAX_ROWS, sampled
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_chunks import LabelJob
 from curation.stages.project import add_projection, fit_pca
 from curation.stages.reduce import Projected, ScoredOnly
 from curation.stages.score import score, scores

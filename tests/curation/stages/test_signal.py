@@ -14,7 +14,7 @@ from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.stages.asks import Ask
 from curation.stages.label import Share, label
-from curation.stages.label_actor import LabelJob
+from curation.stages.label_chunks import LabelJob
 from curation.stages.score import score
 from curation.stages.signal import SignalJob, signal
 
@@ -72,7 +72,7 @@ def asked(folder: Path) -> list[int]:
 def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray, split, tmp_path: Path) -> None:
     wanted = parsed(split)
     job = make_job(split, tmp_path)
-    first = signal(job, wanted[:150], commit_seconds=0.2)
+    first = signal(job, wanted[:150], commit_seconds=0.2).table
     assert Counter(store.read(first)["row_id"].to_pylist()) == Counter(wanted[:150].tolist())
     assert Counter(asked(tmp_path)) == Counter(wanted[:150].tolist())
 
@@ -81,7 +81,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     scripted = job.teacher.scripted.model_copy(update={"crash_rows": (crash,)})
     rest = replace(job, teacher=job.teacher.model_copy(update={"scripted": scripted, "chunk_rows": 37}))
     told: list[tuple[int, int]] = []
-    ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda at: told.append((at.rows, at.total)))
+    ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda at: told.append((at.rows, at.total))).table
     assert (tmp_path / f"log.crashed-{crash}").exists()
     assert told[0] == (150, len(wanted)) and told[-1] == (len(wanted), len(wanted))
     table = store.read(ref)
@@ -89,7 +89,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     assert Counter(table["row_id"].to_pylist()) == Counter(wanted.tolist())
     assert Counter(asked(tmp_path)[:150]) == Counter(wanted[:150].tolist())
     assert not set(asked(tmp_path)[150:]) & set(wanted[:150].tolist())
-    assert signal(job, wanted, commit_seconds=0.2) == ref and len(told) > 1
+    assert signal(job, wanted, commit_seconds=0.2).table == ref and len(told) > 1
 
     # A third of the replies cannot be read: null values, which the scored table keeps at their rows.
     values = dict(zip(table["row_id"].to_pylist(), table["value"].to_pylist(), strict=True))
@@ -116,7 +116,7 @@ def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, 
         gold=gold,
         teacher=job.teacher.model_copy(update={"scripted": scripted}),
     )
-    values = store.read(signal(job, wanted, commit_seconds=0.2))["value"].to_pylist()
+    values = store.read(signal(job, wanted, commit_seconds=0.2).table)["value"].to_pylist()
     assert len(values) == 40 and set(values) == {0.0, 1.0}
 
 
@@ -157,6 +157,6 @@ def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_
         signal(mine, wanted, commit_seconds=0.2)
         assert len(asked(tmp_path)) == num_asked
         other = replace(mine, ask=replace(ask, uri=f"{ask.uri}.alone"))
-        again = store.read(signal(other, wanted, commit_seconds=0.2))
+        again = store.read(signal(other, wanted, commit_seconds=0.2).table)
         assert again.sort_by("row_id").equals(measured.sort_by("row_id"))
         num_asked = len(asked(tmp_path))

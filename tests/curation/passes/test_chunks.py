@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from curation.passes import run
+from curation.passes.run import Chunk, _chunks
 from curation.refs import TableRef
 from curation.row_ids import bitmap
-from curation.stages import passes
-from curation.stages.passes import Chunk, _chunks
 
 IDS_N = np.concatenate([np.arange(100), (3 << 40) + np.arange(57), np.array([900, 700, 1 << 50])])
 
@@ -17,7 +17,7 @@ IDS_N = np.concatenate([np.arange(100), (3 << 40) + np.arange(57), np.array([900
 @pytest.mark.parametrize("scan_rows", [4, 50, 1 << 20])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_chunks_cover_what_is_left_once(tmp_path, monkeypatch, chunk_rows, scan_rows, share):
-    monkeypatch.setattr(passes, "SCAN_ROWS", scan_rows)
+    monkeypatch.setattr(run, "SCAN_ROWS", scan_rows)
     uri = str(tmp_path / "t.lance")
     ref = TableRef(uri=uri, version=lance.write_dataset(pa.table({"row_id": IDS_N}), uri, max_rows_per_file=33).version)
     rng = np.random.default_rng(0)

@@ -8,13 +8,14 @@ import logging
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from ray.exceptions import RayError
 
 from curation import telemetry
-from curation.stages.actors import ActorBook
+from curation.passes.pool import ActorPool
 from curation.standing import Actors, Standing, Update, Work
 from curation.store.stream import Round, Written
 from curation.telemetry import Telemetry
@@ -30,7 +31,7 @@ class Tally:
     def __init__(
         self,
         uri: str,
-        book: ActorBook,
+        pool: ActorPool,
         *,
         done: int,
         total: int,
@@ -44,7 +45,8 @@ class Tally:
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
-        self._uri, self._book, self._calls, self._telemetry, self._update = uri, book, calls, told, update
+        self._uri, self._pool, self._calls, self._telemetry, self._update = uri, pool, calls, told, update
+        self._deaths_before = pool.read().deaths
         self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, chunks, 0
         self._errors: Counter[str] = Counter()
         self._oldest: float | None = None
@@ -94,7 +96,8 @@ class Tally:
 
     def _tell(self) -> None:
         try:
-            actors = self._book.read()
+            now = self._pool.read()
+            actors = replace(now, deaths=now.deaths - self._deaths_before)
             with self._lock:
                 standing = self._standing(actors)
                 if self._update is not None:

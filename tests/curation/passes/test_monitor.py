@@ -2,20 +2,23 @@
 
 import time
 
-import pyarrow as pa
 import pytest
-import ray.data
 
-from curation.stages.actors import ActorBook
-from curation.stages.tally import Tally
+from curation.config import ActorsConfig
+from curation.passes.monitor import Tally
+from curation.passes.pool import ActorPool
 from curation.standing import Standing
 from curation.store.stream import Round, Written
 from curation.telemetry import Telemetry
 
 
+def no_actors() -> ActorPool:
+    return ActorPool(ActorsConfig(), num_cpus=1, num_calls=1)
+
+
 def make_tally(told: list[Standing], **settings) -> Tally:
     settings = {"done": 100, "total": 300, "chunks": 4, "calls": 2} | settings
-    return Tally("t.lance", ActorBook(object), told=Telemetry(), update=told.append, **settings)
+    return Tally("t.lance", no_actors(), told=Telemetry(), update=told.append, **settings)
 
 
 def test_rows_chunks_errors_and_lag(local_ray):
@@ -43,30 +46,6 @@ def test_what_cannot_be_told_does_not_end_a_pass(local_ray, caplog):
     def full(standing: Standing) -> None:
         raise OSError("No space left on device")
 
-    with Tally(
-        "t.lance", ActorBook(object), done=0, total=1, chunks=1, calls=1, told=Telemetry(), update=full
-    ) as tally:
+    with Tally("t.lance", no_actors(), done=0, total=1, chunks=1, calls=1, told=Telemetry(), update=full) as tally:
         tally.committed(Round({"t.lance": 1}, 0.1))
     assert caplog.text.count("No space left on device") >= 3
-
-
-def test_actors_of_this_pass_alone_are_counted(local_ray):
-    class Slow:
-        def __call__(self, batch: dict) -> pa.Table:
-            time.sleep(float(batch["seconds"][0]))
-            return pa.table({"pid": [1]})
-
-    def run(book: ActorBook) -> list[tuple[int, int]]:
-        seen = []
-        slow = ray.data.from_items([{"seconds": 0.7}] * 4, override_num_blocks=4).map_batches(
-            Slow, batch_size=1, compute=ray.data.ActorPoolStrategy(min_size=3, max_size=3), num_cpus=1
-        )
-        for _ in slow.iter_batches(batch_size=None, prefetch_batches=0):
-            actors = book.read()
-            seen.append((actors.running, actors.pending))
-        return seen
-
-    seen = run(ActorBook(Slow))
-    assert (2, 1) in seen  # two CPUs
-    book = ActorBook(Slow)
-    assert book.read().running == book.read().pending == book.read().deaths == 0

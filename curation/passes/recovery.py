@@ -9,12 +9,11 @@ from collections import deque
 
 import pyarrow as pa
 import ray
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
-from curation import nodes
+from curation import nodes, ray_private
 from curation.errors import RunFailedError
+from curation.passes.bisection import Narrowing
 from curation.refs import fingerprint
-from curation.stages.narrowing import Narrowing
 
 KEPT = 8
 """Chunks of an actor of which it is kept what was written; Ray replays no older ones, they have long been taken."""
@@ -35,41 +34,41 @@ class Memory:
         Raises:
             RunFailedError: it was started too often without getting anything done.
         """
-        num_starts = int(_internal_kv_get(self._starts) or b"0")
+        num_starts = int(ray_private.kv_get(self._starts) or b"0")
         if num_starts > max_restarts:
             raise RunFailedError(
                 f"an actor's process died {num_starts} times in a row before it had done anything "
                 f"(teacher.actors.max_restarts: {max_restarts}); its last words are in Ray's logs, worker-*.err"
             )
-        _internal_kv_put(self._starts, str(num_starts + 1).encode())
+        ray_private.kv_put(self._starts, str(num_starts + 1).encode())
 
     def got_on(self) -> None:
         """Something is done."""
         if self._is_new:
-            _internal_kv_put(self._starts, b"0")
+            ray_private.kv_put(self._starts, b"0")
             self._is_new = False
 
     def recall(self, chunk: str) -> Narrowing | pa.Table | None:
         """What is known of a chunk that is not done; what was written of one that is; None of a new one."""
-        if (written := _internal_kv_get(f"{self._pass}{chunk}")) is not None:
+        if (written := ray_private.kv_get(f"{self._pass}{chunk}")) is not None:
             return pa.ipc.open_stream(written).read_all()
-        known = _internal_kv_get(f"{self._table}{chunk}")
+        known = ray_private.kv_get(f"{self._table}{chunk}")
         return None if known is None else Narrowing.from_json(known.decode())
 
     def keep(self, chunk: str, known: Narrowing) -> None:
         """Note what is known of a chunk."""
-        _internal_kv_put(f"{self._table}{chunk}", known.to_json().encode())
+        ray_private.kv_put(f"{self._table}{chunk}", known.to_json().encode())
 
     def finish(self, chunk: str, written: pa.Table) -> None:
         """Note what was written of a chunk."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, written.schema) as stream:
             stream.write_table(written)
-        _internal_kv_put(f"{self._pass}{chunk}", sink.getvalue().to_pybytes())
-        _internal_kv_del(f"{self._table}{chunk}")
+        ray_private.kv_put(f"{self._pass}{chunk}", sink.getvalue().to_pybytes())
+        ray_private.kv_delete(f"{self._table}{chunk}")
         self._finished.append(chunk)
         if len(self._finished) > KEPT:
-            _internal_kv_del(f"{self._pass}{self._finished.popleft()}")
+            ray_private.kv_delete(f"{self._pass}{self._finished.popleft()}")
 
 
 def here() -> str:
@@ -84,7 +83,7 @@ def is_gone(node: str) -> bool:
 
 def forget(table: str, pass_id: str | None = None) -> None:
     """Remove what the actors of a pass left to each other; of a table that is filled, all that is known of it."""
-    _internal_kv_del(_prefix(table, pass_id), del_by_prefix=True)
+    ray_private.kv_delete_prefix(_prefix(table, pass_id))
 
 
 def _prefix(table: str, pass_id: str | None = None) -> str:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from curation.stages.narrowing import PARTS, Narrowing
+from curation.passes.bisection import PARTS, Narrowing
 
 
 def work_on(num_rows, poison, *, max_row_retries=1, rng=None, rate=0.0):

@@ -4,27 +4,27 @@ Shared by the label stage and the signals.
 """
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import ray.data
+import ray
 from pyroaring import BitMap64
 
 from curation import nodes, store
-from curation.config import ActorsConfig
+from curation.config import AskConfig
 from curation.errors import CommitError
+from curation.passes.actor import Chunk, Job
+from curation.passes.monitor import Tally
+from curation.passes.pool import ActorPool
+from curation.passes.recovery import forget
+from curation.ray_errors import cause
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
-from curation.stages.actors import ActorBook
-from curation.stages.chunk_actor import Chunk, ChunkActor, Job, Pass
-from curation.stages.memory import forget
-from curation.stages.ray_errors import cause
-from curation.stages.tally import Tally
 from curation.standing import Update
 from curation.store import commits
 from curation.store.stream import commit_stream
@@ -47,7 +47,6 @@ class PassResult(NamedTuple):
 
 
 def run_pass(
-    actor: type[ChunkActor[Any]],
     job: Job,
     *,
     name: str,
@@ -55,11 +54,12 @@ def run_pass(
     schema: pa.Schema,
     takes: Callable[[Int64s], Bools],
     commit_seconds: float,
+    pool: ActorPool | None = None,
     progress: Update | None = None,
 ) -> PassResult:
-    """Have ``actor(job, pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
+    """Do ``job`` for the examples that ``takes`` (of ids) names, less those at ``uri``, by the actors of ``pool``.
 
-    ``progress`` is told where the pass stands.
+    Without a pool it starts one of its own. ``progress`` receives progress updates.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -74,31 +74,34 @@ def run_pass(
         if chunk is not None:
             items.append(asdict(chunk))
 
-    begun, calls = time.monotonic(), concurrent_calls(job.teacher.backend)
-    this = Pass(id=f"pass-{uuid.uuid4().hex}", table=uri, versions=nodes.installed()())
-    # Ray knows actors by the name of their class, and passes of the same one may go on side by side.
-    actor = type(f"{actor.__name__}_{this.id[-8:]}", (actor,), {"__module__": "__main__"})
-    tally = Tally(
-        uri,
-        ActorBook(actor),
-        done=num_done,
-        total=total,
-        chunks=len(items),
-        calls=calls,
-        told=job.told,
-        update=progress,
-    )
-    with tally:
-        if items:
-            written = _written(actor, job, this, items, job.teacher.actors, calls)
-            try:
-                commit_stream(
-                    written, [committer], seconds=commit_seconds, on_commit=tally.committed, on_written=tally.wrote
-                )
-            except ray.exceptions.RayError as error:
-                raise cause(error, name) from error
-            finally:
-                forget(uri, this.id)
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        if pool is None:
+            pool = make_pool(job.teacher)
+            stack.callback(pool.close)
+        tally = Tally(
+            uri,
+            pool,
+            done=num_done,
+            total=total,
+            chunks=len(items),
+            calls=concurrent_calls(job.teacher.backend),
+            told=job.told,
+            update=progress,
+        )
+        with tally:
+            if items:
+                written = pool.run(uri, job, nodes.installed()(), items)
+                try:
+                    commit_stream(
+                        (row for table in written for row in table.to_pylist()),
+                        [committer],
+                        seconds=commit_seconds,
+                        on_commit=tally.committed,
+                        on_written=tally.wrote,
+                    )
+                except ray.exceptions.RayError as error:
+                    raise cause(error, name) from error
     ref = store.latest(uri)
     if not len(committer.done) == (num_rows := store.count(ref)) == total:
         known = len(committer.done)
@@ -113,29 +116,9 @@ def run_pass(
     )
 
 
-def _written(
-    actor: type[ChunkActor[Any]], job: Job, this: Pass, items: list[Any], actors: ActorsConfig, calls: int
-) -> ray.data.Dataset:
-    """The lazily written chunks: one block an item, so that a task has one chunk and one output.
-
-    An actor is called ``calls`` times at once. Ray Data has actors restarted and their calls replayed without end; the
-    actors themselves bound that.
-    """
-    return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-        actor,
-        fn_constructor_args=(job, this),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(
-            min_size=actors.min,
-            max_size=actors.max,
-            initial_size=max(actors.min, min(actors.initial or actors.min, len(items))),
-            max_tasks_in_flight_per_actor=2 * calls,
-            max_concurrent_calls_per_actor=calls,
-            enable_true_multi_threading=calls > 1,
-        ),
-        num_cpus=actors.num_cpus,
-        num_gpus=actors.num_gpus or None,
-    )
+def make_pool(asked: AskConfig) -> ActorPool:
+    """A pool of actors for a model that is asked so."""
+    return ActorPool(asked.actors, num_cpus=asked.actors.num_cpus, num_calls=concurrent_calls(asked.backend))
 
 
 def _chunks(

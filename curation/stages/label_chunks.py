@@ -1,4 +1,4 @@
-"""The labelling actor of Ray Data: a chunk of examples in, one written fragment of the labels table out.
+"""How a chunk of examples is labelled: rows in, one written fragment of the labels table out.
 
 Signals that ask the same model are measured in the same call, while the chunk's prompts are in the engine's prefix
 cache: a fragment more each. A row that cannot be rendered, labelled or parsed becomes an error row here and never
@@ -7,7 +7,7 @@ raises.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,21 +16,22 @@ import pyarrow.compute as pc
 from curation import tables, telemetry
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
+from curation.passes.actor import ChunkWorker, Row, failed
+from curation.passes.models import Models
 from curation.refs import ModelRef, TableRef
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
-from curation.stages.chunk_actor import ChunkActor, Pass, Row
 from curation.stages.reduce import Reduction
 from curation.store import commits
-from curation.teachers import Teacher, load_teacher
+from curation.teachers import Teacher
 from curation.teachers.completions import error_batch
 from curation.telemetry import Telemetry
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelJob:
-    """All that an actor needs to know; pickled to every actor."""
+    """All that a process needs to know; pickled to every one."""
 
     examples: TableRef
     """The rows to label (schema ``tables.examples``)."""
@@ -44,8 +45,14 @@ class LabelJob:
     """What is made of the hidden states where not all of them are stored."""
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
+    engine: AskConfig | None = None
+    """How the teacher is started where it does not run yet, for all passes that ask it; unset: as ``teacher``."""
     told: Telemetry = field(default_factory=Telemetry)
     """Emits the metrics of the pass."""
+
+    def worker(self, models: Models) -> "LabelWorker":
+        """What labels its chunks in a process."""
+        return LabelWorker(self, models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
@@ -63,19 +70,15 @@ class Labelled(NamedTuple):
     signals: list[Values]
 
 
-class LabelActor(ChunkActor[Labelled]):
-    """Holds one teacher."""
+class LabelWorker(ChunkWorker[Labelled]):
+    """Labels by one teacher."""
 
-    def __init__(self, job: LabelJob, of: Pass) -> None:
-        super().__init__(job, of)
+    def __init__(self, job: LabelJob, teacher: Teacher) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
-        self._teacher = load_teacher(job.teacher, job.model)
+        self._teacher = teacher
         self._schema = job.schema(self._teacher.state_size)
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
-        facts = {"teacher": dict(self._teacher.facts)} if self._teacher.facts else {}
-        self._facts = chain([facts], repeat({}))  # told once, by whichever call is first
-        self.loaded()
 
     def work(self, rows: list[Row]) -> Labelled:
         """Label rows, and ask the signals of those that have a label."""
@@ -96,8 +99,8 @@ class LabelActor(ChunkActor[Labelled]):
         job = self._job
         labels = pa.concat_tables([part.labels for part in parts])
         for meter, column in TOKENS.items():
-            self.told.add(meter, pc.sum(labels[column]).as_py() or 0)
-        note = note | next(self._facts) | self.failed(labels["error"].drop_null().to_pylist())
+            job.told.add(meter, pc.sum(labels[column]).as_py() or 0)
+        note = note | failed(job.told, labels["error"].drop_null().to_pylist())
         if job.reduction is not None:
             (whole,) = labels.combine_chunks().to_batches()
             labels = pa.Table.from_batches([job.reduction.reduce(whole)])

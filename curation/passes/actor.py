@@ -1,0 +1,278 @@
+"""The process that holds a model and works on chunks of tables, whatever their rows do to it.
+
+One call handles one chunk of one pass and returns the names of the fragments that it wrote. A process serves pass after
+pass, and several at once where they ask the same model. Ray restarts a process that died and replays its calls, for
+ever; :mod:`curation.passes.recovery` bounds that, and tells a successor which row kills, found by
+:mod:`curation.passes.bisection`, and what is done already. A model that hangs ends its process too.
+"""
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import ray
+
+from curation import store, telemetry
+from curation.config import AskConfig
+from curation.errors import RowError
+from curation.nodes import require_here
+from curation.passes.bisection import Narrowing
+from curation.passes.models import Models
+from curation.passes.recovery import Memory, here, is_gone
+from curation.refs import TableRef, fingerprint
+from curation.telemetry import Telemetry
+
+Part = TypeVar("Part")
+Row = dict[str, Any]
+
+POISON = "poison: the process that worked on this row alone died"
+KEPT_PASSES = 16
+"""Passes that a process remembers: those under way, of which a pool has few."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
+
+    start: int
+    stop: int
+    take: bytes
+
+    @property
+    def name(self) -> str:
+        """It, and no chunk of the same table with other rows."""
+        return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The offsets in the table of the rows to work on."""
+        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
+        offsets: npt.NDArray[np.int64] = self.start + np.flatnonzero(bits)
+        return offsets
+
+
+class Job(Protocol):
+    """What a process is told of a pass; pickled to every process."""
+
+    @property
+    def examples(self) -> TableRef:
+        """The table that the chunks are of."""
+
+    @property
+    def teacher(self) -> AskConfig:
+        """How large the chunks are, and how many actors work on them."""
+
+    @property
+    def told(self) -> Telemetry:
+        """Emits the metrics of the pass."""
+
+    def worker(self, models: Models) -> "ChunkWorker[Any]":
+        """What works on the chunks of the pass in a process, with the model that it asks for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What a process knows of a pass beside its job."""
+
+    id: str
+    table: str
+    """What is filled; it outlives the driver, whose pass this is."""
+    versions: Mapping[str, str]
+    """Those of the driver, to which an actor on a node that has joined the cluster since is held."""
+
+
+class ChunkWorker(ABC, Generic[Part]):
+    """What becomes of the chunks of one pass in one process."""
+
+    alive = staticmethod(lambda: None)
+    """To be called now and then while it works: the model has given something."""
+
+    @abstractmethod
+    def work(self, rows: list[Row]) -> Part:
+        """What becomes of some rows of a chunk; calls :meth:`alive` now and then."""
+
+    @abstractmethod
+    def give_up(self, rows: list[Row], error: str) -> Part:
+        """What stands for rows that cannot be worked on."""
+
+    @abstractmethod
+    def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
+        """Write what became of a chunk's rows; rows of ``commits.WRITTEN``, the first with the note."""
+
+
+def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
+    """What a chunk's note says of its error rows: how many of each kind."""
+    kinds = Counter(RowError(problem).kind for problem in problems)
+    for kind, number in kinds.items():
+        told.add(telemetry.ERROR_ROWS, number, kind=kind)
+    return {"errors": dict(kinds)} if kinds else {}
+
+
+class ModelActor:
+    """One process of a pool."""
+
+    def __init__(self) -> None:
+        self._node = here()
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._models = Models(on_drop=self._sessions.clear)
+        self._entering = threading.Lock()
+        self._turns = _Turns()
+        self._watch = _Watch()
+
+    def ready(self) -> None:
+        """Return once the process runs."""
+
+    def work(self, this: Pass, jobs: "list[ray.ObjectRef[Job]]", chunk: Mapping[str, Any]) -> pa.Table:
+        """Work on a chunk of a pass and write its fragments; rows of ``commits.WRITTEN``.
+
+        ``jobs`` holds one reference, which Ray leaves alone in a list: a job is fetched once a pass, not once a chunk.
+        """
+        begun, part = time.monotonic(), Chunk(**chunk)
+        session = self._session(this, jobs)
+        known = session.memory.recall(part.name)
+        if isinstance(known, pa.Table):  # a node that is lost takes along that a call has returned: Ray replays it
+            return known
+        rows = session.examples.take(part.offsets).to_pylist()
+        known = known or Narrowing.of(len(rows))
+        taken_along = known.pass_id != this.id or is_gone(known.node)
+        known.begin(max_row_retries=session.job.teacher.actors.max_row_retries, taken_along=taken_along)
+        known.node, known.pass_id = self._node, this.id
+        written = self._written(session, part, rows, known)
+        session.job.told.observe(telemetry.CHUNK_SECONDS, time.monotonic() - begun)
+        session.job.told.add(telemetry.ROWS_LABELLED, len(rows))
+        return written
+
+    def _written(self, session: "_Session", chunk: Chunk, rows: list[Row], known: Narrowing) -> pa.Table:
+        memory, worker = session.memory, session.worker
+        parts: list[Any] = []
+        turn = self._turns.together() if known.is_whole else self._turns.alone()
+        with turn, self._watch.busy(session.job.teacher.actors.hang_seconds):
+            for piece in known.pieces():
+                memory.keep(chunk.name, known)
+                parts.append(worker.work([rows[place] for place in piece]))
+                memory.got_on()
+        if known.poison:
+            parts.append(worker.give_up([rows[place] for place in known.poison], POISON))
+        note: dict[str, Any] = {"deaths": known.num_deaths} if known.num_deaths else {}
+        if started := session.started():
+            note["teacher"] = started
+        written = worker.write(parts, note)
+        memory.finish(chunk.name, written)
+        if known.poison:  # where this is not committed before the driver dies, the next one need not find it again
+            memory.keep(chunk.name, known)
+        return written
+
+    def _session(self, this: Pass, jobs: "list[ray.ObjectRef[Job]]") -> "_Session":
+        with self._entering:
+            if this.id not in self._sessions:
+                self._sessions[this.id] = _Session(this, ray.get(jobs[0]), self._models, self._watch.alive)
+            self._sessions.move_to_end(this.id)
+            while len(self._sessions) > KEPT_PASSES:
+                self._sessions.popitem(last=False)
+            return self._sessions[this.id]
+
+
+class _Session:
+    """A pass in this process."""
+
+    def __init__(self, this: Pass, job: Job, models: Models, alive: Any) -> None:
+        require_here(this.versions)
+        self.job, self.memory = job, Memory(this.id, this.table)
+        self.memory.count_start(job.teacher.actors.max_restarts)
+        self.examples = store.open_table(job.examples)
+        begun, num_before = time.monotonic(), models.num_starts
+        self.worker = job.worker(models)
+        self.worker.alive = alive
+        self._facts: list[dict[str, float]] = []
+        if models.num_starts > num_before:
+            seconds = time.monotonic() - begun
+            self._facts.append({"start_seconds": seconds, **models.facts})
+            job.told.observe(telemetry.TEACHER_START_SECONDS, seconds)
+            job.told.add(telemetry.ACTOR_STARTS, 1)
+
+    def started(self) -> dict[str, float] | None:
+        """What starting the model took and gave, told once, by whichever call is first; None where it ran already."""
+        try:
+            return self._facts.pop()
+        except IndexError:
+            return None
+
+
+class _Watch:
+    """Ends the process when the model hangs: what hangs is compiled code, which no exception reaches."""
+
+    def __init__(self) -> None:
+        self._last_sign = time.monotonic()
+        self._num_busy = 0
+        self._seconds = float("inf")
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def alive(self) -> None:
+        """A sign of life: the model has given something."""
+        self._last_sign = time.monotonic()
+
+    @contextmanager
+    def busy(self, seconds: float) -> Iterator[None]:
+        """Within, a sign of life is due every so many seconds."""
+        self.alive()
+        self._seconds = seconds
+        self._num_busy += 1
+        try:
+            yield
+        finally:
+            self._num_busy -= 1
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(min(5.0, self._seconds / 4) if self._num_busy else 0.5)
+            if self._num_busy and time.monotonic() - self._last_sign > self._seconds:
+                faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+                os.write(2, f"nothing came for longer than teacher.actors.hang_seconds: {self._seconds:g}\n".encode())
+                os._exit(1)
+
+
+class _Turns:
+    """Calls of one process work side by side, but where one of them may kill it: that one works alone."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._num_together = 0
+        self._num_waiting = 0
+        self._is_taken = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        with self._free:
+            self._free.wait_for(lambda: not self._is_taken and not self._num_waiting)
+            self._num_together += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._num_together -= 1
+                self._free.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._free:
+            self._num_waiting += 1
+            self._free.wait_for(lambda: not self._is_taken and not self._num_together)
+            self._num_waiting -= 1
+            self._is_taken = True
+        try:
+            yield
+        finally:
+            with self._free:
+                self._is_taken = False
+                self._free.notify_all()

@@ -1,0 +1,59 @@
+"""The model that a process holds: loaded once for all passes that ask it, replaced where another one is asked."""
+
+import gc
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from curation.config import AskConfig
+from curation.refs import ModelRef, fingerprint
+from curation.signals.reward import RewardModel
+from curation.teachers import Teacher, engine_key, load_teacher
+
+Loaded = TypeVar("Loaded")
+
+
+class Models:
+    """At most one model at a time, so that a process never holds memory for two."""
+
+    def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
+        """``on_drop`` is called before a model is replaced: nobody is to hold it any longer."""
+        self.num_starts = 0
+        """Models loaded so far."""
+        self.facts: Mapping[str, float] = MappingProxyType({})
+        """What starting the last one gave, beside the seconds, for the report."""
+        self._on_drop = on_drop
+        self._key: str | None = None
+        self._held: Any = None
+
+    def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
+        """The teacher, asked as ``config`` says; ``engine`` says with what it is started where it does not run yet."""
+        key = fingerprint([engine_key(engine), None if model is None else model.to_json()])
+        held: Teacher = self._get(key, lambda: load_teacher(engine, model))
+        return held.asked(config)
+
+    def reward(self, ref: ModelRef, **settings: Any) -> RewardModel:
+        """A reward model with a head of its own."""
+        return self._get(fingerprint(["reward", ref.to_json(), settings]), lambda: RewardModel(ref, **settings))
+
+    def _get(self, key: str, load: Callable[[], Loaded]) -> Loaded:
+        if self._key != key:
+            self._drop()
+            self._held = load()
+            self._key = key
+            self.num_starts += 1
+            self.facts = dict(getattr(self._held, "facts", {}))
+        held: Loaded = self._held
+        return held
+
+    def _drop(self) -> None:
+        self._on_drop()
+        held, self._held, self._key = self._held, None, None
+        if hasattr(held, "close"):
+            held.close()
+        del held
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()

@@ -1,0 +1,256 @@
+"""Actors that hold models, and outlive the passes that ask them.
+
+Ray Data's pools end with the dataset that they work for, so a model would be started again for every pass. Here the
+actors stay: passes of one model hand their chunks to the same actors, one after the other or side by side, and actors
+that nobody asks are given back (``teacher.actors.max_idle_seconds``). Ray restarts an actor whose process or node died
+and replays its calls, without end; :mod:`curation.passes.recovery` bounds that.
+"""
+
+import math
+import queue
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from curation import ray_private
+from curation.config import ActorsConfig
+from curation.errors import RunFailedError
+from curation.passes.actor import Job, ModelActor, Pass
+from curation.passes.recovery import forget
+from curation.standing import Actors
+from curation.stopping import LOOK_SECONDS
+
+GROW_SECONDS = 1.0
+"""How often a pool looks whether it is to have more or fewer actors."""
+STUCK_SECONDS = 30.0
+"""Chunks of an actor that has been starting again for so long go to another one that has nothing to do."""
+
+Item = Mapping[str, Any]
+
+
+@dataclass(eq=False)
+class _Queue:
+    """A pass in the pool: chunks that wait, and what came of others."""
+
+    this: Pass
+    jobs: "list[ray.ObjectRef[Job]]"
+    waiting: deque[Item]
+    left: int
+    """Chunks that are not done."""
+    done: "queue.SimpleQueue[pa.Table | BaseException]" = field(default_factory=queue.SimpleQueue)
+
+
+@dataclass(eq=False)
+class _Actor:
+    """An actor of the pool."""
+
+    handle: Any
+    """Ray ends the actor, once its calls are done, where nobody holds this any longer."""
+    id: str
+    """As Ray names it."""
+    is_ready: bool = False
+    """Its process has run."""
+    calls: "dict[ray.ObjectRef[Any], tuple[_Queue, Item]]" = field(default_factory=dict)
+    idle_since: float = field(default_factory=time.monotonic)
+    seen: float = field(default_factory=time.monotonic)
+    """When it was last known to be alive."""
+
+
+class ActorPool:
+    """Between ``min`` and ``max`` actors, each of which takes ``num_calls`` chunks at once."""
+
+    def __init__(self, actors: ActorsConfig, *, num_cpus: float, num_calls: int) -> None:
+        self._config, self._num_calls = actors, num_calls
+        self._make = ray.remote(ModelActor).options(
+            num_cpus=num_cpus,
+            num_gpus=actors.num_gpus or None,
+            max_restarts=-1,
+            max_task_retries=-1,
+            max_concurrency=num_calls,
+        )
+        self._actors: list[_Actor] = []
+        self._queues: list[_Queue] = []
+        self._lost = 0
+        """Deaths of actors that the pool no longer has."""
+        self._lock = threading.RLock()
+        self._events: queue.SimpleQueue[tuple[_Actor, ray.ObjectRef[Any]] | None] = queue.SimpleQueue()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._keep, name="actor-pool", daemon=True)
+        self._thread.start()
+
+    def run(self, table: str, job: Job, versions: Mapping[str, str], items: Sequence[Item]) -> Iterator[pa.Table]:
+        """Have the chunks of a pass worked on; what was written of each as it comes, in any order.
+
+        Raises:
+            ray.exceptions.RayError: a call failed.
+        """
+        this = Pass(id=f"pass-{uuid.uuid4().hex}", table=table, versions=versions)
+        mine = _Queue(this=this, jobs=[ray.put(job)], waiting=deque(items), left=len(items))
+        with self._lock:
+            self._queues.append(mine)
+        self._events.put(None)
+        try:
+            while mine.left:
+                try:
+                    found = mine.done.get(timeout=LOOK_SECONDS)
+                except queue.Empty:
+                    continue
+                if isinstance(found, BaseException):
+                    raise found
+                mine.left -= 1
+                yield found
+        finally:
+            with self._lock:
+                mine.waiting.clear()
+                self._queues.remove(mine)
+            forget(table, this.id)
+
+    def read(self) -> Actors:
+        """How its actors are now, and how many deaths there have been."""
+        with self._lock:
+            ids, lost = [actor.id for actor in self._actors], self._lost
+        states = [state for name in ids if (state := ray_private.actor_state(name)) is not None]
+        unknown = len(ids) - len(states)  # asked for just now
+        return Actors(
+            running=sum(state.state == "ALIVE" for state in states),
+            pending=unknown + sum(state.state in ("PENDING_CREATION", "DEPENDENCIES_UNREADY") for state in states),
+            restarting=sum(state.state == "RESTARTING" for state in states),
+            deaths=lost + sum(state.num_restarts + state.died for state in states),
+        )
+
+    def close(self) -> None:
+        """End the actors, idle or not."""
+        with self._lock:
+            self._is_closed = True
+            for actor in list(self._actors):
+                self._end(actor)
+            for mine in self._queues:
+                mine.done.put(RunFailedError("the actors that worked on this pass were ended"))
+        self._events.put(None)
+
+    def _keep(self) -> None:
+        """The pool's own thread: takes what calls gave, hands out chunks, has more or fewer actors."""
+        looked = 0.0
+        while not self._is_closed:
+            with suppress(queue.Empty):
+                event = self._events.get(timeout=GROW_SECONDS)
+                with self._lock:
+                    if event is not None:
+                        self._take(*event)
+                    self._hand_out()
+            if time.monotonic() - looked > GROW_SECONDS:
+                looked = time.monotonic()
+                with suppress(ray.exceptions.RayError):
+                    self._look()
+
+    def _take(self, actor: _Actor, ref: "ray.ObjectRef[Any]") -> None:
+        """Take what a call gave."""
+        given = actor.calls.pop(ref, None)
+        found: Any
+        try:
+            found = ray.get(ref)
+        except ray.exceptions.ActorDiedError as error:  # for good: it could not be made, or the pool has ended it
+            found = error
+            self._forget(actor)
+            if given is not None and given[0] in self._queues and actor.is_ready:
+                given[0].waiting.appendleft(given[1])
+                return
+            if given is None and not actor.is_ready:
+                for waiting in self._queues:
+                    waiting.done.put(error)
+                return
+        except BaseException as error:
+            found = error
+        actor.idle_since = actor.seen = time.monotonic()
+        if given is None:
+            actor.is_ready = True
+        elif given[0] in self._queues:
+            given[0].done.put(found)
+
+    def _hand_out(self) -> None:
+        """Give waiting chunks to actors, the one with the fewest first, and ask for more actors where they lack."""
+        if self._is_closed:
+            return
+        waiting = sum(len(item.waiting) for item in self._queues)
+        self._grow(waiting)
+        ready = [actor for actor in self._actors if actor.is_ready]
+        while waiting and ready:
+            # A second chunk waits at an actor, so that it is never idle; near the end it may be idle elsewhere.
+            ahead = 2 if waiting > self._num_calls * len(self._actors) else 1
+            actor = min(ready, key=lambda actor: len(actor.calls))
+            if len(actor.calls) >= ahead * self._num_calls:
+                return
+            mine = next(item for item in self._queues if item.waiting)
+            chunk = mine.waiting.popleft()
+            self._call(actor, actor.handle.work.remote(mine.this, mine.jobs, chunk), (mine, chunk))
+            waiting -= 1
+
+    def _grow(self, waiting: int) -> None:
+        """At first the initial number; where all of them work and more waits, about twice as many."""
+        config, num = self._config, len(self._actors)
+        under_way = sum(len(actor.calls) for actor in self._actors)
+        most = min(config.max, math.ceil((waiting + under_way) / self._num_calls))
+        if not waiting or num >= most:
+            return
+        first = max(config.min, config.initial or config.min)
+        if num < first:
+            wanted = min(first, most)
+        elif all(actor.is_ready and len(actor.calls) >= self._num_calls for actor in self._actors):
+            wanted = min(most, 2 * num)
+        else:
+            return
+        for _ in range(wanted - num):
+            handle: Any = self._make.remote()
+            actor = _Actor(handle, handle._actor_id.hex())
+            self._actors.append(actor)
+            self._call(actor, actor.handle.ready.remote(), None)
+
+    def _call(self, actor: _Actor, ref: "ray.ObjectRef[Any]", given: "tuple[_Queue, Item] | None") -> None:
+        if given is not None:
+            actor.calls[ref] = given
+        ref.future().add_done_callback(lambda _: self._events.put((actor, ref)))
+
+    def _look(self) -> None:
+        """Give back what is idle, and take chunks from actors that do not come back."""
+        now = time.monotonic()
+        with self._lock:
+            idle = [actor for actor in self._actors if actor.is_ready and not actor.calls]
+            busy = [actor for actor in self._actors if actor.calls]
+            is_asked = bool(self._queues)
+        for actor in busy:
+            state = ray_private.actor_state(actor.id)
+            if state is None or state.state == "ALIVE":
+                actor.seen = now
+        with self._lock:
+            for actor in idle if is_asked else ():
+                if now - actor.idle_since > self._config.max_idle_seconds and len(self._actors) > self._config.min:
+                    self._end(actor)
+            stuck = [actor for actor in busy if now - actor.seen > STUCK_SECONDS]
+            for actor, _ in zip(stuck, [actor for actor in idle if actor in self._actors], strict=False):
+                for mine, chunk in actor.calls.values():
+                    if mine in self._queues:
+                        mine.waiting.appendleft(chunk)
+                self._end(actor)
+            self._hand_out()
+
+    def _end(self, actor: _Actor) -> None:
+        self._forget(actor)
+        if actor.calls or not actor.is_ready:
+            with suppress(ray.exceptions.RayError):
+                ray.kill(actor.handle)
+        actor.handle = None
+        actor.calls.clear()
+
+    def _forget(self, actor: _Actor) -> None:
+        if actor in self._actors:
+            self._actors.remove(actor)
+            if (state := ray_private.actor_state(actor.id)) is not None:
+                self._lost += state.num_restarts + state.died
