@@ -1,0 +1,159 @@
+"""Every interface of Ray that Ray does not document, each behind one function with a plain name.
+
+No other module of ``curation`` and ``train`` imports a private name of Ray. A release of Ray may change any of these;
+``tests/curation/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
+Ray's documented counterparts do not serve: its state API asks the dashboard, which a run does not start, and
+``ray.init`` waits for minutes where nobody answers.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+def kv_put(key: str, value: bytes) -> None:
+    """Store a value in the key-value store of the cluster's head, over one that is there."""
+    from ray.experimental.internal_kv import _internal_kv_put
+
+    _internal_kv_put(key, value)
+
+
+def kv_get(key: str) -> bytes | None:
+    """The value in the key-value store of the cluster's head; None where there is none."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    value: bytes | None = _internal_kv_get(key)
+    return value
+
+
+def kv_delete(key: str) -> None:
+    """Remove a value from the key-value store of the cluster's head, where it is there."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(key)
+
+
+def kv_delete_prefix(prefix: str) -> None:
+    """Remove every value whose key begins so."""
+    from ray.experimental.internal_kv import _internal_kv_del
+
+    _internal_kv_del(prefix, del_by_prefix=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorState:
+    """What the cluster's head knows of an actor."""
+
+    actor_id: str
+    """In hexadecimal digits, as ``ray.get_runtime_context().get_actor_id()`` gives it."""
+    class_name: str
+    state: str
+    """DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING or DEAD."""
+    num_restarts: int
+    """How often Ray started it again."""
+    died: bool
+    """Whether it is dead, and nobody asked for that: its process, its node or its memory ended it."""
+
+    @classmethod
+    def of(cls, info: dict[str, Any]) -> Self:
+        """From Ray's record of it."""
+        return cls(
+            actor_id=info["ActorID"],
+            class_name=info["ActorClassName"],
+            state=info["State"],
+            num_restarts=info["NumRestarts"],
+            died=info["State"] == "DEAD" and _unasked(info["DeathCause"]),
+        )
+
+
+def _unasked(cause: Any) -> bool:
+    from ray.core.generated import common_pb2
+
+    reasons: Any = common_pb2.ActorDiedErrorContext  # type: ignore[attr-defined]
+    kind = cause.WhichOneof("context")
+    return kind == "oom_context" or (
+        kind == "actor_died_error_context"
+        and cause.actor_died_error_context.reason in (reasons.WORKER_DIED, reasons.NODE_DIED)
+    )
+
+
+def actor_state(actor_id: str) -> ActorState | None:
+    """What is known of one actor; None where the head knows none by that id."""
+    from ray._private import state
+
+    info = state.actors(actor_id=actor_id)
+    return ActorState.of(info) if info else None
+
+
+def actor_table(job_id: str | None = None) -> list[ActorState]:
+    """What is known of all actors of a job, whose id is in hexadecimal digits; of every job where None is named."""
+    import ray
+    from ray._private import state
+
+    job = None if job_id is None else ray.JobID(bytes.fromhex(job_id))
+    return [ActorState.of(info) for info in state.actors(job_id=job).values()]
+
+
+def head_address(address: str) -> str | None:
+    """``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
+
+    Raises:
+        ConnectionError: ``auto``, and no Ray runs on this machine.
+        ValueError: it is no address.
+        OSError: its host is not known.
+    """
+    from ray._private import services
+
+    found: str | None = services.canonicalize_bootstrap_address(address)
+    return found
+
+
+def take_token() -> None:
+    """Let this process show the cluster's token, where the environment names one, as ``ray.init`` does."""
+    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+class Head:
+    """A cluster's head at ``HOST:PORT``, asked by a process that has not joined it.
+
+    Raises:
+        ray.exceptions.RayError: it does not answer, or does not take the token; so does each question.
+    """
+
+    def __init__(self, address: str) -> None:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        self._client = GcsClient(address=address)
+
+    def ray_version(self) -> str | None:
+        """Its version of Ray; None where it does not say. Heads of other versions answer this."""
+        from ray._common.usage.usage_lib import get_cluster_metadata
+
+        version: str | None = (get_cluster_metadata(self._client) or {}).get("ray_version")
+        return version
+
+    def node_sockets(self, *, timeout: float) -> list[str]:
+        """The path of each node's socket, on that node's own file system."""
+        return [node.raylet_socket_name for node in self._client.get_all_node_info(timeout=timeout).values()]
+
+
+def node_types() -> set[str]:
+    """The types of the cluster's nodes by name, of either version of Ray's autoscaler; "" of a node without one."""
+    import ray
+    from ray.autoscaler.v2.sdk import get_cluster_status
+
+    status = get_cluster_status(ray.get_runtime_context().gcs_address)
+    types = {node.ray_node_type_name or "" for node in (*status.active_nodes, *status.idle_nodes)}
+    if (report := kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
+        types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
+    return types
+
+
+def temp_directory() -> str:
+    """Where Ray logs and spills on this machine."""
+    from ray._common.utils import get_default_ray_temp_dir
+
+    path: str = get_default_ray_temp_dir()  # type: ignore[no-untyped-call]
+    return path
