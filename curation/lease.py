@@ -2,8 +2,9 @@
 
 A lease is a small record, who has the directory and until when, in a register that is only written by condition
 (:mod:`curation.registers`): where there is none yet, or where the record is still the one that was read. So of any
-number of drivers one gets it. The holder renews it every third of its time to live, and :func:`check` asks before each
-commit whether it is still there. A record that is past its time, or whose driver died on this machine, is taken over.
+number of drivers one gets it. The holder renews it every third of its time to live. Whatever commits is given a guard
+(:data:`Guard`, the lease's own is :meth:`Lease.still_held`) and calls it before each commit. A record that is past its
+time, or whose driver died on this machine, is taken over.
 
 Clocks: the holder counts by its own, others compare its ``expires`` with theirs and wait ``SKEW_SECONDS`` more. So two
 drivers never hold a directory at once where the clocks of their hosts differ by less than that (NTP keeps milliseconds;
@@ -18,14 +19,14 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from curation.errors import CommitError, RunDirError
-from curation.places import Place, place
+from curation.places import Place
 from curation.registers import Register, register_of
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,13 @@ LEASE_SECONDS = 60.0
 SKEW_SECONDS = 10.0
 """By how much the clocks of two hosts may differ."""
 WAIT_SECONDS = 1.0
+
+Guard = Callable[[], None]
+"""Called before something is changed for good; raises ``CommitError`` where this driver may not change it any more."""
+
+
+def unguarded() -> None:
+    """The guard of what no run directory is around: anything may be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,36 +219,19 @@ class Lease:
         return json.dumps(asdict(self._record))
 
 
-_held: dict[Place, Lease] = {}
-"""The leases of this process, by absolute directory."""
-
-
 @contextmanager
 def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
-    """Hold the lease on a run directory; within, :func:`check` knows it.
+    """Hold the lease on a run directory.
 
     Raises:
         RunDirError: another driver has it, and ``wait`` is not given.
     """
     lease = Lease(directory, seconds=seconds)
     lease.acquire(wait=wait)
-    _held[directory.absolute()] = lease
     try:
         yield lease
     finally:
-        del _held[directory.absolute()]
         lease.release()
-
-
-def check(path: str | Place) -> None:
-    """Called before what stands at ``path`` is changed for good; of no effect where this process holds no lease on it.
-
-    Raises:
-        CommitError: the lease on the run directory around it was lost.
-    """
-    for directory, lease in list(_held.items()):
-        if f"{place(path).absolute()}/".startswith(f"{directory}/"):
-            lease.still_held()
 
 
 def holder(directory: Place) -> Holder | None:

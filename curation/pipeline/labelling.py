@@ -101,9 +101,10 @@ def label(
             state_size=teacher.scripted.state_size if model is None else models.state_size(model, teacher.states),
             share=part,
             commit_seconds=commit_seconds,
+            guard=task.guard,
             progress=update,
         )
-    table = compact(result.table, fragment_mb)
+    table = compact(result.table, fragment_mb, guard=task.guard)
     counts = count_labels(table)
     outputs = {
         "labels": table.to_json(),

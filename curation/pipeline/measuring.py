@@ -190,5 +190,5 @@ def _measured(task: Task, job: "SignalJob", row_ids_N: "Int64s", commit_seconds:
     from curation.stages.signal import signal as signal_stage
 
     with task.progress() as update:
-        ref = signal_stage(job, row_ids_N, commit_seconds=commit_seconds, progress=update)
-    return compact(ref, fragment_mb)
+        ref = signal_stage(job, row_ids_N, commit_seconds=commit_seconds, guard=task.guard, progress=update)
+    return compact(ref, fragment_mb, guard=task.guard)

@@ -197,7 +197,14 @@ def roll_out(
         told=task.telemetry,
     )
     with task.progress() as update:
-        made = rollouts_stage(job, asked, commit_seconds=commit_seconds, directory=task.directory, progress=update)
+        made = rollouts_stage(
+            job,
+            asked,
+            commit_seconds=commit_seconds,
+            directory=task.directory,
+            guard=task.guard,
+            progress=update,
+        )
     task.say(_words(made))
     return Done(outputs={**asdict(made), "weak": made.weak._asdict()}, rows=made.num_asked)
 

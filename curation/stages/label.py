@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from curation import store, tables
 from curation.errors import RunFailedError
 from curation.hashing import hash64
+from curation.lease import Guard, unguarded
 from curation.refs import TableRef
 from curation.stages.label_actor import LabelActor, LabelJob
 from curation.stages.passes import Bools, Int64s, PassResult, run_pass
@@ -49,6 +50,7 @@ def label(
     state_size: int,
     share: Share,
     commit_seconds: float,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes; ``progress`` is told where it stands.
@@ -68,6 +70,7 @@ def label(
         schema=job.schema(state_size),
         takes=share.takes,
         commit_seconds=commit_seconds,
+        guard=guard,
         progress=progress,
     )
     _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)

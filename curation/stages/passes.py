@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 from curation import nodes, store
 from curation.config import ActorsConfig
 from curation.errors import CommitError
+from curation.lease import Guard, unguarded
 from curation.refs import TableRef
 from curation.row_ids import SCAN_ROWS, in_order, missing
 from curation.stages.actors import ActorBook
@@ -55,6 +56,7 @@ def run_pass(
     schema: pa.Schema,
     takes: Callable[[Int64s], Bools],
     commit_seconds: float,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
     """Have ``actor(job, pass)`` work on the examples that ``takes`` (of ids) names, less those at ``uri``.
@@ -66,7 +68,7 @@ def run_pass(
         CommitError: the store refused, or rows in and rows out differ.
     """
     store.create(uri, schema)
-    committer = commits.Committer(uri)
+    committer = commits.Committer(uri, guard)
     num_done, total = len(committer.done), 0
     items: list[Any] = []
     for chunk, num_wanted in _chunks(job.examples, job.teacher.chunk_rows, takes, committer.done):
@@ -93,7 +95,12 @@ def run_pass(
             written = _written(actor, job, this, items, job.teacher.actors, calls)
             try:
                 commit_stream(
-                    written, [committer], seconds=commit_seconds, on_commit=tally.committed, on_written=tally.wrote
+                    written,
+                    [committer],
+                    seconds=commit_seconds,
+                    guard=guard,
+                    on_commit=tally.committed,
+                    on_written=tally.wrote,
                 )
             except ray.exceptions.RayError as error:
                 raise cause(error, name) from error

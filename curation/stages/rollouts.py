@@ -19,6 +19,7 @@ from curation.arms import ARMS, Arm
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
+from curation.lease import Guard, unguarded
 from curation.places import Place
 from curation.refs import ModelRef, TableRef
 from curation.selection.top_n import TopN
@@ -146,7 +147,13 @@ def draw(
 
 
 def roll_out(
-    job: SelectJob, asked: RolloutJob, *, commit_seconds: float, directory: Place, progress: Update | None = None
+    job: SelectJob,
+    asked: RolloutJob,
+    *,
+    commit_seconds: float,
+    directory: Place,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
 ) -> Rollouts:
     """What the gold arms of ``job`` train on; makes their rollouts where the dataset's or none will not do.
 
@@ -165,7 +172,7 @@ def roll_out(
         return made
     labels, gold = batch_of(job.labels), job.gold
     n = budget_of(job, labels).n
-    sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, progress=progress)
+    sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, guard=guard, progress=progress)
     sampling.fill(Chooser(job, labels, n), n, gold)
     table = store.read(sampling.table, ["completion", "num_samples"])
     return replace(
@@ -195,11 +202,18 @@ class _Sampling:
     """The table of samples, filled in rounds: which rows have to be asked about depends on what others gave."""
 
     def __init__(
-        self, job: SelectJob, asked: RolloutJob, directory: Place, *, commit_seconds: float, progress: Update | None
+        self,
+        job: SelectJob,
+        asked: RolloutJob,
+        directory: Place,
+        *,
+        commit_seconds: float,
+        guard: Guard,
+        progress: Update | None,
     ) -> None:
         self._job, self._directory = job, directory
         self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
-        self._commit_seconds, self._progress = commit_seconds, progress
+        self._commit_seconds, self._guard, self._progress = commit_seconds, guard, progress
         # Those of a run that was cut off are kept, whatever round they are of.
         self.table = store.create(self._asked.uri, tables.ROLLOUTS)
         self._read(self.table)
@@ -254,6 +268,7 @@ class _Sampling:
             schema=tables.ROLLOUTS,
             takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
             commit_seconds=self._commit_seconds,
+            guard=self._guard,
             progress=self._progress,
         ).table
         self._read(self.table)

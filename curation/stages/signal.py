@@ -14,6 +14,7 @@ from curation import store, tables
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.hashing import Int64s
+from curation.lease import Guard, unguarded
 from curation.refs import ModelRef, TableRef
 from curation.signals import Weak, get_signal
 from curation.signals.measure import measure
@@ -105,7 +106,14 @@ class SignalActor(ChunkActor[Measured]):
         return self._job.ask.write(values, errors, note=note | self.failed(errors.values()))
 
 
-def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress: Update | None = None) -> TableRef:
+def signal(
+    job: SignalJob,
+    row_ids_N: Int64s,
+    *,
+    commit_seconds: float,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
+) -> TableRef:
     """Measure the rows that are not measured yet and commit them as they come; the table (schema ``tables.SIGNAL``).
 
     Raises:
@@ -121,5 +129,6 @@ def signal(job: SignalJob, row_ids_N: Int64s, *, commit_seconds: float, progress
         schema=tables.SIGNAL,
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         commit_seconds=commit_seconds,
+        guard=guard,
         progress=progress,
     ).table
