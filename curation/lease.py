@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -28,6 +28,7 @@ from typing import Self
 from curation.errors import CommitError, RunDirError
 from curation.places import Place
 from curation.registers import Register, register_of
+from curation.ticking import every
 
 logger = logging.getLogger(__name__)
 
@@ -110,8 +111,7 @@ class Lease:
         self._until = self._expires = 0.0
         self._lost_to = "nobody"
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"lease of {directory}", daemon=True)
+        self._kept = ExitStack()
 
     def acquire(self, *, wait: bool = False) -> None:
         """Take the directory and keep it by a thread, at once or, with ``wait``, when it is free.
@@ -129,7 +129,7 @@ class Lease:
                 logger.warning("%s: waiting for another run (%s)", self._directory, holder)
                 told = holder.owner
             time.sleep(WAIT_SECONDS)
-        self._thread.start()
+        self._kept.enter_context(every(self._seconds / 3, self._renew))
 
     def still_held(self) -> None:
         """Return where the directory is this driver's.
@@ -150,8 +150,7 @@ class Lease:
 
     def release(self) -> None:
         """Give the directory back."""
-        self._ended.set()
-        self._thread.join()
+        self._kept.close()
         with self._lock:
             if self._token is not None:
                 try:
@@ -186,10 +185,6 @@ class Lease:
             if token is not None:
                 self._token, self._until, self._expires = token, begun + self._seconds, now + self._seconds
                 return None
-
-    def _keep(self) -> None:
-        while not self._ended.wait(self._seconds / 3):
-            self._renew()
 
     def _renew(self) -> None:
         with self._lock:
