@@ -1,7 +1,11 @@
 """A profile of ``~/.aws``, put into the environment, which is what obstore, Lance and the workers of a Ray all read.
 
 The environment always wins. What a profile says other than keys and a region (SSO, roles to assume, processes to ask)
-is not done here.
+is not done here: what that gives runs out within hours, and a variable of the environment is not renewed.
+
+Why no library does it: botocore reads the same files and more, and obstore takes credentials from boto3 that it renews.
+But Lance takes none from Python, and what is in the environment reaches Ray's workers too. So botocore (31 MB, most of
+a second to import) would do no more here than read two files.
 """
 
 import configparser

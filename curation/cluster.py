@@ -4,7 +4,6 @@ Ray itself takes minutes to say that nothing answers, and waits for ever for a n
 cluster with an autoscaler may still grow, so there a lack is told and waited for.
 """
 
-import json
 import math
 import os
 import re
@@ -15,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from curation import ray_private
 from curation.config import RayConfig, RunConfig, TrainSection
 from curation.errors import ClusterError
 
@@ -47,16 +47,13 @@ def check_answers(address: str) -> None:
     Raises:
         ClusterError: no address, nobody there, somebody else, another version, or a token that is not taken.
     """
-    from ray._private import services
-    from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-
     if "://" in address:
         raise ClusterError(
             f"ray.address: {address!r} is no HOST:PORT; run curate on a node of the cluster, or by "
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     try:
-        found = services.canonicalize_bootstrap_address(address)
+        found = ray_private.head_address(address)
     except ConnectionError:
         raise ClusterError(
             f"ray.address: {address!r} finds no Ray on this machine; start it (`ray start`), name its HOST:PORT, "
@@ -75,7 +72,7 @@ def check_answers(address: str) -> None:
             "(6379 unless it was started with another)?"
         ) from error
     if address == "auto":
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as ray.init does
+        ray_private.take_token()
     _check_ray(found)
 
 
@@ -110,15 +107,12 @@ def ask(address: str) -> None:
         ray.exceptions.RayError: it does not answer, or does not take the token.
     """
     import ray
-    from ray._common.usage.usage_lib import get_cluster_metadata
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    client = GcsClient(address=address)
-    version = (get_cluster_metadata(client) or {}).get("ray_version", ray.__version__)
+    head = ray_private.Head(address)
+    version = head.ray_version() or ray.__version__
     if version != ray.__version__:
         raise ClusterError(f"it is Ray {version}, and this is {ray.__version__}; install the same on both")
-    nodes = client.get_all_node_info(timeout=ANSWER_SECONDS).values()
-    if not any(Path(node.raylet_socket_name).exists() for node in nodes):
+    if not any(Path(path).exists() for path in head.node_sockets(timeout=ANSWER_SECONDS)):
         raise ClusterError(
             "none of its nodes is this machine; run curate on one, or by `ray job submit -- curate run ...`"
         )
@@ -193,12 +187,4 @@ def resources() -> dict[str, float]:
 
 def _autoscales() -> bool:
     """An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id."""
-    import ray
-    from ray.autoscaler.v2.sdk import get_cluster_status
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    status = get_cluster_status(ray.get_runtime_context().gcs_address)
-    types = {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
-    if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
-        types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
-    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in types)
+    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.node_types())

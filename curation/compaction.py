@@ -15,8 +15,8 @@ import lance
 from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from curation import lease
 from curation.errors import REFUSALS, CommitError
+from curation.lease import Guard, unguarded
 from curation.refs import TableRef
 from curation.row_ids import RowIds
 
@@ -30,7 +30,7 @@ BATCH_BYTES = 16 << 20
 """Rows that a task reads at a time."""
 
 
-def compact(ref: TableRef, fragment_mb: int) -> TableRef:
+def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
     """The same rows in fragments of ``fragment_mb`` MiB or a little more; ``ref`` where that gains little, or failed.
 
     Raises:
@@ -47,7 +47,7 @@ def compact(ref: TableRef, fragment_mb: int) -> TableRef:
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
         return ref
-    return commit(ref, rewritten)
+    return commit(ref, rewritten, guard=guard)
 
 
 def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
@@ -76,7 +76,7 @@ def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
     return task.execute(lance.dataset(ref.uri, version=ref.version))
 
 
-def commit(ref: TableRef, rewritten: Sequence[RewriteResult]) -> TableRef:
+def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = unguarded) -> TableRef:
     """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
 
     Raises:
@@ -87,7 +87,7 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult]) -> TableRef:
     ids.follow(dataset)
     known = _files(fragment.metadata for fragment in dataset.get_fragments())
     known |= _files(fragment for result in rewritten for fragment in result.new_fragments)
-    lease.check(ref.uri)
+    guard()
     try:
         Compaction.commit(dataset, list(rewritten))
     except REFUSALS as error:

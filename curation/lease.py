@@ -2,8 +2,9 @@
 
 A lease is a small record, who has the directory and until when, in a register that is only written by condition
 (:mod:`curation.registers`): where there is none yet, or where the record is still the one that was read. So of any
-number of drivers one gets it. The holder renews it every third of its time to live, and :func:`check` asks before each
-commit whether it is still there. A record that is past its time, or whose driver died on this machine, is taken over.
+number of drivers one gets it. The holder renews it every third of its time to live. Whatever commits is given a guard
+(:data:`Guard`, the lease's own is :meth:`Lease.still_held`) and calls it before each commit. A record that is past its
+time, or whose driver died on this machine, is taken over.
 
 Clocks: the holder counts by its own, others compare its ``expires`` with theirs and wait ``SKEW_SECONDS`` more. So two
 drivers never hold a directory at once where the clocks of their hosts differ by less than that (NTP keeps milliseconds;
@@ -18,15 +19,16 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from curation.errors import CommitError, RunDirError
-from curation.places import Place, place
+from curation.places import Place
 from curation.registers import Register, register_of
+from curation.ticking import every
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,13 @@ LEASE_SECONDS = 60.0
 SKEW_SECONDS = 10.0
 """By how much the clocks of two hosts may differ."""
 WAIT_SECONDS = 1.0
+
+Guard = Callable[[], None]
+"""Called before something is changed for good; raises ``CommitError`` where this driver may not change it any more."""
+
+
+def unguarded() -> None:
+    """The guard of what no run directory is around: anything may be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +111,7 @@ class Lease:
         self._until = self._expires = 0.0
         self._lost_to = "nobody"
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"lease of {directory}", daemon=True)
+        self._kept = ExitStack()
 
     def acquire(self, *, wait: bool = False) -> None:
         """Take the directory and keep it by a thread, at once or, with ``wait``, when it is free.
@@ -121,7 +129,7 @@ class Lease:
                 logger.warning("%s: waiting for another run (%s)", self._directory, holder)
                 told = holder.owner
             time.sleep(WAIT_SECONDS)
-        self._thread.start()
+        self._kept.enter_context(every(self._seconds / 3, self._renew))
 
     def still_held(self) -> None:
         """Return where the directory is this driver's.
@@ -142,8 +150,7 @@ class Lease:
 
     def release(self) -> None:
         """Give the directory back."""
-        self._ended.set()
-        self._thread.join()
+        self._kept.close()
         with self._lock:
             if self._token is not None:
                 try:
@@ -179,10 +186,6 @@ class Lease:
                 self._token, self._until, self._expires = token, begun + self._seconds, now + self._seconds
                 return None
 
-    def _keep(self) -> None:
-        while not self._ended.wait(self._seconds / 3):
-            self._renew()
-
     def _renew(self) -> None:
         with self._lock:
             if self._token is None:
@@ -211,36 +214,19 @@ class Lease:
         return json.dumps(asdict(self._record))
 
 
-_held: dict[Place, Lease] = {}
-"""The leases of this process, by absolute directory."""
-
-
 @contextmanager
 def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
-    """Hold the lease on a run directory; within, :func:`check` knows it.
+    """Hold the lease on a run directory.
 
     Raises:
         RunDirError: another driver has it, and ``wait`` is not given.
     """
     lease = Lease(directory, seconds=seconds)
     lease.acquire(wait=wait)
-    _held[directory.absolute()] = lease
     try:
         yield lease
     finally:
-        del _held[directory.absolute()]
         lease.release()
-
-
-def check(path: str | Place) -> None:
-    """Called before what stands at ``path`` is changed for good; of no effect where this process holds no lease on it.
-
-    Raises:
-        CommitError: the lease on the run directory around it was lost.
-    """
-    for directory, lease in list(_held.items()):
-        if f"{place(path).absolute()}/".startswith(f"{directory}/"):
-            lease.still_held()
 
 
 def holder(directory: Place) -> Holder | None:

@@ -85,15 +85,6 @@ def actor_state(actor_id: str) -> ActorState | None:
     return ActorState.of(info) if info else None
 
 
-def actor_table(job_id: str | None = None) -> list[ActorState]:
-    """What is known of all actors of a job, whose id is in hexadecimal digits; of every job where None is named."""
-    import ray
-    from ray._private import state
-
-    job = None if job_id is None else ray.JobID(bytes.fromhex(job_id))
-    return [ActorState.of(info) for info in state.actors(job_id=job).values()]
-
-
 def head_address(address: str) -> str | None:
     """``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
 

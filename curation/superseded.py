@@ -12,8 +12,8 @@ from collections import deque
 
 import lance
 
-from curation import lease
 from curation.errors import REFUSALS
+from curation.lease import Guard
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ KEPT_SECONDS = 1800.0
 class Superseded:
     """The versions that one committer made of a table and replaced."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, uri: str, guard: Guard) -> None:
+        self._uri, self._guard = uri, guard
         self._newest: int | None = None
         self._replaced: deque[tuple[int, float]] = deque()
         """Versions, the oldest first, and when they were replaced."""
@@ -53,7 +53,7 @@ class Superseded:
             old.append(self._replaced.popleft()[0])
         if not old:
             return
-        lease.check(self._uri)
+        self._guard()
         try:
             dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
         except REFUSALS as error:  # `curate clean` removes them some day

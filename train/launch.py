@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow.fs
 import ray.train
 import ray.train.torch
-from ray.train.v2.api.exceptions import TrainingFailedError
 
 from curation.config import TrainSection
 from curation.errors import RunFailedError
@@ -46,7 +45,7 @@ def launch(
     )
     try:
         waited_for(trainer.fit)
-    except TrainingFailedError as error:
+    except ray.train.TrainingFailedError as error:
         cause = str(error).strip().splitlines()[-1]
         raise RunFailedError(f"{name}: training failed: {cause}; the same command goes on from {storage}") from error
     _remove(storage)

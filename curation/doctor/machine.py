@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from curation import ray_private
 from curation.doctor.finding import Verdict, fail, ok, warn
 from curation.versions import PROJECT
 
@@ -118,9 +119,7 @@ def disk_verdict(path: Path, free: int) -> Verdict:
 
 def ray_disk() -> Verdict:
     """The disk of Ray's temporary directory, where it logs and spills."""
-    from ray._common.utils import get_default_ray_temp_dir
-
-    path = Path(get_default_ray_temp_dir())  # type: ignore[no-untyped-call]
+    path = Path(ray_private.temp_directory())
     usage = shutil.disk_usage(existing(path))
     return ray_disk_verdict(path, usage.free, usage.total)
 

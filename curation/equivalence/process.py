@@ -1,4 +1,9 @@
-"""The comparing process: what only math-verify can decide, in bounded time and memory."""
+"""The comparing process: what only math-verify can decide, in bounded time and memory.
+
+Why no library does it: pebble's ``ProcessPool`` (5.2) bounds a call's time and starts a process anew, too. But a busy
+process of its outlives a parent that was killed, it imports the parent's main module again, and it bounds no memory.
+The timer, the limit and the reset after a fork would stay ours, beside its threads.
+"""
 
 import functools
 import json

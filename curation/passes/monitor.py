@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,7 @@ from curation.passes.pool import ActorPool
 from curation.standing import Actors, Standing, Update, Work
 from curation.store.stream import Round, Written
 from curation.telemetry import Telemetry
+from curation.ticking import every
 
 TELL_SECONDS = 2.0
 
@@ -52,19 +54,17 @@ class Tally:
         self._oldest: float | None = None
         self._last_commit = time.time()
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep_telling, daemon=True)
+        self._telling = ExitStack()
 
     def __enter__(self) -> Self:
         self._tell()
-        self._thread.start()
+        self._telling.enter_context(every(TELL_SECONDS, self._tell))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._telling.close()
         self._tell()
         self._tell_actors(Actors(running=0, pending=0, restarting=0, deaths=0))  # Ray ends them after this
 
@@ -89,10 +89,6 @@ class Tally:
                 self._last_commit = time.time()
             self._rows, self._oldest = rows, None
         self._tell()
-
-    def _keep_telling(self) -> None:
-        while not self._ended.wait(TELL_SECONDS):
-            self._tell()
 
     def _tell(self) -> None:
         try:

@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 from curation import nodes, store
 from curation.config import AskConfig
 from curation.errors import CommitError
+from curation.lease import Guard, unguarded
 from curation.passes.actor import Chunk, Job
 from curation.passes.monitor import Tally
 from curation.passes.pool import ActorPool
@@ -55,6 +56,7 @@ def run_pass(
     takes: Callable[[Int64s], Bools],
     commit_seconds: float,
     pool: ActorPool | None = None,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
     """Do ``job`` for the examples that ``takes`` (of ids) names, less those at ``uri``, by the actors of ``pool``.
@@ -66,7 +68,7 @@ def run_pass(
         CommitError: the store refused, or rows in and rows out differ.
     """
     store.create(uri, schema)
-    committer = commits.Committer(uri)
+    committer = commits.Committer(uri, guard)
     num_done, total = len(committer.done), 0
     items: list[Any] = []
     for chunk, num_wanted in _chunks(job.examples, job.teacher.chunk_rows, takes, committer.done):
@@ -97,6 +99,7 @@ def run_pass(
                         (row for table in written for row in table.to_pylist()),
                         [committer],
                         seconds=commit_seconds,
+                        guard=guard,
                         on_commit=tally.committed,
                         on_written=tally.wrote,
                     )

@@ -103,9 +103,10 @@ def label(
             share=part,
             commit_seconds=commit_seconds,
             pool=by.pool,
+            guard=task.guard,
             progress=update,
         )
-    table = compact(result.table, fragment_mb)
+    table = compact(result.table, fragment_mb, guard=task.guard)
     counts = count_labels(table)
     outputs = {
         "labels": table.to_json(),

@@ -202,5 +202,7 @@ def _measured(
 
     with task.progress() as update, actors(task, backend, running) as by:
         asked = replace(job, engine=by.engine)
-        result = signal_stage(asked, row_ids_N, commit_seconds=commit_seconds, pool=by.pool, progress=update)
-    return compact(result.table, fragment_mb), pass_of(result, backend, job.model)
+        result = signal_stage(
+            asked, row_ids_N, commit_seconds=commit_seconds, pool=by.pool, guard=task.guard, progress=update
+        )
+    return compact(result.table, fragment_mb, guard=task.guard), pass_of(result, backend, job.model)

@@ -30,7 +30,13 @@ def prepare(
     known = {name: [SourceFile.from_json(item) for item in items] for name, items in files.items()}
     with task.progress() as update:
         prepared = prepare_stage(
-            config, task.directory, known, commit_seconds=commit_seconds, fragment_mb=fragment_mb, progress=update
+            config,
+            task.directory,
+            known,
+            commit_seconds=commit_seconds,
+            fragment_mb=fragment_mb,
+            guard=task.guard,
+            progress=update,
         )
     for sentence in prepared.overlap.told():
         task.say(sentence)

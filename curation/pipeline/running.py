@@ -83,10 +83,14 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
     for line in warnings(config):
         say(f"warning: {line}")
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
-    with lease.hold(config.directory, wait=wait), local_or_cluster(config.ray), files_of(config.directory):
+    with (
+        lease.hold(config.directory, wait=wait) as held,
+        local_or_cluster(config.ray),
+        files_of(config.directory),
+    ):
         if (waits := cluster.check_room(config)) is not None:
             say(waits)
-        opened = open_run(config, save=True)
+        opened = open_run(config, save=True, guard=held.still_held)
         if not all(status.is_settled for status in opened.statuses):
             import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
@@ -162,15 +166,17 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
     return _record(opened, known, config_path, command)
 
 
-def open_run(config: RunConfig, *, save: bool) -> Opened:
+def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> Opened:
     """The run directory of a configuration, checked against it, and its stages; ``save``: what is new is written.
+
+    ``guard`` is called before anything there is changed for good.
 
     Raises:
         UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
     """
     check_models(config)
     get_domain(config.domain)
-    manifest = Manifest.load(config.directory)
+    manifest = Manifest.load(config.directory, guard=guard)
     # splits.overlap changes no row id: a run that was refused for shared questions goes on when it is set.
     chosen = {"domain", "seed", "sources", "splits"}
     identity = config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap"}})

@@ -203,6 +203,7 @@ def roll_out(
             commit_seconds=commit_seconds,
             directory=task.directory,
             pool=by.pool,
+            guard=task.guard,
             progress=update,
         )
     task.say(_words(made))

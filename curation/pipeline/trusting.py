@@ -29,7 +29,8 @@ def project(task: Task, labels: TableRef, size: int, trust: TrustConfig, seed: i
     fit = load_projection(ref).fit
     told = {"size": size, "variance_kept": fit["variance_kept"], "num_rows": fit["num_rows"]}
     task.say(f"{size} components keep {told['variance_kept']:.1%} of the variance")
-    outputs = {"labels": add_projection(labels, ref).to_json(), "projection": ref.to_json(), "fit": told}
+    projected = add_projection(labels, ref, guard=task.guard)
+    outputs = {"labels": projected.to_json(), "projection": ref.to_json(), "fit": told}
     return Done(outputs=outputs, rows=store.count(labels))
 
 
@@ -101,7 +102,7 @@ def score(task: Task, labels: TableRef, fitted: Mapping[str, TrustRef], signals:
     from curation import store
     from curation.stages.score import score as score_stage
 
-    scored = score_stage(labels, fitted, signals)
+    scored = score_stage(labels, fitted, signals, guard=task.guard)
     return Done(outputs={"labels": scored.to_json()}, rows=store.count(scored))
 
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from curation import lease
 from curation.errors import CommitError, RunDirError
+from curation.lease import Guard, unguarded
 from curation.places import Place, Remote, require_reachable, write_atomically
 from curation.refs import fingerprint
 from curation.registers import OneObject, Written
@@ -49,10 +49,13 @@ class Manifest:
         stages: dict[str, StageRecord],
         *,
         token: str | None = None,
+        guard: Guard = unguarded,
     ) -> None:
         self.directory = directory
         self.events = events_of(directory)
         self._token = token
+        self.guard = guard
+        """Called before anything in the directory is changed for good."""
         self.identity = identity
         """What the run's rows are: domain, sources, splits and seed."""
         self.files = files
@@ -60,7 +63,7 @@ class Manifest:
         self.stages = stages
 
     @classmethod
-    def load(cls, directory: Place) -> Self:
+    def load(cls, directory: Place, *, guard: Guard = unguarded) -> Self:
         """The manifest of a directory; an empty one where there is none yet.
 
         Raises:
@@ -71,10 +74,10 @@ class Manifest:
         try:
             written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
             if written is None:
-                return cls(directory, {}, {}, {})
+                return cls(directory, {}, {}, {}, guard=guard)
             raw = json.loads(written.text)
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            return cls(directory, raw["identity"], raw["files"], stages, token=written.token)
+            return cls(directory, raw["identity"], raw["files"], stages, token=written.token, guard=guard)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
 
@@ -135,7 +138,7 @@ class Manifest:
         self.events.add(line, can_wait=kind == "progress")
 
     def _save(self) -> None:
-        lease.check(self.directory)
+        self.guard()
         value = {
             "format": 1,
             "versions": versions(),

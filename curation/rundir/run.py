@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from curation.console import progress, say
 from curation.errors import CurationError, RunFailedError, UserError
+from curation.lease import Guard
 from curation.places import Place
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
@@ -49,6 +50,11 @@ class Task:
         assert self.stage.host is not None, "the stage names its host"
         with self.hosts.use(self.stage.host, self.stage.takes, max_idle_seconds, start) as held:
             yield held
+
+    @property
+    def guard(self) -> Guard:
+        """To be handed to whatever commits: it is called before each commit."""
+        return self.manifest.guard
 
     def say(self, text: str) -> None:
         """A line on the terminal, after the stage's name."""

@@ -17,8 +17,9 @@ import ray
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
-from curation import lease, store
+from curation import store
 from curation.errors import REFUSALS, CommitError, SourceError
+from curation.lease import Guard, unguarded
 from curation.places import Place, write_atomically
 from curation.refs import TableRef
 from curation.row_ids import bitmap
@@ -161,7 +162,7 @@ def _rules(rules: Mapping[str, int]) -> str:
     return ", ".join(f"{rows:,} {WORDS[rule]}" for rule, rows in rules.items())
 
 
-def remove(ref: TableRef, gone: BitMap64) -> TableRef:
+def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableRef:
     """The table without the rows of these ids, those of them that it has; the others keep their order.
 
     Raises:
@@ -178,7 +179,7 @@ def remove(ref: TableRef, gone: BitMap64) -> TableRef:
         return ref
     updated = [FragmentMetadata.from_json(text) for _, _, text in done if text is not None]
     emptied = [number for number, _, text in done if text is None]
-    lease.check(ref.uri)
+    guard()
     try:
         operation = lance.LanceOperation.Delete(updated, emptied, "the same question in another split")
         after = lance.LanceDataset.commit(ref.uri, operation, read_version=ref.version)

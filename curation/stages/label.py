@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from curation import store, tables
 from curation.errors import RunFailedError
 from curation.hashing import hash64
+from curation.lease import Guard, unguarded
 from curation.passes.pool import ActorPool
 from curation.passes.run import Bools, Int64s, PassResult, run_pass
 from curation.refs import TableRef
@@ -51,6 +52,7 @@ def label(
     share: Share,
     commit_seconds: float,
     pool: ActorPool | None = None,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes; ``progress`` is told where it stands.
@@ -70,6 +72,7 @@ def label(
         takes=share.takes,
         commit_seconds=commit_seconds,
         pool=pool,
+        guard=guard,
         progress=progress,
     )
     _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)

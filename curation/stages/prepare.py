@@ -26,6 +26,7 @@ from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
+from curation.lease import Guard, unguarded
 from curation.places import Place
 from curation.ray_errors import cause
 from curation.refs import TableRef
@@ -82,6 +83,7 @@ def prepare(
     commit_seconds: float = 2.0,
     fragment_mb: int = 256,
     chunk_rows: int | None = None,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PreparedRefs:
     """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
@@ -121,19 +123,19 @@ def prepare(
     committed(Round({}, 0.0))
     try:
         if left:
-            commit_stream(arriving(_written(job, left)), seconds=commit_seconds, on_commit=committed)
+            commit_stream(arriving(_written(job, left)), seconds=commit_seconds, guard=guard, on_commit=committed)
         refs = {name: store.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)
             settled = _compared(config, {name: refs[name] for name in splits}, directory)
         gone = {name: _gone(settled, name) for name in names}
-        refs = {name: remove(ref, gone[name]) if gone[name] else ref for name, ref in refs.items()}
+        refs = {name: remove(ref, gone[name], guard=guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
     kept = {name: _count(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
     _check(refs, counts, expected)
-    compacted = {name: compact(ref, fragment_mb) for name, ref in refs.items()}
+    compacted = {name: compact(ref, fragment_mb, guard=guard) for name, ref in refs.items()}
     return PreparedRefs(tables=compacted, counts=counts, overlap=settled.overlap)
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from curation import store, tables
 from curation.config import TrustConfig
+from curation.lease import Guard, unguarded
 from curation.places import Place
 from curation.refs import ProjectionRef, TableRef
 from curation.store.columns import add_columns
@@ -33,7 +34,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     return fit_projection(batches(), size=size, states=config.states, origin=origin).save(output)
 
 
-def add_projection(labels: TableRef, ref: ProjectionRef) -> TableRef:
+def add_projection(labels: TableRef, ref: ProjectionRef, *, guard: Guard = unguarded) -> TableRef:
     """A version of the labels table with the projection of its states as a further column."""
     projection = load_projection(ref)
     value = store.open_table(labels).schema.field(projection.features[0]).type.value_type
@@ -42,4 +43,4 @@ def add_projection(labels: TableRef, ref: ProjectionRef) -> TableRef:
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch([load_projection(ref).project(batch)], schema=added)
 
-    return add_columns(labels, projection.features, added, compute)
+    return add_columns(labels, projection.features, added, compute, guard=guard)

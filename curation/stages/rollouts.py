@@ -19,6 +19,7 @@ from curation.arms import ARMS, Arm
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
+from curation.lease import Guard, unguarded
 from curation.passes.actor import ChunkWorker, Row, failed
 from curation.passes.models import Models
 from curation.passes.pool import ActorPool
@@ -157,6 +158,7 @@ def roll_out(
     commit_seconds: float,
     directory: Place,
     pool: ActorPool | None = None,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> Rollouts:
     """What the gold arms of ``job`` train on; makes their rollouts where the dataset's or none will not do.
@@ -176,7 +178,9 @@ def roll_out(
         return made
     labels, gold = batch_of(job.labels), job.gold
     n = budget_of(job, labels).n
-    sampling = _Sampling(job, asked, directory, commit_seconds=commit_seconds, pool=pool, progress=progress)
+    sampling = _Sampling(
+        job, asked, directory, commit_seconds=commit_seconds, pool=pool, guard=guard, progress=progress
+    )
     sampling.fill(Chooser(job, labels, n), n, gold)
     table = store.read(sampling.table, ["completion", "num_samples"])
     return replace(
@@ -213,11 +217,12 @@ class _Sampling:
         *,
         commit_seconds: float,
         pool: ActorPool | None,
+        guard: Guard,
         progress: Update | None,
     ) -> None:
         self._job, self._directory = job, directory
         self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
-        self._commit_seconds, self._pool, self._progress = commit_seconds, pool, progress
+        self._commit_seconds, self._pool, self._guard, self._progress = commit_seconds, pool, guard, progress
         # Those of a run that was cut off are kept, whatever round they are of.
         self.table = store.create(self._asked.uri, tables.ROLLOUTS)
         self._read(self.table)
@@ -272,6 +277,7 @@ class _Sampling:
             takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
             commit_seconds=self._commit_seconds,
             pool=self._pool,
+            guard=self._guard,
             progress=self._progress,
         ).table
         self._read(self.table)

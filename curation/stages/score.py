@@ -8,13 +8,20 @@ import pyarrow as pa
 
 from curation import store, tables
 from curation.hashing import Int64s
+from curation.lease import Guard, unguarded
 from curation.refs import TableRef, TrustRef
 from curation.signals import SIGNALS
 from curation.store.columns import add_columns
 from curation.trust import FittedTrust, Scores, load_fitted
 
 
-def score(labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef]) -> TableRef:
+def score(
+    labels: TableRef,
+    fitted: Mapping[str, TrustRef],
+    signals: Mapping[str, TableRef],
+    *,
+    guard: Guard = unguarded,
+) -> TableRef:
     """A version of the labels table with two columns a fitted trust function and one a signal, both by name.
 
     A score is null where the row has no hidden state, a signal where nothing could be read. Where the labels have
@@ -28,7 +35,9 @@ def score(labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str
         looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
         return pa.record_batch([*scores(batch, fitted).values(), *looked_up], schema=added)
 
-    return add_columns(labels, ["row_id", *sorted(features)], added, compute) if len(added) else labels
+    if not len(added):
+        return labels
+    return add_columns(labels, ["row_id", *sorted(features)], added, compute, guard=guard)
 
 
 def score_fields(names: Iterable[str]) -> list[pa.Field]:

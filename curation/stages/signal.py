@@ -14,6 +14,7 @@ from curation import store, tables
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.hashing import Int64s
+from curation.lease import Guard, unguarded
 from curation.passes.actor import ChunkWorker, Row, failed
 from curation.passes.models import Models
 from curation.passes.pool import ActorPool
@@ -139,6 +140,7 @@ def signal(
     *,
     commit_seconds: float,
     pool: ActorPool | None = None,
+    guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
     """Measure the rows that are not measured yet and commit them as they come; the table's schema is ``tables.SIGNAL``.
@@ -156,5 +158,6 @@ def signal(
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         commit_seconds=commit_seconds,
         pool=pool,
+        guard=guard,
         progress=progress,
     )

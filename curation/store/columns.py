@@ -8,15 +8,20 @@ import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
-from curation import lease
 from curation.errors import CommitError
+from curation.lease import Guard, unguarded
 from curation.refs import TableRef
 from curation.store import open_table
 from curation.store.stream import arriving
 
 
 def add_columns(
-    ref: TableRef, columns: Sequence[str], added: pa.Schema, compute: Callable[[pa.RecordBatch], pa.RecordBatch]
+    ref: TableRef,
+    columns: Sequence[str],
+    added: pa.Schema,
+    compute: Callable[[pa.RecordBatch], pa.RecordBatch],
+    *,
+    guard: Guard = unguarded,
 ) -> TableRef:
     """A new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
 
@@ -45,6 +50,6 @@ def add_columns(
         fragments.sort(key=lambda fragment: int(fragment.id))
         schema = pa.schema([*dataset.schema, *added])
         operation = lance.LanceOperation.Merge(fragments, schema)
-        lease.check(ref.uri)
+        guard()
         version = lance.LanceDataset.commit(ref.uri, operation, read_version=version).version
     return TableRef(uri=ref.uri, version=version)

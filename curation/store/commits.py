@@ -23,8 +23,8 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
 
-from curation import lease
 from curation.errors import REFUSALS, CommitError
+from curation.lease import Guard, unguarded
 from curation.row_ids import RowIds, bitmap
 from curation.superseded import Superseded
 
@@ -73,16 +73,16 @@ def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mappin
 
 
 class Committer:
-    """Appends written fragments to one table; refuses row ids that are committed already."""
+    """Appends written fragments to one table, each time after a call of ``guard``; refuses row ids that are there."""
 
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, guard: Guard = unguarded) -> None:
+        self.uri, self._guard = uri, guard
         self.num_rows = 0
         """Rows committed by this committer."""
         self._row_ids = RowIds(uri)
         self._queue: list[_Queued] = []
         self._pending = BitMap64()
-        self._superseded = Superseded(uri)
+        self._superseded = Superseded(uri, guard)
         self._look()
 
     @property
@@ -158,7 +158,7 @@ class Committer:
                 removed_fragment_ids=[], updated_fragments=[self._first], new_fragments=new, fields_modified=[]
             )
         )
-        lease.check(self.uri)
+        self._guard()
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
         if self._first is None:
             self._first = _first(self._dataset)

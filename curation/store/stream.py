@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation import stopping
 from curation.errors import CommitError
+from curation.lease import Guard, unguarded
 from curation.store.commits import Committer
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def commit_stream(
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
+    guard: Guard = unguarded,
     on_commit: Callable[[Round], None] | None = None,
     on_written: Callable[[Written], None] | None = None,
 ) -> None:
@@ -47,9 +49,9 @@ def commit_stream(
 
     Commits that take long are made less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
-    A round commits table by table: those of ``committers`` in their order, then the others in that of their first
-    rows. So where each task names its tables in that order, a row of a later one is never committed before the same
-    task's rows of an earlier one.
+    A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
+    their first rows. So where each task names its tables in that order, a row of a later one is never committed before
+    the same task's rows of an earlier one.
 
     ``on_commit`` is told of each round, ``on_written`` of each row as it comes.
     """
@@ -67,7 +69,7 @@ def commit_stream(
     try:
         for row in written:
             if row["uri"] not in of:
-                of[row["uri"]] = Committer(row["uri"])
+                of[row["uri"]] = Committer(row["uri"], guard)
             of[row["uri"]].add(row["fragments"], row["row_ids"])
             if on_written is not None:
                 note = {} if row["note"] is None else json.loads(row["note"])

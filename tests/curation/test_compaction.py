@@ -134,8 +134,8 @@ def test_rows_that_come_in_beside_a_compaction_are_told(tmp_path):
 def test_without_the_lease_nothing_is_compacted(tmp_path):
     ref = passed(tmp_path, 20)
     rewritten = [compaction.rewrite(ref, task) for task in compaction.plan(ref, 1 << 30)]
-    with lease.hold(tmp_path, seconds=0.0), pytest.raises(CommitError, match="lease"):
-        compaction.commit(ref, rewritten)
+    with lease.hold(tmp_path, seconds=0.0) as held, pytest.raises(CommitError, match="lease"):
+        compaction.commit(ref, rewritten, guard=held.still_held)
     assert store.latest(ref.uri) == ref
 
 

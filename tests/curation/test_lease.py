@@ -1,5 +1,6 @@
 """One driver at a time: races, takeover, loss before a commit, SIGKILL and immediate restart; all between processes."""
 
+import ast
 import json
 import os
 import platform
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,11 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import curation
 from curation import lease, registers, store, tables
 from curation.errors import CommitError, RunDirError
 from curation.rundir.manifest import Manifest
 from curation.store import commits
 
+PACKAGE = Path(curation.__file__).parent
+MAY_ONLY_READ = {"curation.rundir.manifest.Manifest", "curation.pipeline.running.open_run"}
+"""They are given the guard of a run, and none by those who only look at one."""
 HOLD = """
 import sys, time
 from pathlib import Path
@@ -249,8 +255,8 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
         (row,) = commits.write_fragment(pa.table({"row_id": np.array(ids)}), uri, schema).to_pylist()
         committer.add(row["fragments"], row["row_ids"])
 
-    with lease.hold(tmp_path, seconds=0.6):
-        committer = commits.Committer(uri)
+    with lease.hold(tmp_path, seconds=0.6) as held:
+        committer = commits.Committer(uri, held.still_held)
         queue(committer, [1, 2])
         committer.flush()
         overwrite(tmp_path, owner="other", host="node-7", expires=time.time() + 600)
@@ -259,12 +265,55 @@ def test_a_lost_lease_stops_commits_and_the_manifest(tmp_path: Path):
         with pytest.raises(CommitError, match=r"lost to process \d+ on node-7"):
             committer.flush()
         with pytest.raises(CommitError, match="lost to"):
-            Manifest.load(tmp_path).record("select", {}, {}, rows=1, seconds=1.0)
-        lease.check(tmp_path.with_name("another") / "labels.lance")
+            Manifest.load(tmp_path, guard=held.still_held).record("select", {}, {}, rows=1, seconds=1.0)
     assert sorted(store.read(store.latest(uri))["row_id"].to_pylist()) == [1, 2]
     assert not (tmp_path / "manifest.json").exists()
     assert record(tmp_path).owner == "other"  # giving back is conditional, too
-    lease.check(uri)
+
+
+def takers() -> set[str]:
+    """What of the package takes a guard, by its full name: functions, and classes whose construction does."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for item in ast.parse(path.read_text()).body:
+            made = [item, *item.body] if isinstance(item, ast.ClassDef) else [item]
+            for function in made:
+                if isinstance(function, ast.FunctionDef) and function.name in (item.name, "__init__"):
+                    arguments = function.args.args + function.args.kwonlyargs
+                    if "guard" in [argument.arg for argument in arguments]:
+                        found.add(f"{module_of(path)}.{item.name}")
+    return found - MAY_ONLY_READ
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """The calls in a module, each with the full name of what is called, as far as its imports tell."""
+    tree = ast.parse(path.read_text())
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            head, _, rest = ast.unparse(node.func).partition(".")
+            yield f"{names.get(head, f'{module_of(path)}.{head}')}{rest and f'.{rest}'}", node
+
+
+def test_the_guard_is_handed_on_to_whatever_commits():
+    taking = takers()
+    commit = {"store.commits.Committer", "store.columns.add_columns", "compaction.commit", "stages.dropping.remove"}
+    assert {f"curation.{name}" for name in commit} <= taking
+    called = set()
+    for path in PACKAGE.rglob("*.py"):
+        for name, call in calls(path):
+            if name in taking:
+                handed = [*call.args, *(keyword.value for keyword in call.keywords)]
+                assert any(ast.unparse(value).endswith("guard") for value in handed), f"{path}: {ast.unparse(call)}"
+                called.add(name)
+    assert called == taking
 
 
 def test_a_register_that_fails_for_a_while_is_written_later_and_for_good_stops_commits(tmp_path: Path):

@@ -1,0 +1,47 @@
+"""A run from its configuration on: what it does once another driver has its directory."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from curation import registers, store
+from curation.config import RunConfig
+from curation.errors import RunFailedError
+from curation.pipeline.running import _at_work
+from curation.rundir.graph import ordered
+from curation.rundir.manifest import Manifest
+
+
+def config_of(directory: Path) -> RunConfig:
+    rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(40)]
+    (directory / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return RunConfig.model_validate(
+        {
+            "name": "lost",
+            "run_dir": str(directory / "run"),
+            "domain": "math",
+            "sources": {"sums": {"path": str(directory / "sums.jsonl")}},
+            "splits": {"source": {"from": "sums", "rows": 20}, "pool": {"from": "sums", "rows": 20}},
+            "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}"]}},
+            "trust": {"width": 8, "depth": 1, "max_steps": 10},
+            "selection": {"budget": {"n": 5}, "arms": ["naive", "internal_confidence"]},
+        }
+    )
+
+
+def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(local_ray, tmp_path: Path):
+    config = config_of(tmp_path)
+    with _at_work(config, wait=False) as (opened, run):
+        register = registers.register_of(config.directory / "lease")
+        found = register.read()
+        assert found is not None
+        taken = json.loads(found.text) | {"owner": "another", "host": "node-7", "expires": time.time() + 600}
+        assert register.put_if_match(json.dumps(taken), found.token)
+        opened.manifest.guard.__self__._renew()  # as its thread does every 20 s
+        with pytest.raises(RunFailedError, match=r"stage prepare failed: .*lease was lost to process \d+ on node-7"):
+            run.do(ordered([opened.chain.prepared.value()]))
+    (directory,) = config.directory.glob("prepare-*")
+    assert [store.count(store.latest(str(directory / f"{name}.lance"))) for name in ("source", "pool")] == [0, 0]
+    assert not Manifest.load(config.directory).stages
