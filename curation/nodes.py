@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 60
 """A node starts a worker process to answer."""
 
-MEND = "install the same on every node (constraints.txt) or take the node away"
+FIX = "install the same on every node (constraints.txt) or take the node away"
 
 CODE = f"{PROJECT} code"
 """A digest of this project's modules: an editable installation keeps its version while its code changes."""
@@ -139,7 +139,7 @@ def require_here(versions: Mapping[str, str]) -> None:
         here = ray.get_runtime_context().get_node_id()
         node = next(name(node) for node in living() if node["NodeID"] == here)
         raise ClusterError(
-            f"{node}, which joined the cluster while the run was at work, has {', '.join(differing)}; {MEND}"
+            f"{node}, which joined the cluster while the run was at work, has {', '.join(differing)}; {FIX}"
         )
 
 
@@ -158,5 +158,5 @@ def require_same_versions() -> None:
             logger.warning("%s does not say what versions it has: %s", answer.node, answer.problem)
     if differing := list(others(question(), answers)):
         raise ClusterError(
-            f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {MEND}"
+            f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {FIX}"
         )

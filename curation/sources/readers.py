@@ -131,7 +131,7 @@ def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterato
         for (number, _), fields in zip(rows, values, strict=True):
             if len(fields) != len(names):
                 raise SourceError(
-                    f"{file.path}: record {number} has {len(fields)} fields, the header {len(names)}; mend the file"
+                    f"{file.path}: record {number} has {len(fields)} fields, the header {len(names)}; fix the file"
                 )
         arrays = [pa.array([fields[names.index(name)] or None for fields in values], pa.string()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, columns)
@@ -214,9 +214,9 @@ def _object(path: str, number: int, record: bytes) -> dict[str, Any]:
     try:
         value = json.loads(record)
     except ValueError as error:
-        raise SourceError(f"{path}: record {number} is no JSON ({error}); mend the file") from error
+        raise SourceError(f"{path}: record {number} is no JSON ({error}); fix the file") from error
     if not isinstance(value, dict):
-        raise SourceError(f"{path}: record {number} is no JSON object but {type(value).__name__}; mend the file")
+        raise SourceError(f"{path}: record {number} is no JSON object but {type(value).__name__}; fix the file")
     return value
 
 

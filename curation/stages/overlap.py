@@ -134,7 +134,7 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
     if problems and sum(problems.values()) == store.count(ref, "error IS NULL"):
         raise SourceError(
-            f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); mend the "
+            f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); fix the "
             "member identity of the domain (docs/own_domain.md)"
         )
 

@@ -246,7 +246,7 @@ def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expe
             raise CommitError(f"{ref.uri}: {expected[name]} rows in, {rows} rows out")
         if name != AUDIT and sum(errors.values()) == rows:
             kind, number = next(iter(errors.items()))
-            raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); mend them")
+            raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); fix them")
 
 
 def _count(ref: TableRef, name: str) -> SplitCounts:
