@@ -1,7 +1,7 @@
-"""Which nodes the cluster has while a run goes on: an event at the start and each time that nodes come or leave.
+"""Follows the cluster's nodes during a run: one event at the start, and one each time nodes come or leave.
 
-A pool of actors grows and shrinks with the nodes under it; on spot machines and under an autoscaler this is the first
-thing to look at when a run is slow.
+A pool of actors grows and shrinks with its nodes. With spot machines or an autoscaler, check the nodes first when a run
+is slow.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
-    """Tell of the cluster's nodes now and at each change, as long as the context lasts."""
+    """Call ``tell`` now and at each change of the cluster's nodes, as long as the context lasts."""
     from ray.exceptions import RayError
 
     known: dict[str, str] = {}
@@ -43,7 +43,7 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
     def look_again() -> None:
         try:
             look()
-        except (OSError, RayError) as error:  # the head is away for a moment
+        except (OSError, RayError) as error:  # the head is briefly unreachable
             logger.warning("the cluster's nodes are not known: %s", error)
 
     look()

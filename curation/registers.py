@@ -1,7 +1,7 @@
-"""Registers: a small text that is only written where nobody else wrote it since it was read.
+"""Registers: small texts with conditional writes. A write succeeds only if nobody else wrote since the last read.
 
-Of any number of writers one succeeds, and the others are told. The lease on a run directory is such a text, and in an
-object store the manifest is.
+Of any number of concurrent writers one succeeds, and the others learn that they failed. The lease on a run directory is
+such a text; in an object store the manifest is one too.
 """
 
 import json
@@ -14,29 +14,29 @@ from typing import Any, NamedTuple, Protocol
 from curation.places import Place, Remote
 
 KEPT = 8
-"""Old numbers that :class:`NumberedFiles` keeps, so that a late writer meets its successor's file."""
+"""The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file."""
 
 
 class Written(NamedTuple):
-    """What a register holds; the token stands for exactly this content."""
+    """The content of a register; the token identifies exactly this content."""
 
     text: str
     token: str
 
 
 class Register(Protocol):
-    """A small text that is only written by condition."""
+    """A small text with conditional writes."""
 
     def read(self) -> Written | None:
-        """The newest content; None where nothing was written yet."""
+        """The newest content; None if nothing was written yet."""
         ...
 
     def put_if_absent(self, text: str) -> str | None:
-        """Write where nothing was written yet; the token, or None where something was."""
+        """Write if nothing was written yet; the new token, or None if something was."""
         ...
 
     def put_if_match(self, text: str, token: str) -> str | None:
-        """Write where the content is still the token's; the new token, or None where it is not."""
+        """Write if the content is still the token's; the new token, or None if it is not."""
         ...
 
 

@@ -17,7 +17,7 @@ def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> n
     """The ids of the rows ``start`` to ``stop`` of a file, int64 [N].
 
     Raises:
-        SourceError: a user's id that is null, no integer or negative.
+        SourceError: a user's id is null, not an integer, or negative.
     """
     if id_column is None:
         return np.arange(start, stop, dtype=np.int64) + (file.index << FILE_SHIFT)
@@ -26,10 +26,10 @@ def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> n
 
 
 def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
-    """See that every row has an id of its own, over all files of a source; reads the one column.
+    """Check that ids are unique over all files of a source; reads only the id column.
 
     Raises:
-        SourceError: an id that stands twice, with an example.
+        SourceError: an id occurs twice; the message has an example.
     """
     seen = BitMap64()
     for file in files:
