@@ -13,12 +13,12 @@ from curation import nodes
 from curation.ticking import every
 
 SECONDS = 2.0
-"""How often Ray is asked; the head answers in milliseconds."""
+"""The interval between two requests to Ray; the head answers in milliseconds."""
 AGAIN_SECONDS = 300.0
-"""How often the same is told again, so that it stands near the end of the events."""
+"""The interval for repeating an unchanged state, so that it is always near the end of the events."""
 
 Tell = Callable[[int, list[str], list[str]], None]
-"""Is told how many nodes live, which came and which left since it was told last."""
+"""Receives the number of living nodes, and the nodes that came and left since the last call."""
 
 logger = logging.getLogger(__name__)
 

@@ -111,8 +111,8 @@ def recovery_of_runs(
 ) -> Estimate | None:
     """Recovery of the three means over rows and runs; ``None`` where ground truth does not beat the base.
 
-    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts; its bounds are
-    infinite as those of ``curation.metrics.paired.paired_recovery``, which is called where each model has one run.
+    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. Its bounds can be
+    infinite, as those of ``curation.metrics.paired.paired_recovery``, which handles models with one run each.
     """
     models = [_as_runs(runs) for runs in (arm_correct_NJ, base_correct_NJ, truth_correct_NJ)]
     same_length(*models)
@@ -124,7 +124,7 @@ def recovery_of_runs(
     if int(truth_NJ.sum()) * base_NJ.size <= int(base_NJ.sum()) * truth_NJ.size:
         return None
     rng = np.random.default_rng(seed)
-    # Rows on which all three are right in as many runs are alike, and are drawn together.
+    # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
     patterns, counts_P = np.unique(np.stack([runs_NJ.sum(axis=1) for runs_NJ in models]), axis=1, return_counts=True)
     draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
     arm_R, base_R, truth_R = (
@@ -166,7 +166,7 @@ def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
         return 1.0
     sizes = sizes // np.gcd.reduce(sizes)
     scale = int(np.abs(steps_N).sum()) // int(sizes @ counts)
-    least = (int(sizes @ counts) + abs(int(steps_N.sum())) // scale) // 2  # what the positive ones must add up to
+    least = (int(sizes @ counts) + abs(int(steps_N.sum())) // scale) // 2  # the smallest sum of the positive ones
     groups = sorted(zip(sizes.tolist(), counts.tolist(), strict=True), key=lambda group: group[0] * group[1])
     width, cost = 1, 0
     for size, count in groups:
@@ -197,13 +197,13 @@ def _halves(count: int) -> Floats:
 
 
 def _difference(rows: RowDifferences) -> Estimate:
-    """The mean difference with Tango's interval, of as many rows with one run as make it vary as much."""
+    """The mean difference with Tango's interval for the number of single-run rows that would vary as much."""
     n = len(rows)
     if n == 0:
         return undefined(0)
     difference_N = rows.steps_N / rows.per_unit
     mean, size = float(rows.steps_N.sum()) / rows.per_unit / n, float(np.abs(difference_N).mean())
-    # What a discordant row differs by. One of full size is added: a handful of small ones does not rule out larger.
+    # The size of a discordant row's difference. One of full size is added: a few small ones do not rule out larger.
     usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
     single = size - mean**2  # the variance of a row with one run each
     several = usual * size - mean**2 + n * rows.shift_variance

@@ -1,8 +1,8 @@
-"""A run: its stages are done in the run directory, and what is on record is not done again.
+"""Runs the stages of a run in its run directory; recorded stages do not run again.
 
-A stage's directory carries the digest of what it read (``gen-0/label-pool-1f3a...``), so that a changed setting writes
-beside the old result, and whatever a killed run left half done under the same digest is gone on with. Each stage works
-in a thread of its own; what it does in the cluster, Ray does.
+A stage's directory is named with the digest of its inputs (``gen-0/label-pool-1f3a...``). So a changed setting writes
+beside the old result, and a stage that a killed run left unfinished continues in the same directory. Each stage runs in
+its own thread; Ray does its work in the cluster.
 """
 
 import queue
@@ -25,14 +25,14 @@ from curation.stopping import Stopped, stop
 from curation.telemetry import Telemetry
 
 ROOM_SECONDS = 1.0
-"""How often it is looked whether the cluster has room for more; a signal is heard by then at the latest."""
+"""The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
 STOP_SECONDS = 30.0
-"""How long stages that are broken off may take to commit what is done."""
+"""The time that interrupted stages have to commit what is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the work of a stage is given beside its inputs and settings."""
+    """The first argument of a stage's work, besides its inputs and settings."""
 
     name: str
     directory: Place
@@ -41,12 +41,12 @@ class Task:
     """Emits the metrics of the stage."""
 
     def say(self, text: str) -> None:
-        """A line on the terminal, after the stage's name."""
+        """Print a line on the terminal, after the stage's name."""
         say(f"{self.name}: {text}")
 
     @contextmanager
     def progress(self) -> Iterator[Update]:
-        """Yields what is told where the stage stands: a bar shows it, and now and then the events, for the status."""
+        """Yields a function that receives progress updates, for a bar and, at intervals, for the event log."""
         journal = Journal()
         with progress(self.name) as shown:
 
@@ -59,14 +59,14 @@ class Task:
 
 
 class _Working(NamedTuple):
-    """A stage under way."""
+    """A running stage."""
 
     stage: Stage
     thread: threading.Thread
 
 
 class _Ended(NamedTuple):
-    """A stage that is no longer under way: what it did in how long, or what went wrong."""
+    """A stage that has ended: its result and duration, or its error."""
 
     stage: Stage
     key: dict[str, Any]
@@ -76,26 +76,26 @@ class _Ended(NamedTuple):
 
 
 class Run:
-    """One run directory, in which stages are done."""
+    """Runs stages in one run directory."""
 
     def __init__(
         self, name: str, manifest: Manifest, *, max_stages: int | None = None, room: Callable[[], Mapping[str, float]]
     ) -> None:
-        """At most ``max_stages`` at once, as many as fit ``room``: what the cluster has in all, by Ray's names."""
+        """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names."""
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
         self._max_stages, self._room = max_stages, room
 
     def do(self, stages: Sequence[Stage]) -> Known:
-        """Do the ordered ``stages`` that are not done; the outputs of all, and which of them had nothing to do.
+        """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
 
-        Stages that do not wait for each other are done at once as far as there is room. Where one fails no other is
-        begun; those under way are done to their end, and put on record. Ctrl-C and SIGTERM break all of them off.
+        Stages that do not wait for each other run side by side as far as there is room. If one fails, no other starts;
+        the running ones finish and are recorded. Ctrl-C and SIGTERM interrupt all of them.
 
         Raises:
             UserError: the user's mistake, unchanged.
-            RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
+            RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
         left, working = self._settled(stages, known), dict[str, _Working]()
@@ -133,12 +133,12 @@ class Run:
         return known
 
     def _settled(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
-        """Add to ``known`` what is on record already and what has nothing to do; where the other stages stand."""
+        """Add stages that are recorded or have nothing to do to ``known``; return the states of the others."""
         found = statuses(left, self.manifest.records, known)
         return [status for status in found if not status.is_settled]
 
     def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
-        """The stages that can begin beside those at work."""
+        """The stages that can start next to the running ones."""
         taken = [item.stage for item in working.values()]
         most = len(left) if self._max_stages is None else self._max_stages - len(taken)
         can_begin = [status for status in left if status.state != "waits"]
@@ -151,7 +151,7 @@ class Run:
         return ready
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
-        """Stop the stages under way; those that do not hear of it in time end with the process."""
+        """Stop the running stages; those that do not react in time end with the process."""
         for item in working.values():
             stop(item.thread)
         until = time.monotonic() + STOP_SECONDS
@@ -160,7 +160,7 @@ class Run:
             self.manifest.event("stopped", stage=name)
 
     def _work(self, stage: Stage, known: Known, why: str, ended: "queue.SimpleQueue[_Ended]") -> None:
-        """Do one stage, in a thread of its own."""
+        """Run one stage, in its own thread."""
         name, begun = stage.name, time.monotonic()
         key: dict[str, Any] = {}
         done, error = None, None
@@ -181,10 +181,10 @@ class Run:
         ended.put(_Ended(stage, key, done, time.monotonic() - begun, error))
 
     def _recorded(self, end: _Ended) -> Outputs:
-        """Put a stage on record; its outputs.
+        """Record a stage and return its outputs.
 
         Raises:
-            Exception: what went wrong with it.
+            Exception: the error of the stage.
         """
         if isinstance(end.error, Exception):
             raise end.error
@@ -198,7 +198,7 @@ class Run:
         return record.outputs
 
     def _failed(self, name: str, error: Exception) -> Exception:
-        """What a run raises for what went wrong with a stage."""
+        """The exception that a run raises for an error of a stage."""
         if isinstance(error, UserError):
             self.manifest.event("failed", stage=name, error=str(error))
             return error
@@ -212,7 +212,7 @@ class Run:
 
 
 def fits(stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> bool:
-    """Whether a cluster with so much in all has room for a stage beside others; one that takes all of it fits alone."""
+    """Whether a cluster with the resources ``room`` fits a stage beside others; a larger stage still fits alone."""
     return all(
         amount + sum(min(other.takes.get(name, 0.0), room.get(name, 0.0)) for other in beside) <= room.get(name, 0.0)
         for name, amount in stage.takes.items()
@@ -222,10 +222,10 @@ def fits(stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> bo
 
 @contextmanager
 def files_of(directory: Place) -> Iterator[None]:
-    """Between the stages: what goes wrong with the run directory itself, as on a full disk, fails the run.
+    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
 
     Raises:
-        RunFailedError: with what the store says.
+        RunFailedError: with the store's message.
     """
     try:
         yield
