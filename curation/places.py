@@ -219,7 +219,7 @@ class Remote:
         yield from (self / name for name in (*folders, *objects))
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As ``os.walk``: yields a folder, the names of its folders (which the caller may change) and of its objects."""
+        """As ``os.walk``: yields a folder, the names of its folders (the caller may change them) and of its objects."""
         import obstore
 
         with _errors(self):

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
-"""The pause before the second attempt of a commit; it doubles each time (51 s in all), as a store may be down a while."""
+"""The pause before the second attempt of a commit; it doubles each time (51 s in all): a store may be down a while."""
 WRITTEN = pa.schema(
     [
         ("uri", pa.string()),
