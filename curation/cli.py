@@ -25,7 +25,7 @@ class _Verbs(click.Group):
             click.echo(f"curate: {' '.join(str(error).split())}", err=True)
             sys.exit(2 if isinstance(error, UserError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
-            click.echo("curate: stopped; the same command goes on from here", err=True)
+            click.echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
 
 
@@ -329,7 +329,7 @@ def _combined_table(content: dict[str, Any]) -> str:
             f"{'' if p_value is None else format(p_value, '.3g'):>19}"
         )
     if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
-        lines.append(f"{shared:,} of {rows['total']:,} test rows stand in several runs: trust the intervals over runs")
+        lines.append(f"{shared:,} of {rows['total']:,} test rows occur in several runs: use the intervals over runs")
     return "\n".join(lines)
 
 

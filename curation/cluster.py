@@ -53,7 +53,7 @@ def check_answers(address: str) -> None:
 
     if "://" in address:
         raise ClusterError(
-            f"ray.address: {address!r} is no HOST:PORT; run curate on a node of the cluster, or by "
+            f"ray.address: {address!r} is not a HOST:PORT; run curate on a node of the cluster, or by "
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     try:
@@ -64,7 +64,7 @@ def check_answers(address: str) -> None:
             "or leave ray.address out to have one started for the run"
         ) from None
     except (ValueError, OSError) as error:
-        raise ClusterError(f"ray.address: {address!r} is no HOST:PORT and not auto ({error})") from error
+        raise ClusterError(f"ray.address: {address!r} is not a HOST:PORT and not auto ({error})") from error
     if found is None:
         return
     host, _, port = found.rpartition(":")

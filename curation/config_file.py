@@ -28,9 +28,9 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         reason = error.strerror or error
         raise ConfigError(f"{path}: cannot be read ({reason}); `curate init` writes a commented one") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
+        raise ConfigError(f"{path}: is not a mapping; `curate init` writes a commented one")
     for override in overrides:
         _override(raw, override)
     config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
@@ -53,7 +53,7 @@ def _override(raw: dict[str, Any], text: str) -> None:
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is no YAML") from error
+        raise ConfigError(f"--set {text!r}: the value is not YAML") from error
     *parents, last = key.split(".")
     node: Any = raw
     for parent in parents:

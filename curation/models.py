@@ -316,5 +316,5 @@ def here(ref: ModelRef) -> ModelRef:
     try:
         paths = {name: str(fetched(uri)) for name in ("base", "adapter") if "://" in (uri := getattr(ref, name) or "")}
     except OSError as error:
-        raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be got: {error}") from error
+        raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be fetched: {error}") from error
     return replace(ref, **paths)

@@ -138,9 +138,7 @@ def require_here(versions: Mapping[str, str]) -> None:
     if differing := differences(versions, installed()()):
         here = ray.get_runtime_context().get_node_id()
         node = next(name(node) for node in living() if node["NodeID"] == here)
-        raise ClusterError(
-            f"{node}, which joined the cluster while the run was at work, has {', '.join(differing)}; {FIX}"
-        )
+        raise ClusterError(f"{node}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}")
 
 
 def require_same_versions() -> None:

@@ -62,7 +62,7 @@ class Remote:
         found = _URL.fullmatch(url)
         if found is None:
             raise RunDirError(
-                f"{url!r} is no URL of an object store that is known here; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
+                f"{url!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
                 "of letters, digits and . _ - = @ +"
             )
         if found[1] == "s3":

@@ -55,7 +55,7 @@ def test_a_disk_that_is_read_only_or_full_is_refused_at_once(disk: Path, tmp_pat
 def test_a_disk_that_is_full_between_two_stages_fails_the_run(disk: Path):
     fill(disk)
     with (
-        pytest.raises(RunFailedError, match=r"No space left on device.*the same command goes on from here"),
+        pytest.raises(RunFailedError, match=r"No space left on device.*run the same command to resume"),
         files_of(disk),
     ):
         write_atomically(disk / "manifest.json", "x" * 10_000)

@@ -135,7 +135,7 @@ def accumulation_steps(config: SftConfig, num_workers: int) -> int:
     together = config.micro_batch_size * num_workers
     if config.global_batch_size % together:
         raise ConfigError(
-            f"global_batch_size: {config.global_batch_size} is no multiple of "
+            f"global_batch_size: {config.global_batch_size} is not a multiple of "
             f"micro_batch_size {config.micro_batch_size} x num_workers {num_workers}; change one of the three"
         )
     return config.global_batch_size // together

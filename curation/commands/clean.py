@@ -46,11 +46,11 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
     """Remove what is older than ``hours``, and yield each removal; ``dry``: only yield.
 
     Raises:
-        RunDirError: the directory is no run directory, was moved, or is in use.
+        RunDirError: the directory is not a run directory, was moved, or is in use.
     """
     require_reachable(directory)
     if not (directory / "manifest.json").is_file():
-        raise RunDirError(f"{directory}: is no run directory (no manifest.json); give the run_dir of a run")
+        raise RunDirError(f"{directory}: is not a run directory (no manifest.json); give the run_dir of a run")
     before = time.time() - 3600 * hours
     with nullcontext() if dry else lease.hold(directory):
         manifest = Manifest.load(directory)

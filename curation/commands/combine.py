@@ -86,7 +86,7 @@ def _place(directory: str) -> Place:
     found = place(directory)
     if not all((found / name).is_file() for name in ("manifest.json", "config.yaml")):
         raise CombineError(
-            f"{directory}: is no run directory (manifest.json or config.yaml is missing); "
+            f"{directory}: is not a run directory (manifest.json or config.yaml is missing); "
             "name directories that `curate run` wrote"
         )
     return found

@@ -78,7 +78,7 @@ def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
             continue
         rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
         stands = states.get(name)
-        stale = "" if stands is None or stands.state == "done" else f"  to be done again, {stands.words}"
+        stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
         yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
     if left := [status for status in found if not status.is_settled]:
         done = sum(status.state == "done" for status in found)

@@ -64,7 +64,7 @@ def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Ite
     if ends:
         yield (
             f"{key}.stop: {json.dumps(ends[0])} ends every answer of domain {domain} at its first line, before the "
-            f"answer that stands at its end; set stop: []"
+            f"answer at its end; set stop: []"
         )
     if decoding.max_tokens < SHORT and not brief:
         yield (

@@ -39,7 +39,7 @@ class Chess:
         try:
             return {"fen": board.fen(en_passant="fen"), "rating": None if rating is None else int(rating)}
         except (TypeError, ValueError, OverflowError) as error:
-            raise RowError(f"bad_rating: {rating!r} is no whole number") from error
+            raise RowError(f"bad_rating: {rating!r} is not a whole number") from error
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
         """The second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.

@@ -164,7 +164,7 @@ def _listed(raw: Mapping[str, Any]) -> _Row:
     if texts is None:
         raise RowError("null_field: choices is empty")
     if not isinstance(texts, list):
-        raise RowError(f"no_options: choices is {texts!r}, no list")
+        raise RowError(f"no_options: choices is {texts!r}, not a list")
     choices = [_stripped(text, f"choices[{place}]") for place, text in enumerate(texts)]
     names = listed.get("label") or () if struct else range(len(choices))
     return _Row(question, choices, [str(name).strip() for name in names], raw.get("answerKey" if struct else "answer"))
@@ -189,7 +189,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 def _stripped(text: Any, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise RowError(f"null_field: {name} is {text!r}, no text")
+        raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()
 
 

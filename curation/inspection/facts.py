@@ -139,7 +139,7 @@ def _open(uri: str, version: int | None) -> Any:
     try:
         newest = lance.dataset(uri)
     except (OSError, RuntimeError, ValueError) as error:
-        raise TableError(f"{uri}: is no Lance table ({plain(error)})") from error
+        raise TableError(f"{uri}: is not a Lance table ({plain(error)})") from error
     if version is None:
         return newest
     known = [item["version"] for item in newest.versions()]

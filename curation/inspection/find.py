@@ -41,13 +41,13 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     """The URI of a table and its version on record (None: the newest).
 
     Raises:
-        TableError: nothing has that name, or it is no Lance table.
+        TableError: nothing has that name, or it is not a Lance table.
     """
     if name is None:
         _require_table(path)
         return path, None
     if not is_run(path):
-        raise TableError(f"{path}: is no run directory (no manifest.json), so it has no stage {name!r}")
+        raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
     refs = dict(_recorded(Manifest.load(place(path))))
     if name in refs:
         return refs[name].uri, refs[name].version
@@ -103,7 +103,7 @@ def _require_table(path: str) -> None:
     folder = table if table.is_dir() else table.absolute().parent
     near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
     there = f"tables under {folder}: {_listed([os.path.relpath(str(near_by), folder) for near_by in near])}"
-    what = "is no Lance table (it has no _versions)" if table.exists() else "no such table"
+    what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
     raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
 
 

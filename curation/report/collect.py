@@ -210,7 +210,7 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
             "independent of them"
         )
     elif not by_construction and strength != "none shown":
-        withheld = "the calibration rows are the pool's own by the user's word alone, and their hidden states are " + (
+        withheld = "only the user's word says that calibration rows are like the pool's; their hidden states are " + (
             "too few to compare" if strength == "untested" else "different"
         )
     return {

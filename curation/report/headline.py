@@ -90,8 +90,8 @@ def _weak_to_strong(generation: Json, main: Json) -> list[str]:
     if main["weak_to_strong"]:
         return [f"It passes its weak teacher ({with_interval(teacher)}) by {gap}: weak-to-strong."]
     if pair["high"] < 0:
-        return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is no weak-to-strong result."]
-    return [f"Against its teacher ({with_interval(teacher)}): {gap}. That it passes the teacher is not shown."]
+        return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is not a weak-to-strong result."]
+    return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
 
 
 def name_of(arm: Json) -> str:

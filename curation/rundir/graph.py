@@ -271,13 +271,13 @@ def plain(value: Any, known: Known) -> Any:
         return plain(asdict(value), known)
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is no string")
+            raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is not a string")
         return {key: plain(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part, known) for part in value]
     if value is None or type(value) in (str, int, float, bool):
         return value
-    raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is no JSON")
+    raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
 
 
 def key_of(stage: Stage, known: Known) -> dict[str, Any]:

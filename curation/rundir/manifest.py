@@ -77,7 +77,7 @@ class Manifest:
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
             return cls(directory, raw["identity"], raw["files"], stages, token=written.token)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
+            raise RunDirError(f"{path}: is not a manifest ({error}); move it away to start again") from error
 
     def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
         """Record the definition of the run's rows; the same run must repeat it, except for new files.

@@ -121,7 +121,7 @@ class Run:
                     known[end.stage.name] = self._recorded(end)
                 except Exception as error:
                     if failed is None and working:
-                        say(f"{end.stage.name} failed; waiting for what is under way: {', '.join(working)}")
+                        say(f"{end.stage.name} failed; waiting for the running stages: {', '.join(working)}")
                     failed = failed or self._failed(end.stage.name, error)
                 left = self._settled([status.stage for status in left], known)
         except (KeyboardInterrupt, Stopped):
@@ -129,7 +129,7 @@ class Run:
             raise
         if failed is not None:
             raise failed
-        assert not left, f"stages wait for nothing that is under way: {[status.stage.name for status in left]}"
+        assert not left, f"stages wait for nothing that runs: {[status.stage.name for status in left]}"
         return known
 
     def _settled(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
@@ -205,7 +205,7 @@ class Run:
         self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         failure = RunFailedError(
-            f"stage {name} failed: {cause} (run directory {self.directory}; the same command goes on from here)"
+            f"stage {name} failed: {cause} (run directory {self.directory}; run the same command to resume)"
         )
         failure.__cause__ = error
         return failure
@@ -230,4 +230,4 @@ def files_of(directory: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFailedError(f"{error} (run directory {directory}; the same command goes on from here)") from error
+        raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

@@ -41,7 +41,7 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
                 twice = next(iter(ids & seen), None)
                 example = int(unique[counts > 1][0]) if twice is None else twice
                 raise SourceError(
-                    f"{file.path}: {id_column}: the id {example} stands on more than one row; "
+                    f"{file.path}: {id_column}: the id {example} occurs in more than one row; "
                     "make the ids unique, or leave id_column out"
                 )
             seen |= ids

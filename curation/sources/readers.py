@@ -214,9 +214,9 @@ def _object(path: str, number: int, record: bytes) -> dict[str, Any]:
     try:
         value = json.loads(record)
     except ValueError as error:
-        raise SourceError(f"{path}: record {number} is no JSON ({error}); fix the file") from error
+        raise SourceError(f"{path}: record {number} is not JSON ({error}); fix the file") from error
     if not isinstance(value, dict):
-        raise SourceError(f"{path}: record {number} is no JSON object but {type(value).__name__}; fix the file")
+        raise SourceError(f"{path}: record {number} is not a JSON object but {type(value).__name__}; fix the file")
     return value
 
 

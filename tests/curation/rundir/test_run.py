@@ -87,7 +87,7 @@ def test_where_one_fails_those_under_way_end_and_no_other_begins(tmp_path, capsy
         run(tmp_path, [*healthy, bad, after])
     assert set(Manifest.load(tmp_path).stages) == {"healthy-0", "healthy-1"}
     assert ("failed", "bad") in events(tmp_path) and ("started", "after") not in events(tmp_path)
-    assert "bad failed; waiting for what is under way: healthy-0, healthy-1" in capsys.readouterr().err
+    assert "bad failed; waiting for the running stages: healthy-0, healthy-1" in capsys.readouterr().err
     mended = quick.stage("bad", seed=0)
     run(tmp_path, [*healthy, mended, after])
     assert set(Manifest.load(tmp_path).stages) == {"healthy-0", "healthy-1", "bad", "after"}
