@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_no_committed_row_is_lost(disk: Pa
     assert driver.wait(120) == 1
     told = [line for line in run.errors().splitlines() if line.startswith("curate: ")]
     assert len(told) == 1 and "stage gen-0/label-pool failed" in told[0] and "No space left" in told[0], run.errors()
-    assert "the same command goes on" in told[0] and "Traceback" not in run.errors()
+    assert "run the same command to resume" in told[0] and "Traceback" not in run.errors()
     committed, length = set(run.committed()), len(run.labelled())
     assert 0 < len(committed) < NUM_POOL
     (disk / "filler").unlink()

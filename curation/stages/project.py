@@ -1,4 +1,4 @@
-"""The PCA stage: a projection of the source split's hidden states, fitted and added to its labels as ``state_pca``."""
+"""The PCA stage: fits a projection of the source split's hidden states and adds it to the labels as ``state_pca``."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     """Fit on the rows that the trust function's weights are fitted on, graded or not, and save to ``output``.
 
     Raises:
-        ConfigError: more components than numbers a row, or than rows.
+        ConfigError: there are more components than numbers per row, or than rows.
     """
     columns = [tables.state_column(state) for state in config.states]
 
@@ -34,7 +34,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
 
 
 def add_projection(labels: TableRef, ref: ProjectionRef) -> TableRef:
-    """A version of the labels table with the projection of its states as a further column."""
+    """A version of the labels table with the projection of its states as an added column."""
     projection = load_projection(ref)
     value = store.open_table(labels).schema.field(projection.features[0]).type.value_type
     added = pa.schema([pa.field(tables.state_column("pca"), pa.list_(value, projection.size))])

@@ -154,7 +154,7 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("x.jsonl", b'{"a": 1}\n{"a": \n', "record 2 is not JSON"),
-        ("x.jsonl", b"[1]\n", "no JSON object but list"),
+        ("x.jsonl", b"[1]\n", "not a JSON object but list"),
         ("x.jsonl", b"\n\n", "holds no rows"),
         ("x.csv", b"a,b\n", "holds no rows"),
         ("x.csv", b"a,a\n1,2\n", "names a column twice"),

@@ -74,7 +74,7 @@ def test_a_stage_that_takes_more_than_there_is_is_done_alone():
     ("error", "raised", "message"),
     [
         (ConfigError("x: is wrong"), ConfigError, "^x: is wrong$"),
-        (KeyError("lost"), RunFailedError, "stage bad failed: KeyError: 'lost' .*the same command goes on"),
+        (KeyError("lost"), RunFailedError, "stage bad failed: KeyError: 'lost' .*run the same command to resume"),
         (SystemExit(3), RunFailedError, "stage bad failed: RuntimeError: its work ended by SystemExit: 3"),
     ],
 )
