@@ -66,9 +66,9 @@ def _start_ray(settings: RayConfig) -> None:
                 configure_logging=False,
             )
             return
-        except Exception as error:  # Ray raises no class of its own where its processes do not come up in time
+        except Exception as error:  # Ray has no exception class for processes that do not start in time
             if address != cluster.LOCAL:
-                ray.shutdown()  # where the versions differ it has joined by half
+                ray.shutdown()  # if the versions differ, it has partly joined
                 raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
             if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error

@@ -172,7 +172,7 @@ def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
     weights_D, direction_D = np.zeros_like(gradient_D), gradient_D
     first = square = float(gradient_D @ gradient_D)
     for _ in range(_MAX_STEPS):
-        if square <= _CONVERGED * first:  # at once where all states are alike
+        if square <= _CONVERGED * first:  # immediately if all states are equal
             break
         image_F = features_FD @ direction_D
         length = square / float(image_F @ image_F + penalty * (direction_D @ direction_D))

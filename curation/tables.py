@@ -40,7 +40,7 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
     ``completion`` text of the answer, stop token or string cut; ``mean_logprob`` mean natural-log probability of the
     answer's tokens (without the stop token) under the teacher, null for an empty answer; ``option_logprobs`` the sum
     of each option's token log-probabilities given the prompt, without an end token, in the order of the request's
-    options (the completion is then the chosen option), null where the answer was generated; ``num_prompt_tokens``,
+    options (the completion is then the chosen option), null if the answer was generated; ``num_prompt_tokens``,
     ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer

@@ -26,7 +26,7 @@ class RewardConfig(Section):
     trust_remote_code: bool = False
     """Run the model's own code; ``custom`` needs it."""
     chat_template: bool = False
-    """Ask a verifier through its chat template; models with a head use theirs where they have one."""
+    """Ask a verifier through its chat template; models with a head use theirs if they have one."""
 
     @property
     def runs_code(self) -> bool:

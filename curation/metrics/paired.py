@@ -75,7 +75,7 @@ class Verdict:
 
 
 def recovery(arm: float, base: float, ground_truth: float) -> float | None:
-    """(arm - base) / (ground truth - base) of three accuracies (paper, eq. "Recovery"); None where the two are equal.
+    """(arm - base) / (ground truth - base) of three accuracies (paper, eq. "Recovery"); None if the two are equal.
 
     1 is full recovery. If ground truth is below base, the ratio is returned unchanged and means little.
     """

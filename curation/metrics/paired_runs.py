@@ -109,7 +109,7 @@ def verdict_on_rows(rows: RowDifferences, *, gain: float, margin: float = MARGIN
 def recovery_of_runs(
     arm_correct_NJ: npt.ArrayLike, base_correct_NJ: npt.ArrayLike, truth_correct_NJ: npt.ArrayLike, *, seed: int = 0
 ) -> Estimate | None:
-    """Recovery of the three means over rows and runs; ``None`` where ground truth does not beat the base.
+    """Recovery of the three means over rows and runs; ``None`` if ground truth does not beat the base.
 
     The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. Its bounds can be
     infinite, as those of ``curation.metrics.paired.paired_recovery``, which handles models with one run each.

@@ -34,7 +34,7 @@ class LinearProbe(StateTrust):
         self.weight_D, self.bias = weight_D.double(), bias.double()
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null.
+        """The logit of each row, float32 [N]; NaN if a state is null.
 
         Raises:
             SourceError: a state column is missing, or the states differ in size from those of the fit.

@@ -128,7 +128,7 @@ class StateTrust(ABC):
 
     @abstractmethod
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null."""
+        """The logit of each row, float32 [N]; NaN if a state is null."""
 
     @property
     @abstractmethod
@@ -154,7 +154,7 @@ class StateTrust(ABC):
         return self.calibration.to_trust(raw_N)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN where a state is null."""
+        """The trust score of each row, float32 [N]; NaN if a state is null."""
         return self.to_trust(self.raw_score(labels))
 
     def noted(self, **notes: Any) -> Self:
@@ -183,7 +183,7 @@ class NeuralTrust(StateTrust):
         self.net = net.eval()
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null.
+        """The logit of each row, float32 [N]; NaN if a state is null.
 
         Raises:
             SourceError: a state column is missing, or the states differ in size from those of the fit.
