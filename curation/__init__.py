@@ -7,11 +7,11 @@ if TYPE_CHECKING:
 
 
 def run(config: "RunConfig") -> dict[str, Any]:
-    """Do what is missing of a run, or all of it; its report (the content of ``report.json``).
+    """Run the missing stages of a run and return its report (the content of ``report.json``).
 
     Raises:
         UserError: the configuration, the sources or a model is wrong.
-        RunFailedError: a stage could not finish; the same call goes on from there.
+        RunFailedError: a stage could not finish; the same call resumes the run.
     """
     from curation.pipeline.running import run_chain
 

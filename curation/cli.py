@@ -1,4 +1,4 @@
-"""``curate``: the command line. Heavy imports happen inside the verbs, so that ``--help`` answers at once."""
+"""``curate``: the command line. Each command imports heavy modules itself, so that ``--help`` answers at once."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", hel
 
 
 class _Verbs(click.Group):
-    """Prints our errors in one line: exit code 2 for the user's mistakes, 1 for a failed run."""
+    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -25,7 +25,7 @@ class _Verbs(click.Group):
             click.echo(f"curate: {' '.join(str(error).split())}", err=True)
             sys.exit(2 if isinstance(error, UserError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
-            click.echo("curate: stopped; the same command goes on from here", err=True)
+            click.echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
 
 
@@ -34,14 +34,14 @@ class _Verbs(click.Group):
 def main() -> None:
     """Curate data with a weak teacher and a trust function.
 
-    A weak teacher labels a pool, a trust function says how likely each label is right, trusted rows train a student.
+    A weak teacher labels a pool. A trust function says how likely each label is right. Trusted rows train a student.
     """
 
 
 @main.command()
 @click.argument("config", type=click.Path(dir_okay=False), default="curation.yaml")
 def init(config: str) -> None:
-    """Write a commented configuration to CONFIG (curation.yaml where not named)."""
+    """Write a commented configuration to CONFIG (default: curation.yaml)."""
     from importlib.resources import files
 
     from curation.errors import ConfigError
@@ -60,7 +60,7 @@ def init(config: str) -> None:
 @CONFIG
 @SET
 def validate(config: str, overrides: tuple[str, ...]) -> None:
-    """Check the configuration, the input files and the models, without running anything."""
+    """Check the configuration, the input files and the models without running anything."""
     from curation.commands.validate import check
 
     for line in check(_load(config, overrides)):
@@ -75,7 +75,7 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
 @click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(config: str, overrides: tuple[str, ...], probe: bool, graph: bool, as_json: bool) -> None:
-    """Show the stages, their rows, what is done already and the estimated time of labelling."""
+    """Show the stages, their rows, what is already done, and the estimated labelling time."""
     from dataclasses import asdict
 
     from curation.commands.plan import make_plan
@@ -93,15 +93,15 @@ def plan(config: str, overrides: tuple[str, ...], probe: bool, graph: bool, as_j
 @CONFIG
 @SET
 @click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
-@click.option("--wait", is_flag=True, help="Where another run is using the directory, begin when it has ended.")
-@click.option("--until", metavar="STAGE", help="Stop when STAGE is done; do only what it needs.")
-@click.option("--only", metavar="STAGE", help="Do STAGE alone; what it needs has to be done.")
+@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
+@click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
+@click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
 def run(
     config: str, overrides: tuple[str, ...], address: str | None, wait: bool, until: str | None, only: str | None
 ) -> None:
-    """Run what is missing; the same command goes on after a kill.
+    """Run the stages that are missing; after a kill, the same command resumes the run.
 
-    Names of stages are those of `curate plan`, e.g. gen-0/select; of a run with one generation, select will do.
+    `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough.
     """
     from curation.errors import ConfigError
     from curation.pipeline.running import run_chain, run_part
@@ -128,11 +128,11 @@ def run(
     is_flag=False,
     flag_value=2.0,
     metavar="[SECONDS]",
-    help="Show it again every so many seconds (2), until the run ends.",
+    help="Refresh every SECONDS seconds (default 2) until the run ends.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
-    """Show what a run has done and what it is doing; CONFIG may be the run directory too."""
+    """Show what a run has done and what it is doing. CONFIG may also be the run directory."""
     from curation.commands.status import status_json, status_lines
     from curation.errors import ConfigError
     from curation.lease import holder
@@ -167,14 +167,14 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
 @SET
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
-@click.option("-o", "--output", metavar="DIR", help="Where combined.html and .json go (combined-report).")
+@click.option("-o", "--output", metavar="DIR", help="Folder of combined.html and .json (default: combined-report).")
 def report(
     configs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, combine: bool, output: str | None
 ) -> None:
     """Write the report of a finished run again and print its arms.
 
-    With --combine: one report of several finished runs that differ in seed, benchmark or teacher. Averages have
-    intervals over rows and over runs, and the arms' students are compared on the test rows of all runs.
+    With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
+    intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
     """
     from curation.errors import ConfigError
 
@@ -200,15 +200,15 @@ def report(
 @main.command()
 @click.argument("table")
 @click.argument("stage", required=False)
-@click.option("--where", metavar="SQL", help='Rows that pass an expression, e.g. "label IS NULL".')
+@click.option("--where", metavar="SQL", help='Only rows that match an SQL expression, e.g. "label IS NULL".')
 @click.option("--columns", metavar="A,B", help="Columns of the sample.")
 @click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="Rows of the sample.")
-@click.option("--version", type=int, help="Version of the table; the one on record, or the newest, where not given.")
+@click.option("--version", type=int, help="Version of the table (default: the manifest's, else the newest).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
-    """Show what is in a table: TABLE is a Lance table, or a run directory with the name of a STAGE.
+    """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
-    A run directory alone lists its tables.
+    For a run directory alone, list its tables.
     """
     from dataclasses import asdict
 
@@ -234,11 +234,11 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     default=24.0,
     show_default=True,
     metavar="HOURS",
-    help="What was written later stays.",
+    help="Keep files written in the last HOURS hours.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
-    """Remove old versions, orphaned files and superseded results of RUN_DIR that its manifest does not name."""
+    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name."""
     from curation.commands.clean import clean
     from curation.inspection.text import size
     from curation.places import place
@@ -254,10 +254,13 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
 @main.command()
 @click.argument("config", required=False)
 @SET
-@click.option("--address", help="Ray cluster to look at, as `--set ray.address=...`.")
-@click.option("--vllm", is_flag=True, help="Start vLLM, as where the configuration asks for it.")
+@click.option("--address", help="Ray cluster to check, as `--set ray.address=...`.")
+@click.option("--vllm", is_flag=True, help="Start vLLM even if the configuration does not use it.")
 def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, vllm: bool) -> None:
-    """Check machine, packages, storage and Ray, and with a CONFIG all that it asks for; exit code 1 if any fails."""
+    """Check machine, packages, storage and Ray, and say how to fix each problem.
+
+    With a CONFIG, also check everything that it needs. The exit code is 1 if any check fails.
+    """
     from collections import Counter
 
     from curation.doctor import examine
@@ -292,7 +295,7 @@ def _command(config: str, overrides: tuple[str, ...]) -> str:
 
 
 def _arms_table(content: dict[str, Any]) -> str:
-    """Teacher, base and the arms of the last generation, a line each; per cent with their 95 % intervals."""
+    """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
     lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
     for name in ("teacher", "base"):
         accuracy = content.get(name) or {}
@@ -309,7 +312,7 @@ def _arms_table(content: dict[str, Any]) -> str:
 
 
 def _combined_table(content: dict[str, Any]) -> str:
-    """Teacher, base and arms over all runs, a line each; per cent with their 95 % intervals over rows and over runs."""
+    """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
     lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
     lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
@@ -326,7 +329,7 @@ def _combined_table(content: dict[str, Any]) -> str:
             f"{'' if p_value is None else format(p_value, '.3g'):>19}"
         )
     if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
-        lines.append(f"{shared:,} of {rows['total']:,} test rows stand in several runs: trust the intervals over runs")
+        lines.append(f"{shared:,} of {rows['total']:,} test rows occur in several runs: use the intervals over runs")
     return "\n".join(lines)
 
 

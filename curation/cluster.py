@@ -1,7 +1,7 @@
-"""The Ray cluster of a run: does one answer at the address, and has it what the configuration asks for.
+"""Checks that a Ray cluster answers at the run's address and has the resources that the configuration asks for.
 
-Ray itself takes minutes to say that nothing answers, and waits for ever for a node that is larger than any it has. A
-cluster with an autoscaler may still grow, so there a lack is told and waited for.
+Ray itself takes minutes to report that nothing answers, and waits for ever for a node larger than any it has. A cluster
+with an autoscaler may still grow; in that case the run reports the missing resources and waits.
 """
 
 import math
@@ -19,16 +19,16 @@ from curation.config import RayConfig, RunConfig, TrainSection
 from curation.errors import ClusterError
 
 CONNECT_SECONDS = 5.0
-"""How long the address may take to accept a connection."""
+"""Time limit for the address to accept a connection."""
 ANSWER_SECONDS = 30.0
-"""How long what listens there may take to answer as Ray, the start of the asking process included."""
+"""Time limit for the listener to answer as Ray, including the start of the asking process."""
 LOCAL = "local"
-"""The address under which Ray starts a cluster of its own on this machine."""
+"""The address that makes Ray start a new cluster on this machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """``count`` workers that run at the same time, each with ``resources`` (Ray's names) of one node."""
+    """``count`` workers that run at the same time; each needs ``resources`` (Ray's names) on one node."""
 
     key: str
     """The key of the configuration that asks."""
@@ -37,19 +37,20 @@ class Need:
 
 
 def address_of(settings: RayConfig) -> str:
-    """What ``ray.init`` is to join: ``ray.address``, else ``RAY_ADDRESS`` (set in a job of Ray), else ``LOCAL``."""
+    """The address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
     return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
 
 
 def check_answers(address: str) -> None:
-    """Does a Ray of our version answer there? Said after ``CONNECT_SECONDS + ANSWER_SECONDS`` at the latest.
+    """Check that a Ray of our version answers there, within ``CONNECT_SECONDS + ANSWER_SECONDS``.
 
     Raises:
-        ClusterError: no address, nobody there, somebody else, another version, or a token that is not taken.
+        ClusterError: the address is invalid, nothing listens there, the listener is not Ray or has another version, or
+            the token is refused.
     """
     if "://" in address:
         raise ClusterError(
-            f"ray.address: {address!r} is no HOST:PORT; run curate on a node of the cluster, or by "
+            f"ray.address: {address!r} is not a HOST:PORT; run curate on a node of the cluster, or by "
             "`ray job submit -- curate run ...`, which sets the address itself"
         )
     try:
@@ -60,7 +61,7 @@ def check_answers(address: str) -> None:
             "or leave ray.address out to have one started for the run"
         ) from None
     except (ValueError, OSError) as error:
-        raise ClusterError(f"ray.address: {address!r} is no HOST:PORT and not auto ({error})") from error
+        raise ClusterError(f"ray.address: {address!r} is not a HOST:PORT and not auto ({error})") from error
     if found is None:
         return
     host, _, port = found.rpartition(":")
@@ -77,7 +78,7 @@ def check_answers(address: str) -> None:
 
 
 def _check_ray(address: str) -> None:
-    """Ask in a process of its own: Ray's client cannot be interrupted, and waits longer than anybody wants to."""
+    """Ask in a separate process, because Ray's client cannot be interrupted and has very long timeouts."""
     code = "import sys; from curation import cluster; cluster.ask(sys.argv[1])"
     try:
         asked = subprocess.run(
@@ -100,11 +101,11 @@ def _check_ray(address: str) -> None:
 
 
 def ask(address: str) -> None:
-    """Can a driver of this machine join the Ray at ``HOST:PORT``?
+    """Check that a driver on this machine can join the Ray at ``HOST:PORT``.
 
     Raises:
-        ClusterError: it is of another version, or has no node on this machine.
-        ray.exceptions.RayError: it does not answer, or does not take the token.
+        ClusterError: it has another version, or no node on this machine.
+        ray.exceptions.RayError: it does not answer, or refuses the token.
     """
     import ray
 
@@ -119,7 +120,7 @@ def ask(address: str) -> None:
 
 
 def needs(config: RunConfig) -> list[Need]:
-    """What the stages of a run ask of the cluster."""
+    """The resources that the stages of a run need from the cluster."""
     actors = config.teacher.actors
     asked = [_need("teacher.actors", 1, actors.num_cpus, actors.num_gpus)]
     recipes: list[tuple[str, TrainSection | None]] = [
@@ -138,7 +139,7 @@ def _need(key: str, count: int, cpus: float, gpus: float) -> Need:
 
 
 def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
-    """What nodes with these resources can never give, a sentence each; nothing else is taken to run on them."""
+    """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
     told = []
     for need in asked:
         places = sum(min(math.floor(node.get(name, 0) / n) for name, n in need.resources.items()) for node in nodes)
@@ -157,10 +158,10 @@ def _worded(resources: Mapping[str, float]) -> str:
 
 
 def check_room(config: RunConfig) -> str | None:
-    """Has the Ray that this process is joined to room for the run? What it waits for, where an autoscaler may help.
+    """Check that the Ray cluster of this process has room for the run. Returns what it waits for, if it autoscales.
 
     Raises:
-        ClusterError: there is no room, and no autoscaler that could make some.
+        ClusterError: there is no room, and no autoscaler that could add nodes.
     """
     import ray
 
@@ -178,7 +179,7 @@ def check_room(config: RunConfig) -> str | None:
 
 
 def resources() -> dict[str, float]:
-    """What the nodes of the cluster have in all, by Ray's names."""
+    """The total resources of the cluster's nodes, by Ray's names."""
     import ray
 
     found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

@@ -1,11 +1,12 @@
-"""Compaction: many small fragments of a table written anew as few large ones, in the table's own order.
+"""Compaction: rewrites many small fragments of a table as few large ones, in the table's own order.
 
-A pass writes a fragment a chunk, whatever its rows weigh. When it has ended, Ray tasks write the new fragments and one
-commit puts them in the old ones' place. The version before stays with its files, for who reads it, until ``curate
-clean``; so a table takes twice its room for a while.
+A pass writes one fragment per chunk, whatever its size. After the pass, Ray tasks write the new fragments, and one
+commit replaces the old ones. The previous version and its files stay for its readers until ``curate clean``, so a table
+takes twice its space for a while.
 
-Nothing depends on it: where a task or the commit fails, the version before is handed on. The commit is refused where
-another driver's came before that named one of the old fragments; that driver's is refused where this one came first.
+Nothing depends on compaction: if a task or the commit fails, the previous version is used. The store refuses the commit
+if another driver's commit came first and named one of the old fragments; it refuses the other driver's if ours came
+first.
 """
 
 import logging
@@ -23,18 +24,18 @@ from curation.row_ids import RowIds
 logger = logging.getLogger(__name__)
 
 FEWEST = 16
-"""Fragments of a table that is worth the reading and writing of all its rows; a smaller one stays as it is."""
+"""Compact only a table with at least so many fragments; a smaller one is not worth rewriting all its rows."""
 FACTOR = 4
-"""By which at least their number is to shrink."""
+"""Compact only if the number of fragments falls at least this many times."""
 BATCH_BYTES = 16 << 20
-"""Rows that a task reads at a time."""
+"""Bytes of rows that a task reads at a time."""
 
 
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
     """The same rows in fragments of ``fragment_mb`` MiB or a little more; ``ref`` where that gains little, or failed.
 
     Raises:
-        CommitError: the lease on the run directory was lost, or rows of another driver came in between.
+        CommitError: the lease on the run directory was lost, or another driver added rows in between.
     """
     tasks = plan(ref, fragment_mb << 20)
     if not tasks:
@@ -51,7 +52,7 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
 
 
 def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
-    """What is to be written anew, a fragment a task; nothing where that gains little."""
+    """The compaction tasks, one per new fragment; none if compaction gains little."""
     dataset = lance.dataset(ref.uri, version=ref.version)
     fragments = [fragment.metadata for fragment in dataset.get_fragments()]
     num_bytes = sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
@@ -62,7 +63,7 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
         dataset,
         {
             "target_rows_per_fragment": max(1, int(fragment_bytes / row_bytes)),
-            "max_bytes_per_file": 2**40,  # rows alone decide, else a fragment is followed by a small one
+            "max_bytes_per_file": 2**40,  # split by rows only, otherwise a small fragment follows each large one
             "batch_size": max(1, min(8192, int(BATCH_BYTES / row_bytes))),
             "num_threads": 1,
         },
@@ -80,7 +81,7 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
     """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
 
     Raises:
-        CommitError: the lease on the run directory was lost, or rows of another driver came in between.
+        CommitError: the lease on the run directory was lost, or another driver added rows in between.
     """
     dataset = lance.dataset(ref.uri, version=ref.version)
     ids = RowIds(ref.uri)
@@ -101,5 +102,5 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
 
 
 def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
-    """Those of the first columns; Lance draws their names at random."""
+    """The files of the first columns; Lance draws their names at random."""
     return {fragment.files[0].path for fragment in fragments}

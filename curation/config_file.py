@@ -1,4 +1,4 @@
-"""A configuration from YAML: overrides, absolute paths, and errors that name the key and the nearest known one."""
+"""Loads a configuration from YAML: overrides, absolute paths, errors that name the key and the nearest known one."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from curation.places import Place, place
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
 
-    Sources and models are looked for from the file's folder on, which may be one of an object store.
+    Paths of sources and models are relative to the file's folder, which may be in an object store.
 
     Raises:
-        ConfigError: a file that is missing or no YAML mapping, a broken rule, an unknown key.
+        ConfigError: the file is missing or no YAML mapping, a rule is broken, or a key is unknown.
     """
     try:
         path = place(path)
@@ -28,9 +28,9 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         reason = error.strerror or error
         raise ConfigError(f"{path}: cannot be read ({reason}); `curate init` writes a commented one") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: holds no mapping; `curate init` writes a commented one")
+        raise ConfigError(f"{path}: is not a mapping; `curate init` writes a commented one")
     for override in overrides:
         _override(raw, override)
     config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
@@ -38,7 +38,7 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
-    """The configuration in a mapping; errors are named by key, with ``where`` before it."""
+    """The configuration in a mapping; error messages name the key, after ``where``."""
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
@@ -53,7 +53,7 @@ def _override(raw: dict[str, Any], text: str) -> None:
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is no YAML") from error
+        raise ConfigError(f"--set {text!r}: the value is not YAML") from error
     *parents, last = key.split(".")
     node: Any = raw
     for parent in parents:
@@ -64,21 +64,21 @@ def _override(raw: dict[str, Any], text: str) -> None:
 
 
 def _place(node: list[Any], part: str, text: str) -> int:
-    """The place in a list that a part of a key names."""
+    """The list index that a part of a key names."""
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
     return int(part)
 
 
 def _absolute(item: Any, root: Place) -> Any:
-    """A configuration whose sources and models, wherever they are named, have absolute paths or URLs."""
+    """The configuration with absolute paths or URLs for all sources and models."""
     if isinstance(item, SourceConfig):
         return item if _is_absolute(item.path) else item.model_copy(update={"path": str(root / item.path)})
     if isinstance(item, ModelConfig):
         given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
         relative = {key: root / value for key, value in given.items() if not _is_absolute(value)}
         found = {key: str(path) for key, path in relative.items() if path.exists()}
-        return item.model_copy(update=found)  # what is not there is a hub id
+        return item.model_copy(update=found)  # a path that does not exist is a hub id
     if isinstance(item, BaseModel):
         return item.model_copy(update={name: _absolute(getattr(item, name), root) for name in type(item).model_fields})
     if isinstance(item, tuple):
@@ -109,7 +109,7 @@ def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:
 def _known_keys(root: type[BaseModel], location: Sequence[str]) -> list[str]:
     """The keys of the section at a location, following models through optional, list and mapping types."""
     model: type[BaseModel] | None = root
-    inside = False  # a list or a mapping: the next part is a place or a name in it, not a key of ours
+    inside = False  # in a list or mapping: the next part is an index or a name, not one of our keys
     for part in location:
         if inside:
             inside = False

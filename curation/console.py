@@ -1,4 +1,4 @@
-"""Lines and progress bars on the terminal; of several stages at once, each bar has a line of its own."""
+"""Lines and progress bars on the terminal; with several stages at once, each bar has its own line."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from typing import Any
 from curation.standing import Pace, Standing, Update
 
 LINE_SECONDS = 10.0
-"""Between two lines of a stage, where there is no terminal."""
+"""The interval between two lines of a stage, without a terminal."""
 
 _bars: set[int] = set()
 """The lines below the cursor that have a bar."""
@@ -18,7 +18,7 @@ _lock = threading.RLock()
 
 
 def say(text: str) -> None:
-    """A line with the time, above all bars."""
+    """Print a line with the time, above all bars."""
     line = f"{time.strftime('%H:%M:%S')} {text}"
     if _bars:
         from tqdm import tqdm
@@ -31,7 +31,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(name: str) -> Iterator[Update]:
-    """Yields what is told where a stage stands: a bar shows it, or in a file or a pipe a line now and then."""
+    """Yields a function that receives progress updates and shows them: as a bar, or as lines in a file or pipe."""
     with _bar(name) if sys.stderr.isatty() else _lines(name) as update:
         yield update
 

@@ -1,4 +1,4 @@
-"""Local copies of what lies in an object store: to be written and then put there, or got once a node and then read."""
+"""Local copies of files in an object store: write locally and upload, or download once per node and read."""
 
 import fcntl
 import os
@@ -13,13 +13,13 @@ from curation.refs import directory_digest
 
 
 def cache() -> Path:
-    """Where copies are kept on this machine; what is there may be removed while nothing runs."""
+    """The folder of copies on this machine; it may be removed while nothing runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trust-curation"
 
 
 @contextmanager
 def scratch(target: Place) -> Iterator[Path]:
-    """A local path of that name, as long as the context lasts; a local target is that path itself."""
+    """A temporary local path of the same name; for a local target, the target itself."""
     if not isinstance(target, Remote):
         yield target
         return
@@ -29,10 +29,10 @@ def scratch(target: Place) -> Iterator[Path]:
 
 @contextmanager
 def staged(target: Place) -> Iterator[Path]:
-    """A local path to write a file or a folder to, which stands at ``target`` when the context ends without an error.
+    """A local path for a file or a folder, uploaded to ``target`` when the context ends without an error.
 
-    A local target is that path itself. In an object store what was in a folder of that name before is gone
-    afterwards; who is told of the folder by a reference never sees it by half, as that holds its digest.
+    A local target is that path itself. In an object store, the upload replaces everything in a folder of that name. A
+    reader with a reference never uses a half-written folder, because the reference has its digest.
     """
     if not isinstance(target, Remote):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,10 +52,10 @@ def staged(target: Place) -> Iterator[Path]:
 
 
 def fetched(uri: str) -> Path:
-    """A folder as a local one: itself, or a copy that is got once a node for each content that it had.
+    """A local folder with the same content: the folder itself, or a copy, downloaded once per node and content.
 
     Raises:
-        FileNotFoundError: nothing is there.
+        FileNotFoundError: the folder does not exist.
     """
     source = place(uri)
     if not isinstance(source, Remote):
@@ -66,7 +66,7 @@ def fetched(uri: str) -> Path:
     copy = cache() / f"{source.name}-{directory_digest(source)}"
     copy.parent.mkdir(parents=True, exist_ok=True)
     with copy.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of the node gets it, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of the node downloads it, the others wait
         if not copy.exists():
             with tempfile.TemporaryDirectory(prefix=".", dir=copy.parent) as directory:
                 for entry in entries:
@@ -74,7 +74,7 @@ def fetched(uri: str) -> Path:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     if entry.size:
                         (source / entry.path).download(path)
-                    else:  # or what some tools put to mark a folder, which cannot be asked for by its name
+                    else:  # or a folder marker of some tools, which cannot be requested by name
                         path.touch()
                 shutil.move(Path(directory) / "copy", copy)
     return copy

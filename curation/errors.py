@@ -1,20 +1,20 @@
-"""One tree of exceptions, all picklable: users' mistakes, bad rows, failed runs.
+"""One tree of exceptions, all picklable: user errors, bad rows, failed runs.
 
-A message names the rule that was broken, the value that was found and the mend. Every class takes one message and
-nothing else, so that an instance survives ``pickle`` and Ray unchanged.
+A message names the broken rule, the value found and the fix. Every class takes exactly one message, so that an instance
+survives ``pickle`` and Ray unchanged.
 """
 
 
 class CurationError(Exception):
-    """Anything this project raises on purpose."""
+    """The base of all exceptions that this project raises on purpose."""
 
 
 class UserError(CurationError, ValueError):
-    """A mistake in what the user gave; the command line prints it in one line and exits with code 2."""
+    """A mistake in the user's input; the command line prints it in one line and exits with code 2."""
 
 
 class ConfigError(UserError):
-    """A configuration file or an override breaks a rule (``FILE: KEY: what is wrong, and the mend``)."""
+    """A configuration file or an override breaks a rule (``FILE: KEY: what is wrong, and the fix``)."""
 
 
 class SourceError(UserError):
@@ -22,31 +22,31 @@ class SourceError(UserError):
 
 
 class ModelError(UserError):
-    """A model path or hub id that does not load as what it is used for."""
+    """A model path or hub id does not load for its purpose."""
 
 
 class RunDirError(UserError):
-    """A run directory that belongs to another configuration or is in use by another driver."""
+    """A run directory belongs to another configuration or is in use by another driver."""
 
 
 class ClusterError(UserError):
-    """No Ray answers at the address that was given, or the cluster has no room for a run, or other package versions."""
+    """No Ray answers at the given address, or the cluster is too small for the run or has other package versions."""
 
 
 class DegenerateSourceError(UserError):
-    """The labelled rows cannot teach a trust function: the weak labels are all right or all wrong."""
+    """The labelled rows cannot fit a trust function: the weak labels are all right or all wrong."""
 
 
 class BudgetError(UserError):
-    """A budget that the pool or the audit set cannot meet."""
+    """The pool or the audit set cannot meet a budget."""
 
 
 class TableError(UserError):
-    """A table that is asked for is not there, or is asked for what it does not have."""
+    """A requested table does not exist, or lacks something that was requested."""
 
 
 class CombineError(UserError):
-    """Runs that cannot stand in one report: they differ in what has to be alike, or one is unfinished or no run."""
+    """Runs cannot be combined in one report: they are not comparable, or one is unfinished or not a run."""
 
 
 class RowError(CurationError):
@@ -62,7 +62,7 @@ class RowError(CurationError):
 
 
 class RunFailedError(CurationError):
-    """A stage could not finish; the message names the stage, the run directory and how to go on (exit code 1)."""
+    """A stage could not finish; the message names the stage, the run directory and how to resume (exit code 1)."""
 
 
 class CommitError(CurationError):
@@ -70,4 +70,4 @@ class CommitError(CurationError):
 
 
 REFUSALS = (OSError, RuntimeError, ValueError)
-"""What Lance raises where the store does not do as it was told; it has no class of its own for that."""
+"""The exceptions that Lance raises when the store fails or refuses; Lance has no class of its own for that."""

@@ -1,4 +1,4 @@
-"""Seeded hashes of row ids: ties, draws and shares that depend on the row alone, never on order or machine."""
+"""Seeded hashes of row ids, for ties, draws and shares that depend on the row alone, not on order or machine."""
 
 import hashlib
 
@@ -29,5 +29,5 @@ def hash_unit(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.float64]:
 
 
 def derive(seed: int, purpose: str) -> int:
-    """A seed of its own for each purpose, so that draws of one run are independent of each other."""
+    """A separate seed for each purpose, so that draws of one run are independent of each other."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:4], "little")

@@ -1,7 +1,7 @@
-"""Which nodes the cluster has while a run goes on: an event at the start and each time that nodes come or leave.
+"""Follows the cluster's nodes during a run: one event at the start, and one each time nodes come or leave.
 
-A pool of actors grows and shrinks with the nodes under it; on spot machines and under an autoscaler this is the first
-thing to look at when a run is slow.
+A pool of actors grows and shrinks with its nodes. With spot machines or an autoscaler, check the nodes first when a run
+is slow.
 """
 
 import logging
@@ -13,19 +13,19 @@ from curation import nodes
 from curation.ticking import every
 
 SECONDS = 2.0
-"""How often Ray is asked; the head answers in milliseconds."""
+"""The interval between two requests to Ray; the head answers in milliseconds."""
 AGAIN_SECONDS = 300.0
-"""How often the same is told again, so that it stands near the end of the events."""
+"""The interval for repeating an unchanged state, so that it is always near the end of the events."""
 
 Tell = Callable[[int, list[str], list[str]], None]
-"""Is told how many nodes live, which came and which left since it was told last."""
+"""Receives the number of living nodes, and the nodes that came and left since the last call."""
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
-    """Tell of the cluster's nodes now and at each change, as long as the context lasts."""
+    """Call ``tell`` now and at each change of the cluster's nodes, as long as the context lasts."""
     from ray.exceptions import RayError
 
     known: dict[str, str] = {}
@@ -43,7 +43,7 @@ def follow(tell: Tell, *, seconds: float = SECONDS) -> Iterator[None]:
     def look_again() -> None:
         try:
             look()
-        except (OSError, RayError) as error:  # the head is away for a moment
+        except (OSError, RayError) as error:  # the head is briefly unreachable
             logger.warning("the cluster's nodes are not known: %s", error)
 
     look()

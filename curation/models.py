@@ -1,8 +1,8 @@
-"""Causal language models: resolve, create from scratch, load; whatever names weights is a ``ModelRef``.
+"""Causal language models: resolve, create from scratch, load. A ``ModelRef`` names a model's weights everywhere.
 
-Python code that a model brings (``auto_map`` in its files) is never run: every load says so, since transformers asks on
-standard input where it is not told. The one exception is a reward model whose ``signals.reward.trust_remote_code`` is
-set.
+Python code that a model brings (``auto_map`` in its files) never runs. Every load passes this choice explicitly,
+because transformers otherwise asks on standard input. The one exception is a reward model with
+``signals.reward.trust_remote_code``.
 """
 
 import json
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 _SEEDED = threading.Lock()
-"""Held while torch's one source of randomness is set and drawn from: several stages may make models at once."""
+"""Held while torch's global random generator is seeded and used: several stages may make models at once."""
 CODE_FILES = ("config.json", "tokenizer_config.json")
-"""Files of a model that name Python code of its own, under ``auto_map``."""
+"""Files of a model that may name its own Python code, under ``auto_map``."""
 
 
 def from_pretrained(loader: Any, ref: ModelRef, *, trust_remote_code: bool = False, **settings: Any) -> Any:
-    """``loader.from_pretrained`` of a model that is on this node (:func:`here`), the only way to load one.
+    """``loader.from_pretrained`` of a model on this node (:func:`here`); every load goes through this function.
 
     Args:
         loader: a class of transformers, e.g. ``AutoConfig``.
         ref: the model.
         trust_remote_code: run the Python code that the model brings.
-        settings: go to the loader.
+        settings: passed to the loader.
 
     Raises:
-        ModelError: the model cannot be loaded without code of its own.
-        OSError, ValueError: as of the loader.
+        ModelError: the model cannot be loaded without its own code.
+        OSError, ValueError: raised by the loader.
     """
     try:
         return loader.from_pretrained(
@@ -52,12 +52,12 @@ def from_pretrained(loader: Any, ref: ModelRef, *, trust_remote_code: bool = Fal
 
 
 def check_code(base: str) -> None:
-    """Refuse a model's directory, local or in an object store, that cannot be loaded without Python code of its own.
+    """Refuse a model directory, local or in an object store, that cannot be loaded without its own Python code.
 
-    A hub id is seen when it is resolved. Nothing of the model is run or loaded.
+    Hub ids are checked when they are resolved. This check neither runs nor loads the model.
 
     Raises:
-        ModelError: names the code.
+        ModelError: the model needs its own code; the message names it.
     """
     path = place(base)
     named = _named_code(path)
@@ -76,7 +76,7 @@ def check_code(base: str) -> None:
 
 
 def _named_code(path: Place) -> dict[str, list[str]]:
-    """The classes that the files of a model's directory name under ``auto_map``, by file; empty where none are."""
+    """The classes that a model directory's files name under ``auto_map``, by file; empty if there are none."""
     found = {name: _read(path / name).get("auto_map") or {} for name in CODE_FILES}
     return {
         name: [str(item) for value in (entry.values() if isinstance(entry, dict) else [entry]) for item in _flat(value)]
@@ -91,7 +91,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _read(path: Place) -> dict[str, Any]:
-    """A JSON object in a file; empty where there is none, which the loader then says in its own way."""
+    """The JSON object in a file; empty if there is none (the loader reports that error itself)."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -100,7 +100,7 @@ def _read(path: Place) -> dict[str, Any]:
 
 
 def _brings_code(base: str, named: dict[str, list[str]]) -> ModelError:
-    """The refusal of a model that needs code of its own."""
+    """The error for a model that needs its own code."""
     where = "; ".join(f"auto_map of {name} names {', '.join(classes)}" for name, classes in named.items())
     return ModelError(
         f"model {base!r} brings its own code ({where or 'auto_map names it'}), which is never run here; "
@@ -111,11 +111,11 @@ def _brings_code(base: str, named: dict[str, list[str]]) -> ModelError:
 def resolve(
     base: str, revision: str | None = None, adapter: str | None = None, *, trust_remote_code: bool = False
 ) -> ModelRef:
-    """Pin a model: a directory, local or in an object store, by its digest, a hub id by its commit.
+    """Pin a model: a directory (local or in an object store) by its digest, a hub id by its commit.
 
     Raises:
-        ModelError: neither a directory with a ``config.json`` nor a reachable hub id; an adapter without its config; a
-            model that needs code of its own, unless ``trust_remote_code``.
+        ModelError: it is neither a directory with a ``config.json`` nor a reachable hub id; the adapter has no config;
+            or the model needs its own code, unless ``trust_remote_code``.
     """
     path = place(base)
     if adapter is not None and not (place(adapter) / "adapter_config.json").is_file():
@@ -149,15 +149,15 @@ def create(
     """Make a model with random weights and a word-level tokenizer, and save both to ``path``.
 
     Args:
-        path: where to save; made where missing.
+        path: where to save; made if missing.
         family: a ``model_type`` of transformers that ``AutoModelForCausalLM`` knows, e.g. ``qwen3``.
         shape: fields of that family's configuration, e.g. ``hidden_size``.
         words: the tokenizer's words, after padding, end and unknown.
         pattern: a regular expression whose matches are words; other text is dropped.
-        seed: of the weights.
+        seed: the seed of the weights.
 
     Raises:
-        ModelError: an unknown family, or a shape that it refuses.
+        ModelError: the family is unknown, or refuses the shape.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -199,10 +199,10 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
 
 
 def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a model, padding on the left (decoder-only batches) and with a padding token in any case.
+    """The tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
     Raises:
-        ModelError: it does not load, or not without code of the model's own, unless ``trust_remote_code``.
+        ModelError: it does not load, or needs the model's own code, unless ``trust_remote_code``.
     """
     from transformers import AutoTokenizer
 
@@ -239,7 +239,7 @@ def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) 
 
 
 def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", merge: bool = True) -> "PreTrainedModel":
-    """The model in evaluation mode, its adapter (where there is one) merged into the weights if ``merge``.
+    """The model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
 
     Raises:
         ModelError: the weights, or the adapter, do not load.
@@ -272,7 +272,7 @@ def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
     """The configuration of a model.
 
     Raises:
-        ModelError: it cannot be read without code of the model's own.
+        ModelError: it cannot be read without the model's own code.
     """
     from transformers import AutoConfig
 
@@ -284,7 +284,7 @@ def state_size(ref: ModelRef, states: Sequence[str]) -> int:
     """The width of these hidden states of a model, from its configuration alone.
 
     Raises:
-        ModelError: it lacks a layer that ``states`` name.
+        ModelError: it lacks a layer that ``states`` names.
     """
     config = configuration_of(ref)
     check_layers(ref, config, states)
@@ -292,10 +292,10 @@ def state_size(ref: ModelRef, states: Sequence[str]) -> int:
 
 
 def check_layers(ref: ModelRef, config: "PreTrainedConfig", states: Sequence[str]) -> None:
-    """Refuse states of layers that a model of this configuration lacks.
+    """Refuse states of layers that a model with this configuration lacks.
 
     Raises:
-        ModelError: names the state, its layer and the number of layers.
+        ModelError: a layer is missing; the message names the state, its layer and the number of layers.
     """
     problem = beyond(states, int(config.get_text_config().num_hidden_layers))
     if problem is not None:
@@ -303,18 +303,18 @@ def check_layers(ref: ModelRef, config: "PreTrainedConfig", states: Sequence[str
 
 
 def hub_revision(ref: ModelRef) -> str | None:
-    """The commit to load of a hub id; None for a local directory, whose revision is a digest of our own."""
+    """The commit of a hub id to load; None for a local directory, whose revision is our own digest."""
     return None if Path(ref.base).exists() else ref.revision
 
 
 def here(ref: ModelRef) -> ModelRef:
-    """The same model on this node: what has a URL is got once, hub ids and local paths stay.
+    """The same model with paths on this node: URLs are downloaded once; hub ids and local paths stay.
 
     Raises:
-        ModelError: nothing is there any more.
+        ModelError: the model no longer exists.
     """
     try:
         paths = {name: str(fetched(uri)) for name in ("base", "adapter") if "://" in (uri := getattr(ref, name) or "")}
     except OSError as error:
-        raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be got: {error}") from error
+        raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) cannot be fetched: {error}") from error
     return replace(ref, **paths)

@@ -1,7 +1,7 @@
-"""What the nodes of a Ray cluster answer: a question to each of them, and who has other versions than this process.
+"""Asks a question of every node of a Ray cluster, and finds nodes with other versions than this process.
 
-A question is a function inside a function: Ray pickles such a one by value, so that a node answers that has this
-project in another version, or not at all.
+A question is a function inside a function. Ray pickles it by value, so that a node can answer even if it has another
+version of this project, or none.
 """
 
 import logging
@@ -15,9 +15,9 @@ from curation.versions import PROJECT, ask_versions
 logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60
-"""A node starts a worker process to answer."""
+"""Time limit for an answer; a node has to start a worker process for it."""
 
-MEND = "install the same on every node (constraints.txt) or take the node away"
+FIX = "install the same on every node (constraints.txt) or take the node away"
 
 CODE = f"{PROJECT} code"
 """A digest of this project's modules: an editable installation keeps its version while its code changes."""
@@ -25,17 +25,17 @@ CODE = f"{PROJECT} code"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a living node answered; ``value`` is None where ``problem`` says why there is no answer."""
+    """The answer of a living node; if there is none, ``value`` is None and ``problem`` says why."""
 
     node: str
-    """Address, and the start of the node's id: several nodes may share an address."""
+    """The address and the start of the node's id, because several nodes may share an address."""
     node_id: str
     value: Any
     problem: str | None
 
 
 def living() -> list[dict[str, Any]]:
-    """Ray's records of the nodes that are alive, by address."""
+    """Ray's records of the living nodes, sorted by address."""
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ def living() -> list[dict[str, Any]]:
 
 
 def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_SECONDS) -> list[Answer]:
-    """The answers of all living nodes, each given by a task there that takes no resources."""
+    """The answers of all living nodes; each comes from a task on the node that takes no resources."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
 
@@ -81,7 +81,7 @@ def name(node: Mapping[str, Any]) -> str:
 
 
 def installed() -> Callable[[], dict[str, str]]:
-    """The question what versions a process has: ``manifest.versions`` and a digest of this project's code."""
+    """The question for a process's versions: of packages, and a digest of this project's code."""
     packages, code = ask_versions(), CODE
 
     def versions() -> dict[str, str]:
@@ -102,10 +102,10 @@ def installed() -> Callable[[], dict[str, str]]:
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """What differs between two sets of versions, as ``torch 2.12.0 (here 2.13.0)``.
+    """The differences between two sets of versions, as ``torch 2.12.0 (here 2.13.0)``.
 
-    Builds of one version (``2.13.0+cpu``, ``2.13.0+cu130``) are the same, as are releases of one Python (3.11.7,
-    3.11.9): a head without a GPU leads workers that have one, and Ray itself looks at the release.
+    Builds of one version (``2.13.0+cpu``, ``2.13.0+cu130``) count as equal, because a head without a GPU may lead
+    workers with one. So do releases of one Python (3.11.7, 3.11.9), because Ray itself checks the release.
     """
     return [
         f"{package} {there.get(package, 'not installed')} (here {here.get(package, 'not installed')})"
@@ -121,42 +121,40 @@ def _comparable(package: str, version: str | None) -> str | None:
 
 
 def others(here: Mapping[str, str], answers: Sequence[Answer]) -> Iterator[str]:
-    """The nodes that differ, a line each: address and both versions of each package."""
+    """A line for each node that differs: its address and both versions of each package."""
     for answer in answers:
         if answer.problem is None and (differing := differences(here, answer.value)):
             yield f"{answer.node} has {', '.join(differing)}"
 
 
 def require_here(versions: Mapping[str, str]) -> None:
-    """Refuse to work in this process where it has other versions than those, which are the driver's.
+    """Refuse to work in this process if its versions differ from the driver's ``versions``.
 
     Raises:
-        ClusterError: with the node's address and both versions.
+        ClusterError: they differ; the message has the node's address and both versions.
     """
     import ray
 
     if differing := differences(versions, installed()()):
         here = ray.get_runtime_context().get_node_id()
         node = next(name(node) for node in living() if node["NodeID"] == here)
-        raise ClusterError(
-            f"{node}, which joined the cluster while the run was at work, has {', '.join(differing)}; {MEND}"
-        )
+        raise ClusterError(f"{node}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}")
 
 
 def require_same_versions() -> None:
-    """Refuse a cluster on which a living node has other versions than this process.
+    """Refuse a cluster in which a living node has other versions than this process.
 
-    A node that does not answer, as one that is just being taken away, is warned of.
+    A node that does not answer, e.g. because it is being removed, only causes a warning.
 
     Raises:
-        ClusterError: with the nodes' addresses and both versions.
+        ClusterError: a node differs; the message has the nodes' addresses and both versions.
     """
     question = installed()
     answers = ask(question)
     for answer in answers:
         if answer.problem is not None:
-            logger.warning("%s does not say what versions it has: %s", answer.node, answer.problem)
+            logger.warning("%s does not report its versions: %s", answer.node, answer.problem)
     if differing := list(others(question(), answers)):
         raise ClusterError(
-            f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {MEND}"
+            f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {FIX}"
         )

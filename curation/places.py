@@ -1,10 +1,10 @@
-"""Where a run keeps its files: a local path, or a URL of an object store (``s3://bucket/run``, ``gs://bucket/run``).
+"""One interface to a run's files: local paths and object-store URLs (``s3://bucket/run``, ``gs://bucket/run``).
 
-:class:`Remote` is of ``pathlib.Path`` what a run uses, so that code that is given a :data:`Place` asks for no more than
-that. An object is put whole or not at all, a listing is never kept, and what the store refuses for a while is asked
-again for ``PATIENCE_SECONDS``. Credentials, region and endpoint are those of the environment (``AWS_*``,
-``GOOGLE_*``), of the pod or of the machine, as Lance reads them too: both stand on the same library. Keys of a profile
-of AWS are put into the environment before (:mod:`curation.aws_profile`).
+:class:`Remote` implements the part of ``pathlib.Path`` that a run uses, so code with a :data:`Place` uses only that
+part. Objects are written whole or not at all, listings are never cached, and failing requests are repeated for
+``PATIENCE_SECONDS``. Credentials, region and endpoint come from the environment (``AWS_*``, ``GOOGLE_*``), the pod or
+the machine; Lance reads the same ones, because it uses the same library. :mod:`curation.aws_profile` puts the keys of
+an AWS profile into the environment first.
 """
 
 import copy
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs")
 PATIENCE_SECONDS = 120
-"""How long a request is made again that the store does not answer, or answers with an error of its own."""
+"""How long to repeat a request that the store does not answer, or answers with a server error."""
 PART_BYTES = 16 << 20
 PARTS_AT_ONCE = 8
 FIRST_SECONDS = 10
-"""How long the first request of a command is: nothing is lost yet, and the address may be wrong."""
+"""The same for the first request of a command: nothing is lost yet, and the address may be wrong."""
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
 }
-"""What a store lets somebody in by; likewise ``SETTINGS``, what leads to it."""
+"""The credentials of each store, in words; ``SETTINGS`` names the settings of its address."""
 SETTINGS = {
     "s3": "AWS_REGION, and for a store other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS, without which a machine's role is asked for",
@@ -46,23 +46,23 @@ _URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Z
 
 
 class Entry(NamedTuple):
-    """An object below a place: the path from there, its size in bytes, and what tells its contents apart."""
+    """An object below a place: its relative path, its size in bytes, and a tag that changes with its content."""
 
     path: str
     size: int
     tag: str
     modified: float
-    """When it was put, seconds since 1970."""
+    """The time when it was written, seconds since 1970."""
 
 
 class Remote:
-    """A place in an object store, where folders are nothing but prefixes of names."""
+    """A place in an object store, where folders are only prefixes of names."""
 
     def __init__(self, url: str) -> None:
         found = _URL.fullmatch(url)
         if found is None:
             raise RunDirError(
-                f"{url!r} is no URL of an object store that is known here; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
+                f"{url!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
                 "of letters, digits and . _ - = @ +"
             )
         if found[1] == "s3":
@@ -100,19 +100,19 @@ class Remote:
 
     @property
     def parent(self) -> Self:
-        """What it is in."""
+        """The folder that contains it."""
         return self._at(self._path.parent)
 
     def with_name(self, name: str) -> Self:
-        """Its neighbour of that name."""
+        """The path with another last part."""
         return self._at(self._path.with_name(name))
 
     def with_suffix(self, suffix: str) -> Self:
-        """Its neighbour with another suffix."""
+        """The path with another suffix."""
         return self._at(self._path.with_suffix(suffix))
 
     def absolute(self) -> Self:
-        """Itself: a URL is."""
+        """Itself: a URL is always absolute."""
         return self
 
     def resolve(self) -> Self:
@@ -120,7 +120,7 @@ class Remote:
         return self
 
     def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
-        """Nothing: a name makes its own folders."""
+        """Does nothing: an object store needs no folders."""
 
     def is_file(self) -> bool:
         """Whether an object has this name."""
@@ -134,7 +134,7 @@ class Remote:
         return True
 
     def is_dir(self) -> bool:
-        """Whether an object's name goes on after this one."""
+        """Whether there are objects below this name."""
         import obstore
 
         with _errors(self):
@@ -153,7 +153,7 @@ class Remote:
         return self.read_bytes().decode()
 
     def read_tagged(self) -> tuple[bytes, dict[str, str]]:
-        """The content of the object and what :meth:`put` takes as ``mode`` to replace just this content."""
+        """The content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
         import obstore
 
         with _errors(self):
@@ -161,7 +161,7 @@ class Remote:
             return bytes(result.bytes()), _tag(result.meta)
 
     def download(self, path: Path) -> None:
-        """Copy the object to a local file, in parts: a request is cut off after 30 s (AWS_TIMEOUT, GOOGLE_TIMEOUT)."""
+        """Copy the object to a local file, in parts: a request times out after 30 s (AWS_TIMEOUT, GOOGLE_TIMEOUT)."""
         import obstore
 
         with _errors(self):
@@ -178,10 +178,10 @@ class Remote:
                 list(pool.map(get, range(0, meta["size"], PART_BYTES)))
 
     def put(self, content: bytes | Path, mode: Any = "overwrite") -> dict[str, str]:
-        """Put an object whole; its tag.
+        """Write the whole object and return its tag.
 
         Raises:
-            FileExistsError: something else is there than ``mode`` ("create", or a tag) asks for; nothing was put.
+            FileExistsError: the store's content does not match ``mode`` ("create", or a tag); nothing was written.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -193,14 +193,14 @@ class Remote:
                 raise FileExistsError(f"{self}: was written by another since it was read") from error
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the object, where it is there: S3 says nothing of one that is gone, Google does."""
+        """Remove the object if it exists: S3 ignores a missing one, Google reports it."""
         import obstore
 
         with suppress(FileNotFoundError), _errors(self):
             obstore.delete(self.store, self.key)
 
     def entries(self) -> list[Entry]:
-        """The objects below, sorted by path, without those that some tools put to mark a folder."""
+        """The objects below, sorted by path, without the marker objects that some tools write for folders."""
         import obstore
 
         prefix = f"{self.key}/"
@@ -219,7 +219,7 @@ class Remote:
         yield from (self / name for name in (*folders, *objects))
 
     def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """As ``os.walk``: a folder, the names of the folders in it, which the caller may change, and of the objects."""
+        """As ``os.walk``: yields a folder, the names of its folders (the caller may change them) and of its objects."""
         import obstore
 
         with _errors(self):
@@ -236,7 +236,7 @@ class Remote:
 
     @property
     def scheme(self) -> str:
-        """What its URL begins with, of ``SCHEMES``."""
+        """The scheme of its URL, one of ``SCHEMES``."""
         return self._scheme
 
     @property
@@ -246,7 +246,7 @@ class Remote:
 
     @property
     def store(self) -> "ObjectStore":
-        """Its bucket, to be asked."""
+        """The client of its bucket."""
         return _store(self.bucket, PATIENCE_SECONDS)
 
     def _at(self, path: PurePosixPath) -> Self:
@@ -262,7 +262,7 @@ def place(text: str | Place) -> Place:
     """The place that a path or a URL names.
 
     Raises:
-        RunDirError: a URL of no store that is known here.
+        RunDirError: the URL names an unknown kind of store.
     """
     if not isinstance(text, str):
         return text
@@ -271,10 +271,10 @@ def place(text: str | Place) -> Place:
 
 
 def require_reachable(directory: Place) -> None:
-    """Refuse a store that does not answer soon, lacks the bucket or lets nobody in; the first request of a command.
+    """Refuse a store that does not answer soon, lacks the bucket or denies access; the first request of a command.
 
     Raises:
-        RunDirError: with what the store says.
+        RunDirError: with the store's message.
     """
     if not isinstance(directory, Remote):
         return
@@ -290,7 +290,7 @@ def require_reachable(directory: Place) -> None:
             f"({CREDENTIALS[directory.scheme]}, or the machine's role)"
         ) from error
     except OSError as error:
-        if "status code: 404" in str(error):  # of a listing: that of no prefix is empty
+        if "status code: 404" in str(error):  # of a listing: a missing prefix would give an empty list instead
             raise RunDirError(
                 f"{directory}: there is no bucket {bucket!r}; make it, or give another run_dir"
             ) from error
@@ -300,7 +300,7 @@ def require_reachable(directory: Place) -> None:
 
 
 def write_atomically(path: Place, content: str | bytes) -> None:
-    """Replace a file's content at once: readers see the old or the new, a crash leaves the old."""
+    """Replace a file's content atomically: readers see the old or the new content, a crash leaves the old."""
     content = content.encode() if isinstance(content, str) else content
     if isinstance(path, Remote):
         path.put(content)
@@ -318,12 +318,12 @@ def write_atomically(path: Place, content: str | bytes) -> None:
 
 
 def walk(directory: Place) -> Iterator[tuple[str, list[str], list[str]]]:
-    """``os.walk`` of either."""
+    """``os.walk`` for local and remote places."""
     return directory.walk() if isinstance(directory, Remote) else os.walk(directory)
 
 
 def remove(directory: Place) -> None:
-    """Remove a folder, where it is there."""
+    """Remove a folder if it exists."""
     if not isinstance(directory, Remote):
         shutil.rmtree(directory, ignore_errors=True)
         return
@@ -333,7 +333,7 @@ def remove(directory: Place) -> None:
 
 @lru_cache(maxsize=32)
 def _store(bucket: str, seconds: float) -> "ObjectStore":
-    """A bucket, asked for so long at least."""
+    """The client of a bucket, which repeats failing requests for at least so many seconds."""
     from obstore.store import from_url
 
     patience = timedelta(seconds=seconds)
@@ -345,7 +345,7 @@ def _store(bucket: str, seconds: float) -> "ObjectStore":
 
 @contextmanager
 def _errors(asked: object) -> Iterator[None]:
-    """Those of the library as Python's own."""
+    """Translate the library's errors into Python's own."""
     from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
     try:
@@ -361,5 +361,5 @@ def _tag(meta: Any) -> dict[str, str]:
 
 
 def _said(error: Exception) -> str:
-    """What a store said, in a line."""
+    """The store's message, in one line."""
     return " ".join(str(error.__cause__ or error).split())[:300]

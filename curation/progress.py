@@ -1,4 +1,4 @@
-"""Progress of work in another process: a worker notes in a file how far it is, and the driver follows."""
+"""Progress of work in another process: the worker writes its progress to a file, and the driver reads it."""
 
 import json
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ from curation.ticking import every
 
 
 def note(path: Place, done: int, total: int) -> None:
-    """State in a file how far a worker is."""
+    """Write a worker's progress to a file."""
     write_atomically(path, json.dumps([done, total]))
 
 
 @contextmanager
 def follow(path: Place, update: Update) -> Iterator[None]:
-    """Pass on what is noted in a file, again and again as long as the context lasts."""
+    """Read progress from a file repeatedly and pass it to ``update``, as long as the context lasts."""
     seconds = 5.0 if isinstance(path, Remote) else 0.5
 
     def look() -> None:
-        with suppress(OSError):  # nothing is noted yet, or the store is away
+        with suppress(OSError):  # no progress yet, or the store is unreachable
             done, total = json.loads(path.read_text())
             update(Standing(rows=done, total=total))
 

@@ -1,17 +1,17 @@
-"""What an error of Ray was about: the user's mistake that a task met, or that the stage failed."""
+"""Translates an error of Ray into its cause: the user's mistake that a task found, or a failed stage."""
 
 import re
 
 from curation.errors import ClusterError, CurationError, RunFailedError, SourceError
 
 MISTAKES = {f"{kind.__module__}.{kind.__name__}": kind for kind in (SourceError, ClusterError)}
-"""The user's, that tasks meet."""
+"""User errors that tasks may raise."""
 
 
 def cause(error: BaseException, stage: str) -> CurationError:
-    """The error to raise in the driver for one that Ray Data raised.
+    """The error to raise in the driver for an error that Ray Data raised.
 
-    Ray Data wraps an error of a task twice and the chain of causes is lost on the way to the driver; its text is not.
+    Ray Data wraps a task's error twice, and the chain of causes is lost on the way to the driver, but its text is kept.
     """
     raised = re.findall(r"^([\w.]+(?:Error|Exception)): (.+)$", str(error), flags=re.MULTILINE)
     own = [line for line in raised if not line[0].startswith("ray.")]

@@ -34,7 +34,7 @@ class TableRef(_Ref):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRef(_Ref):
-    """A causal language model: base weights at a revision, and a LoRA adapter on top where there is one.
+    """A causal language model: base weights at a revision, and optionally a LoRA adapter on top.
 
     ``revision`` is a hub commit for hub ids and a digest of the file list (:func:`directory_digest`) for local paths.
     """
@@ -61,7 +61,7 @@ class ProjectionRef(_Ref):
 
 
 def table_refs(value: Any) -> Iterator[TableRef]:
-    """The references to tables in a JSON value, wherever they stand."""
+    """The table references in a JSON value, at any depth."""
     if isinstance(value, dict) and value.keys() == {"uri", "version"}:
         yield TableRef.from_json(value)
     elif isinstance(value, dict | list | tuple):
@@ -73,16 +73,16 @@ def fingerprint(value: Any) -> str:
     """A 16-digit hexadecimal digest of a JSON value; equal values give equal digests.
 
     Raises:
-        TypeError, ValueError: a value that is no JSON.
+        TypeError, ValueError: the value is not JSON.
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def directory_digest(path: Place) -> str:
-    """A digest of a directory's files: content of small ones, size and time of modification of those above 64 MiB.
+    """A digest of a directory's files: of the content of small ones, of size and modification time above 64 MiB.
 
-    In an object store: of the tags that it gives to contents.
+    In an object store: a digest of the store's content tags.
     """
     if isinstance(path, Remote):
         return fingerprint([(entry.path, entry.size, entry.tag) for entry in path.entries()])

@@ -1,7 +1,7 @@
-"""Registers: a small text that is only written where nobody else wrote it since it was read.
+"""Registers: small texts with conditional writes. A write succeeds only if nobody else wrote since the last read.
 
-Of any number of writers one succeeds, and the others are told. The lease on a run directory is such a text, and in an
-object store the manifest is.
+Of any number of concurrent writers one succeeds, and the others learn that they failed. The lease on a run directory is
+such a text; in an object store the manifest is one too.
 """
 
 import json
@@ -14,46 +14,46 @@ from typing import Any, NamedTuple, Protocol
 from curation.places import Place, Remote
 
 KEPT = 8
-"""Old numbers that :class:`NumberedFiles` keeps, so that a late writer meets its successor's file."""
+"""The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file."""
 
 
 class Written(NamedTuple):
-    """What a register holds; the token stands for exactly this content."""
+    """The content of a register; the token identifies exactly this content."""
 
     text: str
     token: str
 
 
 class Register(Protocol):
-    """A small text that is only written by condition."""
+    """A small text with conditional writes."""
 
     def read(self) -> Written | None:
-        """The newest content; None where nothing was written yet."""
+        """The newest content; None if nothing was written yet."""
         ...
 
     def put_if_absent(self, text: str) -> str | None:
-        """Write where nothing was written yet; the token, or None where something was."""
+        """Write if nothing was written yet; the new token, or None if something was."""
         ...
 
     def put_if_match(self, text: str, token: str) -> str | None:
-        """Write where the content is still the token's; the new token, or None where it is not."""
+        """Write if the content is still the token's; the new token, or None if it is not."""
         ...
 
 
 class NumberedFiles:
-    """A register on a local or shared file system: the file of the highest number, ``<directory>/<number>.json``.
+    """A register on a local or shared file system: the file with the highest number, ``<directory>/<number>.json``.
 
-    No file system replaces a file by condition, but link(2) never replaces one, on NFS neither: the next number is
-    taken by whoever links it first. A file is whole before it is linked.
+    File systems have no conditional replacement. But link(2) never replaces a file, not even on NFS, so the first
+    writer to link the next number wins. A file is complete before it is linked.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def read(self) -> Written | None:
-        """The newest content; None where nothing was written yet."""
+        """The newest content; None if nothing was written yet."""
         while (number := self._newest()) > 0:
-            with suppress(FileNotFoundError):  # removed by its successors since
+            with suppress(FileNotFoundError):  # a successor has removed it
                 return Written(text=self._path(number).read_text(), token=str(number))
         return None
 
@@ -101,9 +101,10 @@ class NumberedFiles:
 
 
 class OneObject:
-    """A register in an object store, which compares and replaces by itself: If-None-Match and If-Match.
+    """A register in an object store, which has conditional writes: If-None-Match and If-Match.
 
-    By its text a writer knows its own write when the answer was lost: texts of different writers are to differ.
+    If the answer to a write is lost, the writer recognises its own write by the text. So texts of different writers
+    must differ.
     """
 
     def __init__(self, at: Remote) -> None:
@@ -118,21 +119,21 @@ class OneObject:
         return Written(text=content.decode(), token=json.dumps(tag))
 
     def put_if_absent(self, text: str) -> str | None:
-        """Write where no object is."""
+        """Write if no object exists."""
         return self._put(text, "create")
 
     def put_if_match(self, text: str, token: str) -> str | None:
-        """Write where the object has the token's tag."""
+        """Write if the object still has the token's tag."""
         return self._put(text, json.loads(token))
 
     def _put(self, text: str, mode: Any) -> str | None:
         try:
             return json.dumps(self._at.put(text.encode(), mode))
-        except FileExistsError:  # by another, or by this very request, sent again because its answer was lost
+        except FileExistsError:  # another writer's, or this same request, repeated because its answer was lost
             found = self.read()
             return found.token if found is not None and found.text == text else None
 
 
 def register_of(directory: Place) -> Register:
-    """The register of that name: a folder of numbered files, or an object."""
+    """The register at a path: a folder of numbered files, or an object."""
     return OneObject(directory) if isinstance(directory, Remote) else NumberedFiles(directory)

@@ -1,9 +1,9 @@
-"""Row ids of a table as a bitmap, read once and kept: what a resume asks a table of 10^8 rows for.
+"""The row ids of a table as a cached bitmap, so that a resume can quickly ask a table of 10^8 rows what it holds.
 
-Ids stand in the table alone. ``<table>.ids`` beside it is a cache: the bitmap of the first fragments of the table and a
-digest of their file names, which Lance draws at random and never writes again. Where the table begins with just these
-fragments, only the others are read; where it does not (overwritten, removed and made anew), all are. Who compacts a
-table knows that its ids stay (:meth:`RowIds.rebase`).
+The table is the only source of ids. ``<table>.ids`` beside it is a cache: the bitmap of the first fragments of the
+table, and a digest of their file names, which Lance draws at random and never reuses. If the table still begins with
+these fragments, only the others are read. If not (it was overwritten, or removed and made again), all are read.
+Compaction keeps the ids, so it carries the cache over (:meth:`RowIds.rebase`).
 """
 
 import hashlib
@@ -27,10 +27,10 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 SCAN_ROWS = 1 << 20
-"""Ids that are read and worked on at a time: 8 MiB."""
+"""The number of ids read and processed at a time: 8 MiB."""
 READ_AHEAD_BYTES = 32 << 20
 SAVE_SECONDS = 30.0
-"""The cache is written this long after the last time, and after reading that took longer than a thirtieth of it."""
+"""The cache is written this long after the last time, and after any read that took longer than 1/30 of this."""
 
 
 class RowIds:
@@ -38,20 +38,20 @@ class RowIds:
 
     def __init__(self, uri: str) -> None:
         self.ids = BitMap64()
-        """Of the version that was followed last; 10^8 ids of which every other one is there take 12.5 MB."""
+        """The ids of the version followed last; every second id of a range of 10^8 takes 12.5 MB."""
         self._path = place(f"{uri}.ids")
         self._names = hashlib.sha256()
         self._expected = self._names.hexdigest()
-        """Of the names of the ``_num_fragments`` first fragments, whose ids are held."""
+        """The digest of the names of the first ``_num_fragments`` fragments, whose ids are loaded."""
         self._num_fragments = 0
         self._saved = time.monotonic()
         self._load()
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Hold the ids of this version.
+        """Load the ids of this version.
 
         Raises:
-            CommitError: an id stands there twice.
+            CommitError: an id occurs twice in it.
         """
         begun = time.monotonic()
         fragments = dataset.get_fragments()
@@ -75,7 +75,7 @@ class RowIds:
             self.save()
 
     def add(self, fragments: Iterable[FragmentMetadata], ids: BitMap64) -> None:
-        """Hold what was committed just now, after all that is held."""
+        """Add the ids that were just committed, after all loaded fragments."""
         for fragment in fragments:
             self._names.update(_name(fragment).encode())
             self._num_fragments += 1
@@ -85,13 +85,13 @@ class RowIds:
             self.save()
 
     def rebase(self, dataset: lance.LanceDataset) -> None:
-        """Hold the same ids of a version that has the same rows in other fragments, and write the cache."""
+        """Switch to a version that has the same rows in other fragments, and write the cache."""
         self._names = _digest(names := [_name(fragment.metadata) for fragment in dataset.get_fragments()])
         self._expected, self._num_fragments = self._names.hexdigest(), len(names)
         self.save()
 
     def save(self) -> None:
-        """Write the cache; where that fails, the next reader reads the table."""
+        """Write the cache; if that fails, the next reader reads the table."""
         self._saved = time.monotonic()
         content = self.ids.serialize()
         head = {
@@ -116,11 +116,11 @@ class RowIds:
             self._num_fragments, self._expected = int(head["fragments"]), str(head["names"])
             self.ids = BitMap64.deserialize(content)
         except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s: is left out (%s)", self._path, error)
+            logger.warning("%s: ignored (%s)", self._path, error)
 
 
 def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
-    """The row ids in the table's own order, ``num_rows`` at a time, the last ones fewer."""
+    """The row ids in the table's own order, ``num_rows`` at a time; the last batch may be smaller."""
     parts: list[Int64s] = []
     held = 0
     for ids_N in _scan(dataset, None, in_order=True):
@@ -136,7 +136,7 @@ def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
 
 
 def missing(ids_N: Int64s, done: BitMap64) -> Bools:
-    """Which of the ids are not in ``done``, bool [N]; costs next to nothing where all or none of a dense range is."""
+    """Which of the ids are not in ``done``, bool [N]; very cheap if all or none of a dense range is."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.bool_)
     low, high = int(ids_N.min()), int(ids_N.max())
@@ -150,7 +150,7 @@ def missing(ids_N: Int64s, done: BitMap64) -> Bools:
 
 
 def bitmap(ids_N: Int64s) -> BitMap64:
-    """The ids as a bitmap; by ranges where they are mostly consecutive, which is ten times faster."""
+    """The ids as a bitmap; adds ranges if they are mostly consecutive, which is ten times faster."""
     unsigned_N = ids_N.astype(np.uint64)
     for ordered in (False, True):
         if ordered:
@@ -179,7 +179,7 @@ def _scan(
 
 
 def _name(fragment: FragmentMetadata) -> str:
-    """What tells one fragment's rows from any other's: the file of its first columns and what is deleted of it."""
+    """What identifies a fragment's rows: the file of its first columns, and its deletions."""
     return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}\n"
 
 

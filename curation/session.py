@@ -1,4 +1,4 @@
-"""Ray as a run uses it: started for it on this machine, or joined."""
+"""Starts Ray on this machine for a run, or joins a cluster."""
 
 import logging
 import warnings
@@ -16,15 +16,15 @@ RAY_ATTEMPTS = 3
 
 @contextmanager
 def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
-    """Ray as the configuration says; one that runs already is used and left running.
+    """Start or join Ray as the configuration says; a Ray that already runs is used and left running.
 
     Raises:
-        ClusterError: a node has other versions than this process, and ``same_versions`` asks for the same.
+        ClusterError: ``same_versions`` is set, and a node has other versions than this process.
     """
     import ray
     import ray.data
 
-    # Ray forks only to execute another program; how many actors fill a machine is the configuration's business.
+    # Ray forks only to execute another program; the configuration decides how many actors fill a machine.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     warnings.filterwarnings("ignore", message="(?s).*The minimum number of concurrent actors")
     started = not ray.is_initialized()
@@ -45,10 +45,10 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
 
 
 def _start_ray(settings: RayConfig) -> None:
-    """Start or join Ray; a busy machine may be too slow for its start, so that is tried again.
+    """Start or join Ray. A busy machine may be too slow for the start, so it is retried.
 
     Raises:
-        ClusterError: a Ray is to be joined, and none that can be answers there.
+        ClusterError: no Ray that can be joined answers at the address.
         RunFailedError: Ray did not start.
     """
     import ray
@@ -66,9 +66,9 @@ def _start_ray(settings: RayConfig) -> None:
                 configure_logging=False,
             )
             return
-        except Exception as error:  # Ray raises no class of its own where its processes do not come up in time
+        except Exception as error:  # Ray has no exception class for processes that do not start in time
             if address != cluster.LOCAL:
-                ray.shutdown()  # where the versions differ it has joined by half
+                ray.shutdown()  # if the versions differ, it has partly joined
                 raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
             if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error

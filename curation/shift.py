@@ -1,15 +1,15 @@
-"""Does the pool look like the labelled rows? A classifier two-sample test on hidden states.
+"""Tests whether the pool looks like the labelled rows: a classifier two-sample test on hidden states.
 
-What a trust function learned on the source, and every guarantee from calibration rows, holds where the pool's rows come
-from the same distribution. A classifier is fitted to tell the two sets apart on one half of the rows; the other half
-says how well it does (Lopez-Paz and Oquab, ICLR 2017). If the two are one distribution, the held-out scores of both are
-exchangeable whatever was fitted, so that the rank test of them (Mann-Whitney, one-sided) keeps its level at any
-dimension and number of rows; its statistic, the AUC, says how far apart the two are. Ranks show more than the accuracy
-of the original test, which throws away how sure the classifier is.
+What a trust function learned on the source, and every guarantee from calibration rows, holds only if the pool's rows
+come from the same distribution. The test fits a classifier on one half of the rows to tell the two sets apart, and
+measures it on the other half (Lopez-Paz and Oquab, ICLR 2017). If both sets have one distribution, their held-out
+scores are exchangeable, whatever was fitted. So the rank test (Mann-Whitney, one-sided) keeps its level at any
+dimension and number of rows. Its statistic, the AUC, measures how far apart the two sets are. Ranks are more
+informative than the accuracy of the original test, which ignores how sure the classifier is.
 
-The classifier is ridge regression on standardised states, with a penalty that grows with their length, so that many
-dimensions and few rows do no harm. Whether the squared states are features too, for a shift of spread, is chosen on a
-part of the fitted half. It sees shifts of mean and of spread; one of correlations alone it does not see.
+The classifier is ridge regression on standardised states. Its penalty grows with their length, so that many dimensions
+and few rows do no harm. A part of the fitted half decides whether the squared states are features too, for a shift of
+spread. The test detects shifts of mean and of spread, but not of correlations alone.
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ _CONVERGED = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """How well a classifier tells pool from source, on rows that it was not fitted on.
+    """How well a classifier tells pool from source, on held-out rows.
 
-    ``auc`` is 0.5 where it cannot and 1 where it always can, with the held-out rows as its n; ``p_value`` is one-sided,
-    for an AUC above 0.5. ``num_source`` and ``num_pool`` are the rows used, those held out and those fitted on.
+    ``auc`` is 0.5 if it cannot tell and 1 if it always can; its n is the number of held-out rows. ``p_value`` is
+    one-sided, for an AUC above 0.5. ``num_source`` and ``num_pool`` count all rows used, held-out and fitted ones.
     """
 
     auc: Estimate
@@ -50,12 +50,12 @@ class Shift:
 
     @property
     def differs(self) -> bool:
-        """Whether a difference is shown, at 5 %."""
+        """Whether the test shows a difference, at 5 %."""
         return self.p_value < ALPHA
 
     @property
     def strength(self) -> Strength:
-        """The difference in a word: where one is shown, by AUC below 0.6, below 0.8 or above."""
+        """The difference in a word; if the test shows one, by AUC: below 0.6, below 0.8, or above."""
         if min(self.num_source, self.num_pool) < MIN_ROWS:
             return "untested"
         if not self.differs:
@@ -63,7 +63,7 @@ class Shift:
         return "slight" if self.auc.value < CLEAR_AUC else "clear" if self.auc.value < SEVERE_AUC else "severe"
 
     def warning(self) -> str | None:
-        """A sentence for the report, or ``None`` where no difference is shown."""
+        """A warning for the report, or ``None`` if the test shows no difference."""
         if self.strength == "none shown":
             return None
         if self.strength == "untested":
@@ -93,19 +93,19 @@ class Shift:
 
 
 def sampled(row_ids_N: Int64s, num_rows: int, seed: int) -> Flags:
-    """The rows of a split that are compared, bool [N]: about ``MAX_ROWS`` of its ``num_rows`` by a hash of the row id.
+    """The rows of a split to compare, bool [N]: about ``MAX_ROWS`` of its ``num_rows``, by a hash of the row id.
 
-    Known of each row alone, so that who labels it knows whether its states will be asked for.
+    The choice depends on each row alone, so that the labelling actor knows which rows' states to keep.
     """
     marked_N: Flags = hash_unit(row_ids_N, derive(seed, "shift")) * num_rows < MAX_ROWS
     return marked_N
 
 
 def two_sample(source_ND: npt.ArrayLike, pool_MD: npt.ArrayLike, *, seed: int, max_rows: int = MAX_ROWS) -> Shift:
-    """Compares the hidden states of source and pool rows; at most ``max_rows`` of each, drawn by ``seed``.
+    """Compare the hidden states of source and pool rows; at most ``max_rows`` of each, drawn by ``seed``.
 
-    Rows that hold a NaN or an infinity are left out. With fewer than 20 rows left on a side nothing is tested (AUC NaN,
-    p 1). The rows of each side must be independent draws: repeated rows on both halves look like a difference.
+    Rows with a NaN or an infinity are skipped. With fewer than 20 rows left on a side there is no test (AUC NaN, p 1).
+    The rows of each side must be independent draws: repeated rows in both halves look like a difference.
     """
     rng = np.random.default_rng(seed)
     source, pool = np.asarray(source_ND), np.asarray(pool_MD)
@@ -134,7 +134,7 @@ def _finite_rows(states_ND: npt.NDArray[Any], max_rows: int, rng: np.random.Gene
 
 
 def _stratified(is_pool_N: Flags, share: float, rng: np.random.Generator) -> Flags:
-    """A random share of either side's rows, marked."""
+    """A mask of a random share of the rows of each side."""
     marked_N = np.zeros(len(is_pool_N), dtype=np.bool_)
     for side in (False, True):
         rows = rng.permutation(np.flatnonzero(is_pool_N == side))
@@ -154,7 +154,7 @@ def _scores(fit_FD: Floats, is_pool_F: Flags, held_HD: Floats, rng: np.random.Ge
 
 
 def _features(fit_FD: Floats, held_HD: Floats, squares: bool) -> tuple[Floats, Floats]:
-    """Both parts standardised by the fitted one and clipped, with their centred squares beside them if asked for."""
+    """Both parts, standardised by the fitted part and clipped; with ``squares``, their centred squares are appended."""
     mean_D, sd_D = fit_FD.mean(axis=0), fit_FD.std(axis=0)
     scale_D = np.where(sd_D > 0, sd_D, 1)
     fit, held = (np.clip((part - mean_D) / scale_D, -_CLIP, _CLIP) for part in (fit_FD, held_HD))
@@ -165,14 +165,14 @@ def _features(fit_FD: Floats, held_HD: Floats, squares: bool) -> tuple[Floats, F
 
 
 def _ridge(features_FD: Floats, is_pool_F: Flags) -> Floats:
-    """The weights [D] of ridge regression, by conjugate gradients: no matrix of D x D or F x F is made."""
+    """The weights [D] of ridge regression, by conjugate gradients, without a matrix of D x D or F x F."""
     penalty = _PENALTY * features_FD.shape[1]
     residual_F = is_pool_F - is_pool_F.mean(dtype=np.float32)
     gradient_D = features_FD.T @ residual_F
     weights_D, direction_D = np.zeros_like(gradient_D), gradient_D
     first = square = float(gradient_D @ gradient_D)
     for _ in range(_MAX_STEPS):
-        if square <= _CONVERGED * first:  # at once where all states are alike
+        if square <= _CONVERGED * first:  # immediately if all states are equal
             break
         image_F = features_FD @ direction_D
         length = square / float(image_F @ image_F + penalty * (direction_D @ direction_D))

@@ -1,6 +1,6 @@
-"""Where a stage stands: rows done, and of a pass of actors what they are at; its speed and the time left.
+"""The progress of a stage: rows done, the state of a pass's actors, speed and time left.
 
-Told to the terminal, to ``events.jsonl`` and, from there, to ``curate status``.
+It goes to the terminal and to ``events.jsonl``; ``curate status`` reads it from there.
 """
 
 from collections import deque
@@ -9,16 +9,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 PACE_SECONDS = 120.0
-"""How far back rows/s looks."""
+"""The time window of rows/s."""
 EVENT_SECONDS = 3.0
-"""Between two events of progress, at first."""
+"""The interval between two progress events, at first."""
 MAX_EVENT_SECONDS = 60.0
-"""The same after 100 minutes: a day adds less than a megabyte."""
+"""The interval after 100 minutes; a day adds less than a megabyte of events."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Actors:
-    """The actors of a pass by state, and how many processes of theirs have died in this run of it."""
+    """The number of a pass's actors by state, and how many of their processes died in this run of the pass."""
 
     running: int
     pending: int
@@ -28,23 +28,23 @@ class Actors:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a pass of actors is at."""
+    """The state of a pass of actors."""
 
     actors: Actors
     chunks_left: int
-    """Chunks that are not written yet."""
+    """The number of chunks not yet written."""
     chunks_in_flight: int
-    """Of those what the running actors can have at hand."""
+    """The number of these chunks that the running actors can hold at once."""
     errors: Mapping[str, int]
     """Rows that this run of the pass wrote as error rows, by kind."""
     lag_seconds: float
-    """Age of the oldest row that is written and not committed; 0 where there is none."""
+    """The age of the oldest row that is written but not committed; 0 if there is none."""
     commit_age_seconds: float
-    """Since the last commit, or since the pass began."""
+    """The time since the last commit, or since the pass began."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Back from ``asdict``."""
+        """The inverse of ``asdict``."""
         return cls(**{**value, "actors": Actors(**value["actors"])})
 
     def words(self) -> str:
@@ -62,7 +62,7 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """How far a stage is: rows done, rows in all, and the work of its actors where it has any."""
+    """The progress of a stage: rows done, rows in all, and the state of its actors, if any."""
 
     rows: int
     total: int
@@ -70,24 +70,24 @@ class Standing:
 
 
 Update = Callable[[Standing], None]
-"""Is told where a stage stands."""
+"""Receives progress updates of a stage."""
 
 
 class Pace:
-    """Rows/s over the last ``PACE_SECONDS``, since rows come in lumps."""
+    """Rows/s over the last ``PACE_SECONDS``, because rows arrive in bursts."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def add(self, seconds: float, rows: int) -> None:
-        """So many rows are done at this time."""
+        """Record the number of rows done at this time."""
         self._seen.append((seconds, rows))
         while len(self._seen) > 2 and self._seen[1][0] <= seconds - PACE_SECONDS:
             self._seen.popleft()
 
     @property
     def rows_per_second(self) -> float | None:
-        """None where nothing was done meanwhile."""
+        """The speed; None if no rows were done in the window."""
         if len(self._seen) < 2:
             return None
         (begun, before), (now, rows) = self._seen[0], self._seen[-1]
@@ -95,7 +95,7 @@ class Pace:
 
 
 class Journal:
-    """What of a stage's standings goes into the events, and as which fields."""
+    """Decides which progress updates of a stage become events, and with which fields."""
 
     def __init__(self) -> None:
         self._pace = Pace()
@@ -104,7 +104,7 @@ class Journal:
         self._is_finished = False
 
     def fields(self, standing: Standing, now: float) -> dict[str, Any] | None:
-        """The event's fields; None where the last one is too fresh. The first and that all is done are always told."""
+        """The event's fields; None if the last event is too recent. The first and the last update always give one."""
         self._pace.add(now, standing.rows)
         self._begun = now if self._begun is None else self._begun
         was_finished, self._is_finished = self._is_finished, standing.rows >= standing.total

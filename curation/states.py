@@ -1,9 +1,9 @@
-"""Names of hidden states: which layer's, at which position of a row.
+"""Names of hidden states: a layer, and a position in a row.
 
-A position by itself is of the last layer after the final norm; ``layer<L>_<position>`` is of the output of block L, as
-transformers' ``hidden_states[L]`` counts (paper, App. "Layer choice"). There the last block's is after the final norm,
-too, so that L goes up to one below the number of layers. Where several layers of a token are kept, their numbers stand
-side by side, in the order of ``layers_of``.
+A position alone means the last layer after the final norm. ``layer<L>_<position>`` means the output of block L, counted
+as in transformers' ``hidden_states[L]`` (paper, App. "Layer choice"). In transformers the last block's entry is after
+the final norm, too, so L goes up to one below the number of layers. If several layers of a token are kept, they are
+concatenated in the order of ``layers_of``.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 POSITIONS = ("prompt_last", "output_first", "output_last", "output_mean")
-"""What they mean is said in ``tables.completions``."""
+"""``tables.completions`` says what they mean."""
 
 LAST = -1
 """The last layer, after the final norm, as an index into transformers' ``hidden_states``."""
@@ -28,10 +28,10 @@ class State(NamedTuple):
 
 
 def parse(name: str) -> State:
-    """What a name means.
+    """The state that a name means.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not the name of a state.
     """
     found = _NAME.fullmatch(name)
     if found is None:
@@ -44,12 +44,12 @@ def parse(name: str) -> State:
 
 
 def layers_of(names: Iterable[str]) -> tuple[int, ...]:
-    """The layers of these states, the last one first, the others ascending; the last one where no state is named."""
+    """The layers of these states: the last layer first, the others ascending; the last layer if there are no states."""
     return tuple(sorted({parse(name).layer for name in names} or {LAST}))
 
 
 def others_of(names: Iterable[str]) -> tuple[int, ...]:
-    """The layers of these states but the last, ascending."""
+    """The layers of these states except the last layer, ascending."""
     return tuple(layer for layer in layers_of(names) if layer != LAST)
 
 
@@ -59,7 +59,7 @@ def positions_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def beyond(names: Iterable[str], num_layers: int) -> str | None:
-    """What is wrong with asking these states of a model of ``num_layers``; None: nothing."""
+    """Why a model with ``num_layers`` layers cannot give these states; None if it can."""
     for name in names:
         layer, position = parse(name)
         if layer >= num_layers:

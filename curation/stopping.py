@@ -1,7 +1,7 @@
-"""How work ends early: the driver commits what is done and leaves.
+"""Early end of a run: the driver commits what is done and exits.
 
-SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. Stages work in threads, which no signal reaches, so
-the main thread stops them; whatever may take long in a stage waits by :func:`waited_for` or :func:`arriving`.
+SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. Stages run in threads, which receive no signals, so
+the main thread stops them. Long waits in a stage use :func:`waited_for` or :func:`arriving`.
 """
 
 import ctypes
@@ -17,18 +17,18 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 LOOK_SECONDS = 0.2
-"""How often a wait looks whether it is broken off."""
+"""The interval at which a wait checks whether it was interrupted."""
 
 
 class Stopped(BaseException):
-    """SIGTERM reached the driver; like KeyboardInterrupt no error of a stage."""
+    """SIGTERM reached the driver; like KeyboardInterrupt, it is not an error of a stage."""
 
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
-    """Within, the first SIGTERM raises :class:`Stopped` in the main thread; later ones do not disturb what that ends.
+    """Within the context, the first SIGTERM raises :class:`Stopped` in the main thread; later ones are ignored.
 
-    To be entered once Ray is started, which sets a handler of its own: that one kills Ray's processes and exits.
+    Enter it after Ray has started, because Ray sets its own handler, which kills Ray's processes and exits.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -52,17 +52,17 @@ def stop(thread: threading.Thread) -> None:
 
 
 def waited_for(call: Callable[[], Result]) -> Result:
-    """What ``call`` returns; the wait for it can be broken off by :func:`stop` and by signals, ``call`` itself not.
+    """Return what ``call`` returns. :func:`stop` and signals can interrupt the wait, but not ``call`` itself.
 
-    A call that waits outside Python, as most of Ray's do, hears of neither. It goes on in a thread of its own, which
-    ends with the process.
+    A call that waits outside Python, as most of Ray's do, notices neither. So it runs in a separate thread, which ends
+    with the process.
     """
     (found,) = arriving(call() for _ in range(1))
     return found
 
 
 def arriving(items: Iterable[Item]) -> Iterator[Item]:
-    """The items as they come; the wait for the next one can be broken off, as that of :func:`waited_for`."""
+    """The items as they arrive; the wait for the next one can be interrupted, as in :func:`waited_for`."""
     given: queue.Queue[tuple[bool, Any]] = queue.Queue(maxsize=1)
     ended = threading.Event()
 

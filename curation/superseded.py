@@ -1,9 +1,9 @@
-"""Versions that a pass leaves behind, and their removal while it goes on.
+"""Removes old versions of a table while a pass is still running.
 
-Each version's manifest names all fragments of the table, so that n commits leave n * n / 2 names. Removed are versions
-that this committer made itself and has replaced since: a pass hands out its last version alone, so no reference can
-name them. What they hold stands in every later one too, as a pass only adds; who has one open reads on. A commit made
-for a version that is gone is refused by the store, however late it lands.
+Each version's manifest names all fragments of the table, so n commits leave n * n / 2 names. This module removes
+versions that the committer made itself and has since replaced. No reference can name them, because a pass returns only
+its last version. A pass only adds rows, so every later version holds theirs too, and open readers are unaffected. The
+store refuses a commit that was made for a removed version, however late it arrives.
 """
 
 import logging
@@ -18,9 +18,10 @@ from curation.lease import Guard
 logger = logging.getLogger(__name__)
 
 EVERY = 100
-"""Commits between two removals, as each reads all manifests that are there."""
+"""Commits between two removals; each removal reads all existing manifests."""
 KEPT_SECONDS = 1800.0
-"""Since a version was replaced; Lance gives a commit this long, so that none under way was made for an older one."""
+"""Time to keep a version after it was replaced. Lance gives a commit this long, so no pending commit needs an older
+version."""
 
 
 class Superseded:
@@ -30,11 +31,11 @@ class Superseded:
         self._uri, self._guard = uri, guard
         self._newest: int | None = None
         self._replaced: deque[tuple[int, float]] = deque()
-        """Versions, the oldest first, and when they were replaced."""
+        """Versions, the oldest first, with the time when each was replaced."""
         self._num_commits = 0
 
     def follow(self, dataset: lance.LanceDataset) -> None:
-        """Told of each version that the committer has made; where this is the time, old ones are removed.
+        """Note a new version of the committer's; remove old versions when a removal is due.
 
         Raises:
             CommitError: the lease on the run directory was lost.
@@ -56,5 +57,5 @@ class Superseded:
         self._guard()
         try:
             dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
-        except REFUSALS as error:  # `curate clean` removes them some day
+        except REFUSALS as error:  # `curate clean` removes them later
             logger.warning("%s: %d old versions were not removed (%s)", self._uri, len(old), error)

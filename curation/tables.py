@@ -1,4 +1,4 @@
-"""Arrow schemas of every table; each column is documented here and nowhere else.
+"""Arrow schemas of all tables; this file alone documents the columns.
 
 ``row_id`` is int64 everywhere: ``(file index << 40) | row in file``, or the user's own unique integers.
 """
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 FILE_SHIFT = 40
-"""Bits of ``row_id`` that hold the row in its file; the file's index stands above them."""
+"""The number of low bits of ``row_id`` for the row's position in its file; the file's index is above them."""
 
 ROW_ID = pa.field("row_id", pa.int64(), nullable=False)
 GOLD = pa.field("gold", pa.string())
@@ -22,10 +22,10 @@ def examples(columns: pa.Schema, *, gold: bool) -> pa.Schema:
 
 
 AUDIT = pa.schema([ROW_ID, GOLD, pa.field("solution", pa.string()), pa.field("solution_error", pa.string())])
-"""Gold labels of pool rows, and the rows' worked solutions as completions that state them, null where there is none.
+"""Gold labels of pool rows, and the rows' worked solutions as completions that state them (null if there is none).
 
-``solution_error`` is ``kind: detail`` of why a solution that is there is not used. Grading reads it, and the stages
-that find long rows, make rollouts, select and report.
+``solution_error`` (``kind: detail``) says why an existing solution is not used. Readers of this table are grading and
+the stages that find long rows, make rollouts, select and report.
 """
 
 
@@ -35,12 +35,12 @@ def state_column(state: str) -> str:
 
 
 def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
-    """What a teacher yields, a row per request.
+    """The output of a teacher, one row per request.
 
     ``completion`` text of the answer, stop token or string cut; ``mean_logprob`` mean natural-log probability of the
     answer's tokens (without the stop token) under the teacher, null for an empty answer; ``option_logprobs`` the sum
     of each option's token log-probabilities given the prompt, without an end token, in the order of the request's
-    options (the completion is then the chosen option), null where the answer was generated; ``num_prompt_tokens``,
+    options (the completion is then the chosen option), null if the answer was generated; ``num_prompt_tokens``,
     ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
@@ -70,9 +70,10 @@ def labels(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schem
 
 
 def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
-    """A labels table whose scores were given as it was labelled: of its states those named are kept, of a sample.
+    """A labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
 
-    They are lists of any length, null but for the sample: Lance stores a null of a fixed size in full.
+    The states are lists of variable length, null outside the sample, because Lance stores a null of a fixed-size list
+    in full.
     """
     kept = {state_column(state) for state in states}
     return pa.schema(
@@ -85,9 +86,9 @@ def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
 
 
 def projected_states(schema: pa.Schema, size: int) -> pa.Schema:
-    """A labels table with ``state_pca`` in place of its states: their projection, side by side, in the same type.
+    """A labels table with ``state_pca`` instead of its states: the projection of the concatenated states, same type.
 
-    Null where a state is, and where the type cannot hold the projection.
+    It is null if a state is null or the type cannot hold the projection.
     """
     value = next(field.type.value_type for field in schema if is_state(field.name))
     fields = [field for field in schema if not is_state(field.name)]
@@ -113,24 +114,24 @@ def trust_column(function: str) -> str:
 
 
 SIGNAL = pa.schema([ROW_ID, pa.field("value", pa.float32()), ERROR])
-"""One number a row from a pass beyond labelling, null where it cannot be read; later a column of the labels table that
-has the signal's name."""
+"""One number per row from a pass beyond labelling, null if it cannot be read. Later it becomes a column of the labels
+table with the signal's name."""
 
 GRADES = pa.schema(
     [
         ROW_ID,
         pa.field("correct", pa.bool_(), nullable=False),
         pa.field("judged", pa.bool_(), nullable=False),  # right by the judge model, wrong by the domain's rule
-        pa.field("problem", pa.string()),  # ``kind: detail`` of what kept the rule from deciding; then it is wrong
+        pa.field("problem", pa.string()),  # ``kind: detail``: why the rule could not decide; then it is wrong
     ]
 )
-"""Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Of the pool
-only the select and report stages read it."""
+"""Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Only the
+select and report stages read the pool's grades."""
 
 TOO_LONG = pa.schema(
     [
         ROW_ID,
-        pa.field("weak", pa.bool_(), nullable=False),  # prompt, weak completion and end token pass the limit
+        pa.field("weak", pa.bool_(), nullable=False),  # prompt, weak completion and end token exceed the limit
         pa.field("gold", pa.bool_(), nullable=False),  # the same with the completion that states the gold label
     ]
 )
@@ -138,25 +139,25 @@ TOO_LONG = pa.schema(
 ROLLOUTS = pa.schema(
     [
         ROW_ID,
-        pa.field("completion", pa.string()),  # the first sample whose label is right; null where none was
-        pa.field("num_samples", pa.int32()),  # that were drawn, the right one included
+        pa.field("completion", pa.string()),  # the first sample whose label is right; null if none was
+        pa.field("num_samples", pa.int32()),  # number of samples drawn, the right one included
         ERROR,
     ]
 )
-"""Further samples of the teacher for rows whose weak label is wrong, of which gold keeps the first right one."""
+"""Further samples of the teacher for rows whose weak label is wrong; the first one that gold grades right is kept."""
 
 SELECTION = pa.schema(
     [
         ROW_ID,
         pa.field("arm", pa.string()),
         pa.field("rank", pa.int64()),  # 0 is the most trusted; the order of the draw for uniform arms
-        pa.field("trust", pa.float32()),  # the arm's own score in [0, 1]; of a uniform arm the draw
+        pa.field("trust", pa.float32()),  # the arm's own score in [0, 1]; for a uniform arm the draw
         pa.field("prompt", pa.string()),
         pa.field("completion", pa.string()),
         pa.field("label", pa.string()),
         pa.field("label_source", pa.string()),  # weak or gold
-        pa.field("completion_source", pa.string()),  # where the completion is from: weak (the teacher's, as it labelled
-        # the row), answer (the domain's sentence for the label), solution (the dataset's), sample (a further one)
+        pa.field("completion_source", pa.string()),  # origin of the completion: weak (the teacher's weak label),
+        # answer (the domain's sentence for the label), solution (the dataset's), sample (a further sample)
         pa.field("teacher", pa.string()),  # base, revision and adapter of the labelling model, as JSON
         pa.field("generation", pa.int32()),
     ]

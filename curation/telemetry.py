@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: each one declared here, emitted by ``ray.util.metrics`` from the process that knows it.
+"""Metrics for Prometheus: declares each one, and emits it through ``ray.util.metrics`` from the process that knows it.
 
-Each node's agent exports those of its processes, under the name with ``ray_`` before it (docs/operations.md). Ray keeps
-of a histogram the counts of its buckets, not the sum of what was observed.
+Each node's agent exports the metrics of its processes, with the prefix ``ray_`` (docs/operations.md). For a histogram,
+Ray keeps only the counts of its buckets, not the sum of the observations.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ SECONDS = (0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 @dataclass(frozen=True, kw_only=True)
 class Meter:
-    """One metric: its name with the unit, what it is, and its tags beside run and stage."""
+    """One metric: its name with the unit, its kind, its description, and its tags besides run and stage."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -58,22 +58,22 @@ METERS = tuple(value for value in dict(globals()).values() if isinstance(value, 
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """Emits metrics of one stage of a run; pickled to actors. Says nothing in a process without Ray."""
+    """Emits metrics of one stage of a run; pickled to actors. Does nothing in a process without Ray."""
 
     run: str = ""
     stage: str = ""
 
     def add(self, meter: Meter, number: float, **tags: str) -> None:
-        """Count so many more."""
+        """Increase a counter."""
         if number > 0:  # Ray refuses 0
             self._emit(meter, "inc", number, tags)
 
     def set(self, meter: Meter, value: float, **tags: str) -> None:
-        """State what a gauge shows."""
+        """Set a gauge."""
         self._emit(meter, "set", value, tags)
 
     def observe(self, meter: Meter, value: float) -> None:
-        """One more observation of a histogram."""
+        """Add an observation to a histogram."""
         self._emit(meter, "observe", value, {})
 
     def _emit(self, meter: Meter, verb: str, value: float, tags: Mapping[str, str]) -> None:
@@ -85,7 +85,7 @@ class Telemetry:
 
 @cache
 def _rays(meter: Meter) -> Any:
-    """Ray's metric, one a process."""
+    """Ray's metric, one per process."""
     from ray.util import metrics
 
     tag_keys = ("run", "stage", *meter.tags)

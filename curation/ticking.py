@@ -1,4 +1,4 @@
-"""Something that is done again and again while something else goes on."""
+"""Calls a function periodically in the background."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def every(seconds: float, look: Callable[[], None]) -> Iterator[None]:
-    """Call ``look`` in a thread every so many seconds, as long as the context lasts; it is not to raise."""
+    """Call ``look`` in a thread every ``seconds``, as long as the context lasts; ``look`` must not raise."""
     ended = threading.Event()
 
     def keep_looking() -> None:

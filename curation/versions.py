@@ -1,4 +1,4 @@
-"""The packages that a result depends on, and which versions of them are installed."""
+"""The installed versions of the packages that a result depends on."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ def versions() -> dict[str, str]:
 
 
 def ask_versions() -> Callable[[], dict[str, str]]:
-    """The question behind :func:`versions`, for other processes too: it is pickled whole and needs nothing of ours."""
+    """The function behind :func:`versions`, also for other processes: it pickles by value, without our code."""
     packages = PACKAGES
 
     def found() -> dict[str, str]:

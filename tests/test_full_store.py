@@ -55,7 +55,7 @@ def test_a_disk_that_is_read_only_or_full_is_refused_at_once(disk: Path, tmp_pat
 def test_a_disk_that_is_full_between_two_stages_fails_the_run(disk: Path):
     fill(disk)
     with (
-        pytest.raises(RunFailedError, match=r"No space left on device.*the same command goes on from here"),
+        pytest.raises(RunFailedError, match=r"No space left on device.*run the same command to resume"),
         files_of(disk),
     ):
         write_atomically(disk / "manifest.json", "x" * 10_000)
@@ -72,7 +72,7 @@ def test_a_disk_that_fills_up_ends_the_run_and_no_committed_row_is_lost(disk: Pa
     assert driver.wait(120) == 1
     told = [line for line in run.errors().splitlines() if line.startswith("curate: ")]
     assert len(told) == 1 and "stage gen-0/label-pool failed" in told[0] and "No space left" in told[0], run.errors()
-    assert "the same command goes on" in told[0] and "Traceback" not in run.errors()
+    assert "run the same command to resume" in told[0] and "Traceback" not in run.errors()
     committed, length = set(run.committed()), len(run.labelled())
     assert 0 < len(committed) < NUM_POOL
     (disk / "filler").unlink()

@@ -1,1 +1,1 @@
-"""Training: refs in, refs out."""
+"""Training: takes references and returns references."""

@@ -1,8 +1,9 @@
-"""Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one process or one of several.
+"""Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one or several processes.
 
-Loss on the completion's tokens and the end token only, the mean over all of a global batch (paper, App. "Training
-Details"). Not given in the paper and chosen here: rows of like length share a batch. Batches are padded on the right,
-where causal attention never looks, and logits are computed from the end of the batch's shortest prompt on.
+The loss covers only the completion's tokens and the end token, as the mean over all of them in a global batch (paper,
+App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch. Batches are padded
+on the right, which causal attention never reads, and logits are computed from the end of the batch's shortest prompt
+on.
 
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
@@ -44,44 +45,44 @@ log = logging.getLogger(__name__)
 
 IGNORED = -100
 CHECKPOINT_SHARE = 0.25
-"""A checkpoint after this share of the steps: what a killed worker loses at most."""
+"""The share of the steps between two checkpoints; a killed worker loses at most this much."""
 TRAINING = "training.json"
 """The file beside a trained model that holds its ``TrainingRecord``."""
 LOGGING_SHARE = 0.02
-"""A loss is logged after this share of the steps."""
+"""The share of the steps between two logged losses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord:
-    """How a model came about."""
+    """How a model was trained."""
 
     num_rows: int
-    """Rows trained on."""
+    """The number of rows trained on."""
     num_dropped: int
-    """Rows given that are longer than ``max_length``, which were not trained on; none of a student's, which
-    :mod:`curation.stages.length` has taken out before the selection."""
+    """The number of given rows longer than ``max_length``, which were dropped. 0 for a student, because
+    :mod:`curation.stages.length` excludes such rows before the selection."""
     num_epochs: int
-    """Passes over the rows, by the number of rows given, whatever was dropped."""
+    """Passes over the rows, from the number of rows given, including dropped ones."""
     losses: list[float]
-    """The mean loss a logging interval, natural log a token."""
+    """The mean loss of each logging interval, natural log per token."""
     seconds: float
 
 
 class Kept(Protocol):
-    """Where a folder of checkpoints outlives the machine."""
+    """Stores a folder of checkpoints so that it outlives the machine."""
 
     def keep(self, directory: Path) -> None:
-        """Keep what is in the folder now in place of what was kept before."""
+        """Store the folder's current content, replacing what was stored before."""
         ...
 
     def restore(self, directory: Path) -> None:
-        """Bring back what was kept last, if anything was."""
+        """Restore the last stored content, if any."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class SftResult:
-    """A trained model and how it came about."""
+    """A trained model and the record of its training."""
 
     model: ModelRef
     record: TrainingRecord
@@ -90,8 +91,8 @@ class SftResult:
 def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
     """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K].
 
-    Labels are the ids at the last K positions, ``IGNORED`` outside the completion; the position before the first
-    completion of the batch is the first of them, since its logits predict that completion's first token.
+    Labels are the ids at the last K positions, ``IGNORED`` outside the completion. The first of these positions is the
+    one before the batch's first completion, because its logits predict that completion's first token.
     """
     width = max(len(row["input_ids"]) for row in rows)
     first = max(min(row["num_prompt"] for row in rows) - 1, 0)
@@ -116,7 +117,7 @@ def completion_loss(
 ) -> torch.Tensor:
     """Cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number), a scalar.
 
-    Models that ignore ``logits_to_keep`` give logits of all positions; the last K are used in any case.
+    Models that ignore ``logits_to_keep`` return logits of all positions; only the last K are used.
     """
     logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
     total = torch.nn.functional.cross_entropy(
@@ -129,12 +130,12 @@ def accumulation_steps(config: SftConfig, num_workers: int) -> int:
     """How many micro-batches of each worker make up the global batch.
 
     Raises:
-        ConfigError: the global batch is no multiple of micro-batch times workers.
+        ConfigError: the global batch is not a multiple of micro-batch times workers.
     """
     together = config.micro_batch_size * num_workers
     if config.global_batch_size % together:
         raise ConfigError(
-            f"global_batch_size: {config.global_batch_size} is no multiple of "
+            f"global_batch_size: {config.global_batch_size} is not a multiple of "
             f"micro_batch_size {config.micro_batch_size} x num_workers {num_workers}; change one of the three"
         )
     return config.global_batch_size // together
@@ -150,18 +151,18 @@ def fine_tune(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Fine-tune ``base`` and save it to ``output`` in one step, an adapter or a full model (:func:`result_ref`).
+    """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`result_ref`).
 
-    Under ``torch.distributed`` every worker calls it with the same arguments, the first one saves. A run of the same
-    arguments that was killed goes on from its last checkpoint in ``<output>.partial``; where the workers do not share
-    that folder, it is ``kept`` elsewhere too. An adapter of ``base`` is merged first; a LoRA result then has the merged
-    model in ``<output>/base``. ``progress`` is told rows done and rows in all, over all epochs;
-    ``<output>/training.json`` holds what is returned.
+    Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a kill,
+    a call with the same arguments resumes from the last checkpoint in ``<output>.partial``; if the workers do not share
+    that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first; a LoRA result then has the
+    merged model in ``<output>/base``. ``progress`` receives rows done and rows in all, over all epochs.
+    ``<output>/training.json`` holds the returned record.
 
     Raises:
-        SourceError: no pairs, or none within ``max_length``.
-        ConfigError: batch sizes that do not divide.
-        ModelError: a base that does not load.
+        SourceError: there are no pairs, or none within ``max_length``.
+        ConfigError: the batch sizes do not divide.
+        ModelError: the base does not load.
     """
     if not pairs:
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
@@ -175,7 +176,7 @@ def fine_tune(
     if not data.rows:
         raise SourceError(f"{output.name}: all {len(pairs)} rows exceed max_length {config.max_length}; raise it")
     partial = output.with_name(f"{output.name}.partial")
-    num_epochs = config.num_epochs(len(pairs))  # of what was given: arms of one n train for as many epochs
+    num_epochs = config.num_epochs(len(pairs))  # of all given rows: arms of one n get equal epochs
     args = _arguments(config, num_rows=len(data.rows), num_epochs=num_epochs, seed=seed, work=partial / "checkpoints")
     stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
     if kept is not None:
@@ -217,7 +218,7 @@ def fine_tune(
 
 
 def result_ref(base: ModelRef, config: SftConfig, output: Place) -> ModelRef:
-    """The reference to what :func:`fine_tune` saved to ``output``."""
+    """The reference to the model that :func:`fine_tune` saved to ``output``."""
     if config.lora is None:
         return resolve(str(output))
     if base.adapter is None:
@@ -230,7 +231,7 @@ def _exists(path: str | None) -> bool:
 
 
 def _prepare(partial: Path, stamp: str) -> None:
-    """Keep the checkpoints in ``partial`` if they are of this very run, else start it anew."""
+    """Keep the checkpoints in ``partial`` if they belong to this run (``stamp``), else empty the folder."""
     stamp_file = partial / "stamp"
     if not stamp_file.is_file() or stamp_file.read_text() != stamp:
         shutil.rmtree(partial, ignore_errors=True)
@@ -275,8 +276,8 @@ def _arguments(config: SftConfig, *, num_rows: int, num_epochs: int, seed: int, 
 
 
 def _trainable(model: "PreTrainedModel", config: SftConfig) -> Any:
-    """The model to train: as it is, or with a fresh adapter on all its linear layers."""
-    model.config.use_cache = False  # also keeps transformers from warning of it under gradient checkpointing
+    """The model to train: unchanged, or with a new adapter on all its linear layers."""
+    model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if config.lora is None:
         return model
     from peft import LoraConfig, get_peft_model
@@ -304,7 +305,7 @@ def _save(model: Any, tokenizer: "PreTrainedTokenizerBase", base: ModelRef, conf
 
 
 class _Keeping(TrainerCallback):
-    """Has each checkpoint kept elsewhere, by every worker at once."""
+    """Stores each checkpoint elsewhere, from all workers at once."""
 
     def __init__(self, kept: Kept, partial: Path) -> None:
         self._kept, self._partial = kept, partial
@@ -314,7 +315,7 @@ class _Keeping(TrainerCallback):
 
 
 class _Progress(TrainerCallback):
-    """Logs loss, rows/s and the seconds left at each logging interval, and tells ``update`` the rows done."""
+    """Logs loss, rows/s and the seconds left at each logging interval, and passes the rows done to ``update``."""
 
     def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
         self._name = name

@@ -1,8 +1,8 @@
-"""Train a student on a selection through Ray Train, refs in and refs out; a teacher's format adaptation is the same.
+"""Trains a student on a selection through Ray Train; a teacher's format adaptation works the same way.
 
-A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
-all of them share, or an object store: then workers train in directories of their own. Rows are read in the order of
-their ids, so that a seed defines the run.
+A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
+directory that all of them share, or in an object store; with an object store, workers train in local directories. Rows
+are read in the order of their ids, so that a seed defines the run.
 """
 
 import json
@@ -37,12 +37,12 @@ def train_student(
 ) -> SftResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
-    ``update`` is told rows done and rows in all, over all epochs.
+    ``update`` receives rows done and rows in all, over all epochs.
 
     Raises:
-        SourceError: a table without rows.
-        ConfigError: batch sizes that do not divide.
-        RunFailedError: the training failed more than ``config.max_failures`` times; the same call goes on.
+        SourceError: the table has no rows.
+        ConfigError: the batch sizes do not divide.
+        RunFailedError: the training failed more than ``config.max_failures`` times; the same call resumes it.
     """
     accumulation_steps(config, config.num_workers)
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
@@ -63,7 +63,7 @@ def train_student(
 
 
 def _note(output: Place) -> Place:
-    """Where the first worker notes its progress."""
+    """The file to which the first worker writes its progress."""
     return output.with_name(f"{output.name}.progress")
 
 
@@ -75,7 +75,7 @@ def read_pairs(rows: TableRef) -> list[Pair]:
 
 
 def _train(task: dict[str, Any]) -> None:
-    """What each worker runs."""
+    """The function that each worker runs."""
     config = SftConfig.model_validate(task["config"])
     torch.set_num_threads(config.cpus_per_worker)
     output = place(task["output"])
@@ -93,13 +93,13 @@ def _train(task: dict[str, Any]) -> None:
 
 
 class _Checkpoints:
-    """Checkpoints in Ray Train's storage: the files of all workers in one folder, which every worker goes on from."""
+    """Checkpoints in Ray Train's storage: the files of all workers in one folder, from which every worker resumes."""
 
     def keep(self, directory: Path) -> None:
-        """Put the folder there; all workers wait for each other."""
+        """Upload the folder; all workers wait for each other."""
         ray.train.report({}, checkpoint=ray.train.Checkpoint.from_directory(directory))
 
     def restore(self, directory: Path) -> None:
-        """Get the last one."""
+        """Download the last checkpoint."""
         if (checkpoint := ray.train.get_checkpoint()) is not None:
             checkpoint.to_directory(directory)

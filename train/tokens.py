@@ -1,7 +1,7 @@
 """Prompts and completions as the token ids that a model is trained on.
 
-Training and the stage that looks for over-long rows (:mod:`curation.stages.length`) both count tokens here. This module
-loads neither torch nor transformers: the tokenizer is given.
+Training and the stage that finds over-long rows (:mod:`curation.stages.length`) both count tokens with this module. It
+imports neither torch nor transformers: callers pass the tokenizer.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Pair(NamedTuple):
 
 
 class Row(TypedDict):
-    """A pair as token ids: ``num_prompt`` leading ids are the prompt's, the rest the completion's and the end token."""
+    """A pair as token ids: the first ``num_prompt`` are the prompt's, the rest the completion's and the end token."""
 
     input_ids: list[int]
     num_prompt: int
@@ -35,13 +35,13 @@ class Tokenized:
 
     rows: list[Row]
     num_dropped: int
-    """Pairs longer than the limit."""
+    """The number of pairs longer than the limit."""
 
 
 def tokenize(
     tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int, *, chat_template: bool = False
 ) -> Tokenized:
-    """Token ids of each pair that has at most ``max_length`` of them; others are counted.
+    """Token ids of each pair with at most ``max_length`` of them; longer pairs are only counted.
 
     Raises:
         ModelError: as :func:`prompt_ids` and :func:`completion_ids`.
@@ -61,11 +61,11 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Token ids of prompts, up to where the completion begins.
 
-    Special tokens that the tokenizer puts before a text belong to the prompt; those it puts after one are left out.
-    With ``chat_template`` a prompt is one user turn (``models.as_user_turns``).
+    Special tokens that the tokenizer puts before a text belong to the prompt; those that it puts after one are left
+    out. With ``chat_template`` a prompt is one user turn (``models.as_user_turns``).
 
     Raises:
-        ModelError: a tokenizer without an end token, or without the chat template that is asked for.
+        ModelError: the tokenizer has no end token, or lacks the requested chat template.
     """
     end = _end(tokenizer)
     texts = as_user_turns(tokenizer, prompts) if chat_template else list(prompts)
@@ -79,10 +79,10 @@ def prompt_ids(
 
 
 def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
-    """Token ids of completions, each with the end token behind it.
+    """Token ids of completions, each followed by the end token.
 
     Raises:
-        ModelError: a tokenizer without an end token.
+        ModelError: the tokenizer has no end token.
     """
     end = _end(tokenizer)
     if not completions:

@@ -1,7 +1,7 @@
-"""Fit trust functions, refs in and a ref out: the neural one through Ray Train (``train.trust_loop`` is its loop).
+"""Fits trust functions: the neural one through Ray Train (``train.trust_loop`` is its loop), the linear probe locally.
 
-A killed worker is replaced and goes on from the last checkpoint beside ``output``; on several nodes that is a directory
-all of them share, or an object store.
+A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
+directory that all of them share, or in an object store.
 """
 
 import logging
@@ -36,30 +36,30 @@ from train.launch import launch
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
 CHECKPOINT_SECONDS = 60.0
-"""A fit that lasts longer is checkpointed at the end of the first epoch past every such span."""
+"""A longer fit writes a checkpoint at the end of the first epoch after each such period."""
 
 log = logging.getLogger(__name__)
 
 
 def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit the neural trust function and save it to ``output``; on a small source a linear probe where that is better.
+    """Fit the neural trust function and save it to ``output``; on a small source, save a linear probe if it is better.
 
-    Where fewer than ``config.probe_below`` rows are fitted on, a linear probe is fitted on the same rows; the one with
-    the better AUC on the calibration rows, which neither of them saw, is saved.
+    With fewer than ``config.probe_below`` fit rows, a linear probe is fitted on the same rows. The one with the better
+    AUC on the calibration rows, which neither of them saw, is saved.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
-        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call goes on.
+        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
+        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
     origin = origin_of(labels, grades, config, seed)
-    shared = ray.put(tuple(rows))  # one copy a node, which its workers map
+    shared = ray.put(tuple(rows))  # one copy per node, which its workers map
     launch(
         _train,
         {"rows": [shared], "origin": origin, "output": str(output)},
         config,
-        name=f"trust-{fingerprint(origin)}",  # a checkpoint of other rows or settings is not taken up
+        name=f"trust-{fingerprint(origin)}",  # so that a checkpoint of other rows or settings is not resumed
         storage=output.with_name(f"{output.name}.ray"),
     )
     ref = saved.pin(output, TrustRef)
@@ -68,23 +68,23 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         return ref
     fits: dict[str, FittedTrust] = {"neural": load_fitted(ref), "linear_probe": _probe(rows, config, origin)}
     aucs = {kind: fitted.fit["calibration_auc"] for kind, fitted in fits.items()}
-    taken = max(aucs, key=lambda kind: aucs[kind])  # a tie is the neural one's
+    taken = max(aucs, key=lambda kind: aucs[kind])  # the neural one wins a tie
     choice = {"taken": taken, "num_fit": num_fit, "probe_below": config.probe_below, "calibration_auc": aucs}
     return fits[taken].noted(choice=choice).save(output)
 
 
 def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit a linear probe on the same rows as :func:`fit_trust` fits on, in this process; validation rows are left out.
+    """Fit a linear probe on the fit rows of :func:`fit_trust`, in this process; it does not use validation rows.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
+        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
     """
     rows = read_rows(labels, grades, config, seed=seed)
     return _probe(rows, config, origin_of(labels, grades, config, seed)).save(output)
 
 
 def _probe(rows: Rows, config: TrustConfig, origin: dict[str, Any]) -> LinearProbe:
-    """A linear probe of the fit rows, calibrated on the calibration rows where there are any."""
+    """A linear probe on the fit rows, calibrated on the calibration rows, if any."""
     fit_F, calibration_C = rows.places(FIT), rows.places(CALIBRATION)
     probe = fit_linear_probe(
         rows.hidden_ND[fit_F],
@@ -101,11 +101,11 @@ def _probe(rows: Rows, config: TrustConfig, origin: dict[str, Any]) -> LinearPro
 
 
 FITS = {"neural": fit_trust, "linear_probe": fit_probe}
-"""How the trust function of each fitted arm is fitted."""
+"""The fitting function of each fitted arm."""
 
 
 def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:
-    """What a fit is made from, as JSON."""
+    """The inputs of a fit, as JSON."""
     return {
         "labels": labels.to_json(),
         "grades": grades.to_json(),
@@ -115,10 +115,10 @@ def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int
 
 
 def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int) -> Rows:
-    """The rows of ``labels`` that may be learned from, are graded and have all states, batch by batch into one array.
+    """The rows of ``labels`` that a fit may use, that are graded and have all states; read batch by batch.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
+        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
     """
     graded = read_grades(grades)
     columns = [state_column(state) for state in config.states]
@@ -166,7 +166,7 @@ class _RayShard(Shard):
         return values
 
     def keep(self, write: Callable[[Path], None]) -> None:
-        # A report waits for Ray's next look at the worker, and for the other workers: seldom, and by rank 0's clock.
+        # A report waits for Ray's next poll of the worker, and for the other workers: do it rarely, by rank 0's clock.
         due = float(self.rank == 0 and time.monotonic() - self._last > CHECKPOINT_SECONDS)
         if not self.total(torch.tensor(due, device=ray.train.torch.get_device())):
             return
@@ -185,7 +185,7 @@ class _RayShard(Shard):
 
 
 def _train(task: dict[str, Any]) -> None:
-    """What each worker runs."""
+    """The function that each worker runs."""
     origin = task["origin"]
     config = TrustConfig.model_validate(origin["config"])
     torch.set_num_threads(config.cpus_per_worker)

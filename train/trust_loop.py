@@ -1,10 +1,10 @@
 """The loop that fits a neural trust function (paper, section "Neural Trust Functions"), whole or one of its shards.
 
-Not given in the paper and chosen here: what the class weight multiplies (:func:`class_weights`), one AdamW group for
-all parameters, a constant learning rate, batches reshuffled each epoch, a bound on optimizer steps instead of epochs,
-so that a small source gets as many as a large one. Ours, and to be switched off: early stopping on validation AUC,
-standardised inputs, calibration. Each shard takes its share of every batch, so that their number leaves the expected
-gradient as it is.
+The paper leaves open, and we chose: what the class weight multiplies (:func:`class_weights`), one AdamW group for all
+parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of epochs,
+so that a small source gets as many steps as a large one. Our additions, which can be switched off: early stopping on
+validation AUC, standardised inputs, calibration. Each shard takes its share of every batch, so that the number of
+shards does not change the expected gradient.
 """
 
 import json
@@ -31,8 +31,8 @@ from curation.trust.parts import CALIBRATION, FIT, VALIDATION
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
 LEAST_STEPS, MOST_EVALUATIONS = 10, 20
-"""Validation rows are looked at after each epoch, though no sooner than after so many steps, and in any case so often
-in ``TrustConfig.max_steps``."""
+"""Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
+``TrustConfig.max_steps``."""
 
 Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -43,19 +43,19 @@ class Rows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
     hidden_ND: Floats
-    """In the stored type, columns in the order of ``TrustConfig.states``."""
+    """The states in the stored type, concatenated in the order of ``TrustConfig.states``."""
     correct_N: Flags
     part_N: npt.NDArray[np.int8]
-    """Of ``curation.trust.parts``."""
+    """The part of each row (``curation.trust.parts``)."""
 
     def places(self, part: int) -> Ints:
-        """Where the rows of a part stand, ascending."""
+        """The positions of the rows of a part, ascending."""
         return np.flatnonzero(self.part_N == part)
 
 
 @dataclass(kw_only=True)
 class FitRecord:
-    """How a fit went; a list entry an evaluation."""
+    """The course of a fit; each list has one entry per evaluation."""
 
     num_fit: int
     num_validation: int
@@ -63,24 +63,25 @@ class FitRecord:
     share_right_fit: float
     share_right_validation: float
     steps: list[int] = field(default_factory=list)
-    """Optimizer steps done at each evaluation."""
+    """The number of optimizer steps done at each evaluation."""
     losses: list[float] = field(default_factory=list)
-    """Mean class-weighted cross-entropy over the rows since the last one, with dropout, as the weights changed."""
+    """Mean class-weighted cross-entropy over the rows since the last evaluation, with dropout, during training."""
     validation_aucs: list[float] = field(default_factory=list)
     best: int = 0
-    """The evaluation whose weights are kept, from 0: of the best validation AUC, or the last without early stopping."""
+    """The index of the evaluation whose weights are kept: of the best validation AUC, or without early stopping the
+    last."""
     calibration_auc: float | None = None
-    """Of the weights kept, on rows that neither the fit nor early stopping has seen; ``None`` where there are none."""
+    """AUC of the kept weights on rows that neither the fit nor early stopping has seen; ``None`` without such rows."""
     seconds: float = 0.0
 
     @property
     def num_steps(self) -> int:
-        """Steps done."""
+        """The number of steps done."""
         return self.steps[-1] if self.steps else 0
 
 
 class Fitted(NamedTuple):
-    """A fitted network, in evaluation mode on the CPU, its calibration and how the fit went."""
+    """A fitted network (in evaluation mode on the CPU), its calibration and the record of the fit."""
 
     net: NeuralTrustNet
     calibration: Calibration
@@ -88,13 +89,13 @@ class Fitted(NamedTuple):
 
 
 class Shard:
-    """The share of one process in a fit; this one takes all of it and keeps no checkpoint."""
+    """One process's share of a fit; this base class takes all of it and writes no checkpoints."""
 
     rank = 0
     size = 1
 
     def prepare(self, net: nn.Module) -> nn.Module:
-        """The network on its device, its gradients averaged over the shards."""
+        """The network on its device, with gradients averaged over the shards."""
         return net
 
     def total(self, values: Tensor) -> Tensor:
@@ -102,18 +103,18 @@ class Shard:
         return values
 
     def keep(self, write: Callable[[Path], None]) -> None:
-        """May have ``write`` fill a directory as a checkpoint; every shard calls it after every evaluation."""
+        """Write a checkpoint with ``write``, if one is due; every shard calls this after every evaluation."""
 
     def restore(self, read: Callable[[Path], None]) -> None:
-        """Have ``read`` take up the last checkpoint, where there is one."""
+        """Call ``read`` on the directory of the last checkpoint, if there is one."""
 
 
 def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | None = None) -> Fitted:
-    """Fit a network on ``rows``; with several shards each process calls this with its own and gets the same network.
+    """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
 
     Raises:
         RunFailedError: the loss is no longer finite.
-        DegenerateSourceError: the labels of the calibration rows are all right, or all wrong.
+        DegenerateSourceError: the labels of the calibration rows are all right, or all are wrong.
     """
     shard = shard or Shard()
     start = time.monotonic()
@@ -142,7 +143,7 @@ def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | Non
     while not _finished(record, config):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
-        # Seeded anew after each evaluation, so that a fit that was cut off goes on as it would have.
+        # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.
         torch.manual_seed(derive(seed, f"trust step {done} shard {shard.rank}"))
         loss = _steps(model, optimizer, rows, batches.between(done, stop), weights, shard)
         if not np.isfinite(loss):
@@ -165,7 +166,8 @@ def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | Non
 def class_weights(correct_N: Flags, strength: float) -> tuple[float, float]:
     """The loss weights of wrong and right labels: class c weighs (N / (2 N_c)) ** strength.
 
-    Our reading of the paper's "class reweighting coefficient": 0 weighs all rows alike, 1 both classes alike.
+    This is our reading of the paper's "class reweighting coefficient": 0 gives all rows the same weight, 1 both
+    classes.
     """
     num_right = int(correct_N.sum())
     wrong, right = (float((len(correct_N) / (2 * n)) ** strength) for n in (len(correct_N) - num_right, num_right))
@@ -182,7 +184,7 @@ def shard_loss(
 
 
 def moments(hidden_ND: Floats, rows_F: Ints) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation of the given rows, float32 [D] each; a constant number has scale 1."""
+    """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
     chunks = [rows_F[start : start + EVALUATE_ROWS] for start in range(0, len(rows_F), EVALUATE_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
     squares = (torch.from_numpy(hidden_ND[chunk]).double().sub_(mean_D).square_().sum(0) for chunk in chunks)
@@ -197,7 +199,7 @@ class _Batches:
         self._fit_F, self._batch_size, self._seed = fit_F, batch_size, seed
         self._epoch, self._order_F = -1, fit_F
         self.an_epoch = -(-len(fit_F) // batch_size)
-        """Steps of an epoch."""
+        """The number of steps in an epoch."""
 
     def between(self, done: int, stop: int) -> Iterator[Ints]:
         """The rows of each step after ``done`` up to ``stop``."""
@@ -217,7 +219,7 @@ def _steps(
     weights: tuple[float, float],
     shard: Shard,
 ) -> float:
-    """One step a batch; the mean loss over their rows."""
+    """Do one step per batch; return the mean loss over their rows."""
     model.train()
     device = next(model.parameters()).device
     loss_sum, num_rows = torch.zeros((), device=device), 0
@@ -236,7 +238,7 @@ def _steps(
 
 @torch.inference_mode()
 def _logits(net: NeuralTrustNet, hidden_ND: Floats, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
-    """The logit of each row, [V]: every shard computes its share and gets all, so that all decide alike."""
+    """The logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)
     for start in range(shard.rank * EVALUATE_ROWS, len(rows_V), shard.size * EVALUATE_ROWS):
@@ -253,14 +255,14 @@ def _finished(record: FitRecord, config: TrustConfig) -> bool:
 
 
 class _Progress:
-    """All that a fit needs to go on: weights, optimizer, best weights and record, as safetensors and JSON."""
+    """Everything that a fit needs to resume: weights, optimizer, best weights and record, as safetensors and JSON."""
 
     def __init__(self, net: NeuralTrustNet, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
         self.net, self.optimizer, self.record = net, optimizer, record
         self.best: dict[str, Tensor] = net.state_dict()
 
     def add(self, step: int, loss: float, auc: float, *, keep_best: bool) -> None:
-        """Note an evaluation; its weights become the best ones if its AUC is, or in any case without ``keep_best``."""
+        """Record an evaluation; its weights become the best if its AUC is the best, or always without ``keep_best``."""
         best = max(self.record.validation_aucs, default=-1.0)
         self.record.steps.append(step)
         self.record.losses.append(loss)

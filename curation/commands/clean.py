@@ -1,9 +1,9 @@
-"""What a run directory holds and nobody needs any more: ``curate clean`` removes it, by age.
+"""``curate clean``: removes files of a run directory that are no longer needed, by age.
 
-Gone are versions of tables that no record of the manifest names, with the files that they alone name; orphans, files of
-a table that no version names, of tasks that were cut off; and directories of stages that were done again since with
-other settings. What was written later than the age says stays, and a table's newest version, what a tag or a record
-names, and what a stage that is under way has done. The lease is held, so that no driver writes meanwhile.
+It removes three things: versions of tables that no record of the manifest names, with the files that only they name;
+orphans, which are files of interrupted tasks that no version of a table names; and directories of stages that ran again
+later with other settings. It keeps everything newer than the given age, a table's newest version, versions that a tag
+or a record names, and the output of a running stage. It holds the lease, so that no driver writes meanwhile.
 """
 
 import json
@@ -27,7 +27,7 @@ from curation.rundir.manifest import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Removed:
-    """What was removed of one table, or with the directory of a stage (``versions`` 0)."""
+    """What was removed from one table, or with the directory of a stage (``versions`` 0)."""
 
     path: str
     versions: int
@@ -37,20 +37,20 @@ class Removed:
 
 class _File(NamedTuple):
     name: str
-    """The path from the folder."""
+    """The path relative to the folder."""
     bytes: int
     modified: float
 
 
 def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Removed]:
-    """Remove what is older than ``hours``, place by place; ``dry``: only tell.
+    """Remove what is older than ``hours``, and yield each removal; ``dry``: only yield.
 
     Raises:
-        RunDirError: no run directory, or one that was moved or is in use.
+        RunDirError: the directory is not a run directory, was moved, or is in use.
     """
     require_reachable(directory)
     if not (directory / "manifest.json").is_file():
-        raise RunDirError(f"{directory}: is no run directory (no manifest.json); give the run_dir of a run")
+        raise RunDirError(f"{directory}: is not a run directory (no manifest.json); give the run_dir of a run")
     before = time.time() - 3600 * hours
     with nullcontext() if dry else lease.hold(directory):
         manifest = Manifest.load(directory)
@@ -69,9 +69,9 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
 
 
 def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool = False) -> Removed:
-    """Remove versions of a table but the newest and those ``pinned``, and what they alone name, and orphans.
+    """Remove all versions of a table but the newest and those ``pinned``, the files that only they name, and orphans.
 
-    ``before``: seconds since 1970; what was written later stays.
+    ``before``: seconds since 1970; keep everything written later.
     """
     dataset = lance.dataset(uri)
     listed: list[Any] = dataset.versions()
@@ -94,14 +94,14 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
     if not dry:
         if old:
             dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
-        for file in unnamed:  # Lance leaves those that no version ever named for a week
+        for file in unnamed:  # Lance keeps files that no version ever named for a week
             (place(uri) / file.name).unlink(missing_ok=True)
     gone = [*unnamed, *manifests]
     return Removed(path=uri, versions=len(old), files=len(gone), bytes=sum(file.bytes for file in gone))
 
 
 def _pinned(manifest: Manifest) -> defaultdict[str, set[int]]:
-    """The versions on record, by table."""
+    """The versions that the manifest names, by table."""
     pinned: defaultdict[str, set[int]] = defaultdict(set)
     for record in manifest.stages.values():
         for ref in table_refs([record.inputs, record.outputs]):
@@ -121,9 +121,9 @@ def _resolved(path: str) -> str:
 
 
 def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
-    """The directories of stages that nothing names, last written before their stage was done as it is on record.
+    """Directories of stages that nothing names and that were last written before the recorded stage was done.
 
-    One that was written later belongs to a stage that is under way, with changed settings.
+    A directory written later belongs to a running stage with changed settings.
     """
     records = manifest.stages.values()
     named = json.dumps([[record.inputs, record.outputs] for record in records], default=str)
@@ -142,7 +142,7 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
 
 
 def _tables(directory: Place) -> Iterator[str]:
-    """The Lance tables in it; those of which there is no version yet are left out."""
+    """The Lance tables in a directory; tables without any version are skipped."""
     for root, folders, _ in walk(directory):
         folders.sort()
         if "_versions" in folders:
@@ -160,7 +160,7 @@ def _files(folder: Place) -> list[_File]:
 
 
 def _version(name: str) -> int | None:
-    """The version of which a file is the manifest; Lance counts down, so that the newest stands first."""
+    """The version whose manifest this file is; Lance counts down in file names, so that the newest comes first."""
     found = re.fullmatch(r"_versions/(\d+)\.manifest", name)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Several run directories into one report: each is read as a finished run, and what has to be alike is compared."""
+"""Combines several run directories in one report: reads each as a finished run and checks that they are comparable."""
 
 from collections.abc import Sequence
 
@@ -12,11 +12,11 @@ from curation.report.measures import Json
 
 
 def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
-    """The report of several runs and the page that shows it; ``combined.html`` and ``combined.json`` in ``output``.
+    """Write ``combined.html`` and ``combined.json`` in ``output``; return the combined report and the page's path.
 
     Raises:
-        CombineError: fewer than two directories, one twice, one that is no run or unfinished, or runs that differ in
-            domain, arms or number of generations.
+        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished, or the runs
+            differ in domain, arms or number of generations.
     """
     members = read(directories)
     folder = place(output)
@@ -28,7 +28,7 @@ def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
 
 
 def read(directories: Sequence[str]) -> list[Member]:
-    """The runs, which can stand in one report.
+    """Read the runs and check that one report can combine them.
 
     Raises:
         CombineError: as for :func:`combine`.
@@ -48,10 +48,10 @@ def read(directories: Sequence[str]) -> list[Member]:
 
 
 def require_alike(one: Member, other: Member) -> None:
-    """Averages are over runs of one domain, the same arms and as many generations.
+    """Check that two runs have the same domain, arms and number of generations, so that averages make sense.
 
     Raises:
-        CombineError: names both directories and what each has.
+        CombineError: they differ; the message names both directories and their values.
     """
     where = f"{one.directory} and {other.directory} cannot be combined"
     domains = one.run.domain.name, other.run.domain.name
@@ -86,7 +86,7 @@ def _place(directory: str) -> Place:
     found = place(directory)
     if not all((found / name).is_file() for name in ("manifest.json", "config.yaml")):
         raise CombineError(
-            f"{directory}: is no run directory (manifest.json or config.yaml is missing); "
+            f"{directory}: is not a run directory (manifest.json or config.yaml is missing); "
             "name directories that `curate run` wrote"
         )
     return found

@@ -1,4 +1,4 @@
-"""What a run would do: ``curate plan``."""
+"""``curate plan``: shows what a run would do."""
 
 import time
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ PROBE_ROWS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedStage:
-    """A stage and where it stands."""
+    """A stage and its state."""
 
     name: str
     step: int
-    """Stages of one step do not wait for each other; each waits for one of the step before."""
+    """Stages of one step do not wait for each other; each waits for a stage of the previous step."""
     after: Sequence[str]
     """The stages that it waits for."""
     state: State
     words: str
-    """The state with what changed, what is waited for, or why there is nothing to do."""
+    """The state in words: with what changed, which stage it waits for, or why there is nothing to do."""
     rows: int | None
-    """Those it works on, where they are known."""
+    """The number of rows that it works on, if known."""
     seconds: float | None
-    """Those it took, or will take by a probe, where that is known."""
+    """The time that it took, or that a probe estimates, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Plan:
 
     @property
     def table(self) -> str:
-        """A line a stage, in the order in which they are done."""
+        """One line per stage, in the order in which they run."""
         lines = [f"{'stage':<44}{'rows':>12}{'seconds':>10}  state"]
         for stage in self.stages:
             rows = "" if stage.rows is None else f"{stage.rows:,}"
@@ -53,7 +53,7 @@ class Plan:
 
     @property
     def graph(self) -> str:
-        """A line a stage, by step, each with the stages that it waits for."""
+        """One line per stage, by step, with the stages that it waits for."""
         marks = {"done": "x", "skipped": "-"}
         lines = [f"{'step':>4}      {'stage':<44}after"]
         before = None
@@ -66,9 +66,9 @@ class Plan:
 
 
 def make_plan(config: RunConfig, *, probe: bool) -> Plan:
-    """Every stage with its rows, where it stands, and the seconds of the labelling ones as a probe foresees them.
+    """Every stage with its rows and state, and the time of labelling stages as a probe estimates it.
 
-    The probe labels a few hundred rows with the teacher's un-adapted base in this process; it changes nothing.
+    The probe labels a few hundred rows with the teacher's un-adapted base in this process. It changes nothing.
     """
     opened = open_run(config, save=False)
     found = opened.statuses
@@ -99,10 +99,10 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
 
 
 def _probe(config: RunConfig) -> float | None:
-    """Rows/s of one teacher in this process, start-up left out.
+    """Rows/s of one teacher in this process, without start-up.
 
-    None for a teacher that is yet to be made, and where it may be an engine of vLLM, which is not for a process that
-    is about to do something else.
+    None for a teacher that does not exist yet, and for one that may run on vLLM: this process has other work to do
+    afterwards, and a vLLM engine should not run in it.
     """
     from curation.signals import label_request
     from curation.teachers import load_teacher

@@ -1,4 +1,4 @@
-"""What a run has done and what it is doing, from its directory alone: ``curate status``."""
+"""``curate status``: shows what a run has done and is doing, from its directory alone."""
 
 import json
 import time
@@ -18,7 +18,7 @@ TAIL_BYTES = 64 * 1024
 
 
 def status_lines(config: RunConfig) -> Iterator[str]:
-    """What is done, what is under way and whether a driver is alive, from the run directory alone."""
+    """Lines on what is done, what is running and whether a driver is alive, from the run directory alone."""
     manifest = Manifest.load(config.directory)
     if not manifest.identity:
         yield f"{config.directory}: no run here yet; `curate run` starts it"
@@ -41,7 +41,7 @@ def status_lines(config: RunConfig) -> Iterator[str]:
 
 
 def status_json(config: RunConfig) -> dict[str, Any]:
-    """The same as JSON: the driver, every stage with its state, and what the newest events say."""
+    """The same as JSON: the driver, every stage with its state, and the newest events."""
     manifest = Manifest.load(config.directory)
     stages, unknown = _states(config, manifest)
     events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
@@ -67,10 +67,10 @@ def status_json(config: RunConfig) -> dict[str, Any]:
 
 
 def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
-    """The stages on record, and those of them that the configuration asks for otherwise, which count as not done."""
+    """The recorded stages, and which of them have to run again because the configuration changed."""
     found, unknown = _states(config, manifest)
     if unknown is not None:
-        yield f"whether stages are to be done again is not known: {unknown}"
+        yield f"cannot tell which stages have to run again: {unknown}"
     states = {status.stage.name: status for status in found}
     for name in states or manifest.stages:
         record = manifest.stages.get(name)
@@ -78,7 +78,7 @@ def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
             continue
         rate = f"{record.rows / record.seconds:,.0f} rows/s" if record.seconds else ""
         stands = states.get(name)
-        stale = "" if stands is None or stands.state == "done" else f"  to be done again, {stands.words}"
+        stale = "" if stands is None or stands.state == "done" else f"  has to run again, {stands.words}"
         yield f"{name:<44}{record.rows:>12,} rows {record.seconds:>8.1f} s  {rate}{stale}"
     if left := [status for status in found if not status.is_settled]:
         done = sum(status.state == "done" for status in found)
@@ -86,17 +86,17 @@ def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
 
 
 def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | None]:
-    """Where the stages stand, or why that is not known."""
+    """The states of the stages, or why they are unknown."""
     if not manifest.files.keys() >= config.sources.keys():
         return [], None
     try:
         return list(statuses(describe(config, manifest.source_files).stages, manifest.records)), None
-    except UserError as error:  # a model that is away tells nothing of what was done
+    except UserError as error:  # e.g. a missing model: the finished stages can still be shown
         return [], str(error)
 
 
 def _under_way(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The newest progress of each stage that has not ended since."""
+    """The newest progress event of each stage that has not ended since."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         if event["event"] == "progress":
@@ -107,14 +107,14 @@ def _under_way(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
 
 
 def _nodes(event: dict[str, Any]) -> str:
-    """How many nodes the cluster has, and what changed last."""
+    """The number of nodes in the cluster, and the last change."""
     changes = [f"{word} {', '.join(event[word])}" for word in ("came", "left") if event[word]]
     changed = f", {max(0.0, time.time() - event['time']):.0f} s ago: {'; '.join(changes)}" if changes else ""
     return f"{'nodes':<44}{event['num']:>12,}{changed}"
 
 
 def _progress(event: dict[str, Any]) -> Iterator[str]:
-    """Rows done, speed and time left of the stage under way, and what its actors are at."""
+    """Rows done, speed and time left of a running stage, and the state of its actors."""
     share = f" ({100 * event['rows'] / event['total']:.0f} %)" if event["total"] else ""
     told = f"{event['stage']:<44}{event['rows']:>12,} of {event['total']:,} rows{share}"
     if "rows_per_second" in event:

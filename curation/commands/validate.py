@@ -1,4 +1,4 @@
-"""Whether a run can start: ``curate validate``."""
+"""``curate validate``: checks whether a run can start."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,10 +13,10 @@ from curation.states import beyond, others_of
 
 
 def check(config: RunConfig) -> Iterator[str]:
-    """Lines on what was found: files, rows of each split, models, what follows from the domain, and warnings.
+    """Lines on files, rows of each split, models, settings from the domain's defaults, and warnings.
 
     Raises:
-        UserError: what is wrong, as `curate run` would say it.
+        UserError: something is wrong; the message is the same as from `curate run`.
     """
     tracking.require(config.tracking)
     files = {name: discover(source) for name, source in config.sources.items()}
@@ -36,7 +36,7 @@ def check(config: RunConfig) -> Iterator[str]:
 
 
 def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:
-    """A model in words; refused where it lacks a layer that ``states`` name."""
+    """A model in words; refuses a model without a layer that ``states`` names."""
     if model.init is not None:
         if (problem := beyond(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")

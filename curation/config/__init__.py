@@ -1,7 +1,7 @@
-"""The configuration of a run: pydantic models, unknown keys refused with the nearest known one.
+"""The configuration of a run: pydantic models. An unknown key is an error that names the nearest known key.
 
-Defaults follow the paper where it gives a value (App. "Training Details", "Detailed NTF Architectures"); each choice
-that it leaves open is named in docs/method.md. Relative paths of sources and models are relative to the file.
+Defaults follow the paper where it gives a value (App. "Training Details", "Detailed NTF Architectures"); docs/method.md
+names each choice that the paper leaves open. Relative paths of sources and models are relative to the file.
 """
 
 from curation.config.base import TrainSection

@@ -1,4 +1,4 @@
-"""What the sections have in common: strictness, presets, the recipes that Ray Train runs, types of numbers."""
+"""Base classes of the sections (strict sections, presets, recipes that Ray Train runs) and types of numbers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -11,22 +11,22 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, unknown keys refused."""
+    """A part of the configuration. It is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     def without(self, keys: Collection[str]) -> Self:
-        """The section with these keys at their defaults, for what must not depend on them."""
+        """A copy with these keys at their defaults, for a reader that must not depend on them."""
         fields = type(self).model_fields
         return self.model_copy(update={key: fields[key].get_default(call_default_factory=True) for key in keys})
 
     def only(self, keys: Collection[str]) -> Self:
-        """The section with all other keys at their defaults, for what may depend on nothing else."""
+        """A copy with all other keys at their defaults, for a reader that may depend only on these keys."""
         return self.without(type(self).model_fields.keys() - set(keys))
 
 
 class PresetSection(Section, ABC):
-    """A section whose ``preset`` gives the values of the keys that are not named."""
+    """A section whose ``preset`` gives the values of the keys that the user leaves out."""
 
     @classmethod
     @abstractmethod
@@ -43,10 +43,10 @@ class PresetSection(Section, ABC):
 
 
 class TrainSection(PresetSection):
-    """A recipe that Ray Train runs, and what its workers take."""
+    """A recipe that Ray Train runs, with the number and resources of its workers."""
 
     RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "max_failures"}
-    """Keys that change how a result is made, not what it is."""
+    """Keys that affect speed, not values, so they are not in the cache key."""
 
     num_workers: PositiveInt = 1
     cpus_per_worker: PositiveInt = 1
@@ -60,5 +60,5 @@ class TrainSection(PresetSection):
 
     @property
     def takes(self) -> dict[str, float]:
-        """What its workers keep busy of a cluster, by Ray's names."""
+        """The cluster resources that all its workers occupy together, by Ray's names."""
         return {"CPU": self.num_workers * self.cpus_per_worker, "GPU": self.num_workers * self.gpus_per_worker}

@@ -1,8 +1,9 @@
-"""What follows from the domain where the file does not say it: decoding, test runs, the trust function's preset.
+"""Defaults that depend on the domain: decoding, test runs, the trust function's preset.
 
-A table for the domains of this package; a class of a user's own may have an attribute ``defaults``, a mapping of the
+The domains of this package have tables here. A user's own class may have an attribute ``defaults``, a mapping of the
 same shape (sections ``teacher``, ``evaluation`` and ``trust``, with their keys). Values are the paper's (App. "Training
-Details", "Evaluation Details", table of NTF architectures); the room for a generated answer of multiple choice is ours.
+Details", "Evaluation Details", table of NTF architectures). The maximum length of a generated multiple-choice answer is
+ours.
 """
 
 import importlib
@@ -32,7 +33,7 @@ MATH: Defaults = {
     "trust": {"preset": "quantitative_reasoning"},
 }
 MCQA: Defaults = {
-    "teacher": {"decoding": _ONE_LINE},  # options are scored, so that nothing is drawn but by signals of other arms
+    "teacher": {"decoding": _ONE_LINE},  # options are scored; only signals of some arms generate text
     "evaluation": {"decoding": _ONE_LINE, "num_runs": 1},
     "trust": {"preset": "world_knowledge"},
 }
@@ -42,14 +43,14 @@ GENERATIVE_MCQA: Defaults = {
     "trust": {"preset": "world_knowledge"},
 }
 GENERIC: Defaults = MappingProxyType({})
-"""Of a domain that names none: those of the sections."""
+"""For a domain without defaults: the sections' own defaults apply."""
 
 
 def defaults_of(name: str, options: Mapping[str, Any]) -> Defaults:
     """The defaults of a domain.
 
     Raises:
-        ValueError: a class of a user's own whose ``defaults`` are of another shape.
+        ValueError: the ``defaults`` of a user's class have the wrong shape.
     """
     if name == "mcqa":
         return GENERATIVE_MCQA if options.get("generative") else MCQA
@@ -59,16 +60,17 @@ def defaults_of(name: str, options: Mapping[str, Any]) -> Defaults:
 
 
 def reasons(name: str, options: Mapping[str, Any]) -> bool:
-    """Whether an answer of a domain of this package is some lines of reasoning, at whose end its label stands."""
+    """Whether answers of this domain are several lines of reasoning that end with the label."""
     return name == "math" or (name == "mcqa" and bool(options.get("generative")))
 
 
 def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
-    """The sections of a file with a domain's defaults under what they say.
+    """The sections of a file, with the domain's defaults for keys that they leave out.
 
-    A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: of the sampled one of the domain it
-    takes the length and the stop strings alone, and one run. A ``trust.preset`` of the file stands for all that the
-    domain says of trust. A section that is no mapping is left to be refused, or is one that was made in Python.
+    A file that sets ``evaluation.decoding.temperature: 0`` wants a greedy test: it takes only the length and the stop
+    strings from the domain's sampled test, and one run. A ``trust.preset`` in the file replaces all of the domain's
+    trust defaults. A section that is not a mapping stays unchanged: validation refuses it later, or it was made in
+    Python.
     """
     result = dict(given)
     for section, values in domain.items():
@@ -89,10 +91,10 @@ def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
 
 
 def class_named(name: str, known: Mapping[str, str]) -> Any:
-    """The class of an entry point of that name, of ``known`` or, as ``module:Class``, of any module.
+    """The class with this name: from an entry point, from ``known``, or from any module as ``module:Class``.
 
     Raises:
-        ImportError, AttributeError, ValueError: there is none.
+        ImportError, AttributeError, ValueError: no such class exists.
     """
     if name not in known and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
@@ -104,7 +106,7 @@ def _own(name: str) -> Defaults:
     try:
         values = getattr(class_named(name, {}), "defaults", GENERIC)
     except (ImportError, AttributeError, ValueError):
-        return GENERIC  # said where the domain is made
+        return GENERIC  # constructing the domain reports the error
     sections = {"teacher", "evaluation", "trust"}
     if (
         not isinstance(values, Mapping)
@@ -119,7 +121,7 @@ def _own(name: str) -> Defaults:
 
 
 def _under(given: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """``given``, and of ``values`` what it does not name, in sections within too."""
+    """``given``, completed from ``values`` by the keys that it lacks, recursively."""
     result = {**values, **given}
     for key, value in values.items():
         if isinstance(value, Mapping) and isinstance(given.get(key), Mapping):

@@ -1,4 +1,4 @@
-"""What goes into a run: the domain, the sources and the splits that are drawn from them."""
+"""The inputs of a run: the domain, the sources and the splits drawn from them."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +19,7 @@ class DomainConfig(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the domain's class is constructed with."""
+        """The keyword arguments of the domain's class."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="before")
@@ -33,14 +33,14 @@ class SourceConfig(Section):
 
     path: str
     domain: DomainConfig | None = None
-    """The rows' task interface where it is another than the run's: to measure trust out of its domain."""
+    """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
     format: Literal["auto", "parquet", "jsonl", "csv", "lance"] = "auto"
     id_column: str | None = None
-    """A column of unique integers to use as row ids; position-based ids otherwise."""
+    """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 
 
 class SplitConfig(Section):
-    """A share of one source: exactly ``rows``, a ``fraction`` of its rows, or (neither given) all that is left."""
+    """A part of one source: exactly ``rows``, a ``fraction`` of its rows, or (without either) all rows left."""
 
     source: str = Field(alias="from")
     rows: PositiveInt | None = None
@@ -54,10 +54,10 @@ class SplitConfig(Section):
 
 
 class ProbeConfig(SplitConfig):
-    """Labelled rows on which the fitted trust function is measured, beside the validation rows and the pool."""
+    """Labelled rows on which the fitted trust function is measured, besides the validation rows and the pool."""
 
     regime: Literal["ID", "OOD-dist", "OOD-domain"]
-    """In the paper's terms (section "Evaluation"): the fit's own benchmark, another one, another task interface."""
+    """In the paper's terms (section "Evaluation"): the benchmark of the fit, another one, or another task interface."""
 
 
 class SplitsConfig(Section):
@@ -66,7 +66,7 @@ class SplitsConfig(Section):
     adapt: SplitConfig | None = None
     source: SplitConfig
     calibration: SplitConfig | None = None
-    """Labelled rows of the pool's own distribution, on which a risk budget is calibrated."""
+    """Labelled rows from the pool's distribution, for calibrating a risk budget."""
     shots: SplitConfig | None = None
     """The fixed demonstrations of the ICL arm (five in the paper)."""
     pool: SplitConfig
@@ -74,21 +74,21 @@ class SplitsConfig(Section):
     probes: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ProbeConfig] = Field(default={})
     """Further labelled sets on which trust is measured, by name: fit on one source, evaluate on many."""
     overlap: Literal["refuse", "drop", "report"] = "refuse"
-    """What is done where two splits ask the same question: end the run, take the row out of the split that comes later
-    in the order test, calibration, probes, shots, source, adapt, pool, or keep both; the last two count them. Between
-    test and probes, from which nothing is learned, such rows are counted and kept."""
+    """How to handle the same question in two splits: ``refuse`` ends the run; ``drop`` removes the row from the split
+    that comes later in the order test, calibration, probes, shots, source, adapt, pool; ``report`` keeps both. The last
+    two count the rows. Between test and probes, on which nothing is trained, such rows are counted and kept."""
     audit: bool = False
     """Keep the pool's gold labels in an audit table: for purity, the ground-truth arm and oracle budgets."""
 
     def named(self) -> dict[str, SplitConfig]:
-        """The splits that are given, by name, in a fixed order; a probe's name starts with ``probe-``."""
+        """The configured splits, by name, in a fixed order; a probe's name starts with ``probe-``."""
         names = ("adapt", "source", "calibration", "shots", "test", "pool")
         given = {name: split for name in names if (split := getattr(self, name)) is not None}
         return given | {f"probe-{name}": probe for name, probe in self.probes.items()}
 
 
 class RowsConfig(Section):
-    """What the rows of a run are: where they come from, how they are dealt, and how they are read."""
+    """The definition of a run's rows: their sources, the splits, and the domain that reads them."""
 
     seed: Annotated[int, Field(ge=0)] = 0
     domain: DomainConfig = DomainConfig(name="chess")
@@ -96,5 +96,5 @@ class RowsConfig(Section):
     splits: SplitsConfig
 
     def domain_of(self, split: str) -> DomainConfig:
-        """The task interface of a split's rows: its source's, where that names one."""
+        """The task interface of a split's rows: its source's if that names one, else the run's."""
         return self.sources[self.splits.named()[split].source].domain or self.domain

@@ -1,4 +1,4 @@
-"""Models, from elsewhere or from scratch, and how they are fine-tuned."""
+"""Models, existing or from scratch, and how to fine-tune them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -68,7 +68,7 @@ class SftConfig(TrainSection):
 
     preset: Literal["paper", "scratch"] = "paper"
     epochs: PositiveInt | None = None
-    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
+    """Passes over the rows. Unset, the paper's rule applies: 3 below 2,000 rows given to training, else 1."""
     max_length: PositiveInt = 1024
     global_batch_size: PositiveInt = 128
     micro_batch_size: PositiveInt = 4
@@ -81,7 +81,7 @@ class SftConfig(TrainSection):
     lora: LoraConfig | None = LoraConfig()
     gradient_checkpointing: bool = True
     chat_template: bool = False
-    """Learn answers to prompts in the tokenizer's chat template, a prompt as one user turn."""
+    """Train on prompts in the tokenizer's chat template, each prompt as one user turn."""
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:
@@ -97,7 +97,7 @@ class SftConfig(TrainSection):
         return {"paper": {}, "scratch": scratch}
 
     def num_epochs(self, num_rows: int) -> int:
-        """The number of passes where ``num_rows`` are given to training, those that it drops included."""
+        """The number of passes for ``num_rows`` rows given to training, including rows that training drops."""
         return self.epochs or (3 if num_rows < 2_000 else 1)
 
 

@@ -1,4 +1,4 @@
-"""What a configuration comes to where its file is silent, in lines, and warnings of values that cannot work."""
+"""Lines that show the settings which the file leaves to defaults, and warnings about values that cannot work."""
 
 import json
 import re
@@ -13,13 +13,13 @@ from curation.config.teacher import DecodingConfig
 from curation.config.trust import TrustConfig
 
 SHORT = 64
-"""Tokens below which no reasoning and a final answer are expected of a model that was not taught to be brief."""
+"""With fewer tokens than this, a model that was not taught to be brief cannot reason and state a final answer."""
 _FAMILIES = {"qwen3": r"qwen-?3(?![.\d])", "gemma3": r"gemma-?3(?![.\d])", "llama3": r"llama-?3(?!\d)"}
 _ALWAYS = ("temperature", "max_tokens", "stop")
 
 
 def resolved(config: RunConfig) -> Iterator[str]:
-    """A line for each group of settings that follows from the domain, and whether it does; one on chat templates."""
+    """A line for each group of settings with domain defaults and its origin, and a line on chat templates."""
     domain = defaults_of(config.domain.name, config.domain.options)
     teacher = DecodingConfig.model_validate(domain.get("teacher", {}).get("decoding", {}))
     told = _told(config.teacher.decoding)
@@ -37,7 +37,7 @@ def resolved(config: RunConfig) -> Iterator[str]:
 
 
 def warnings(config: RunConfig) -> Iterator[str]:
-    """What is valid and cannot work: answers that end before their label, or that have no room in the model."""
+    """Warnings about valid settings that cannot work: answers cut before their label, or too long for the model."""
     splits = {split: config.domain_of(split) for split in config.splits.named() if split not in ("adapt", "shots")}
     labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _reasons(domain)}
     model = config.teacher.model
@@ -59,12 +59,12 @@ def warnings(config: RunConfig) -> Iterator[str]:
 
 
 def _cut(key: str, decoding: DecodingConfig, domain: str, *, brief: bool) -> Iterator[str]:
-    """Of answers that reason; ``brief``: by a model that was taught to answer at once, or by none."""
+    """Warnings for answers with reasoning. ``brief``: the model was taught to answer at once, or there is no model."""
     ends = [stop for stop in decoding.stop if "\n" in stop and not stop.strip()]
     if ends:
         yield (
             f"{key}.stop: {json.dumps(ends[0])} ends every answer of domain {domain} at its first line, before the "
-            f"answer that stands at its end; set stop: []"
+            f"answer at its end; set stop: []"
         )
     if decoding.max_tokens < SHORT and not brief:
         yield (
@@ -90,7 +90,7 @@ def _generates(domain: DomainConfig) -> bool:
 
 
 def _told(decoding: DecodingConfig) -> str:
-    """The keys that say something: those of any drawing, and those that are not neutral."""
+    """The keys worth showing: those of ``_ALWAYS``, and those that differ from their neutral value."""
     neutral, parts = DecodingConfig(), []
     for key in DecodingConfig.model_fields:
         value = getattr(decoding, key)
@@ -107,7 +107,7 @@ def _changed(found: Section, default: Section) -> list[str]:
 
 
 def _changed_tests(found: EvaluationConfig, domain: Defaults) -> list[str]:
-    """As :func:`_changed`; where the file makes a sampled test greedy, against what it then takes of the domain."""
+    """As :func:`_changed`. If the file makes a sampled test greedy, compares with the domain's values for that case."""
     values = domain.get("evaluation", {})
     greedy = found.decoding.temperature == 0 != values.get("decoding", {}).get("temperature", 0)
     if greedy:
@@ -123,7 +123,7 @@ def _origin(domain: Defaults, changed: list[str]) -> str:
 
 
 def _chat(config: RunConfig) -> str:
-    """Whether templates are used, and what a family that a model's path names would make of it: nothing by itself."""
+    """Whether templates are used, and the ``chat_preset`` that a model's path suggests (which is not applied)."""
     on = {
         "teacher": config.teacher.chat_template,
         "student": config.student.chat_template,
@@ -144,7 +144,7 @@ def _chat(config: RunConfig) -> str:
 
 
 def _family(path: str) -> str | None:
-    """The family of ``CHAT_PRESETS`` that the last part of a model's path names; None where none or several are."""
+    """The one family of ``CHAT_PRESETS`` that the last part of a model's path names; None for none or several."""
     name = path.rstrip("/").rpartition("/")[2].lower()
     named = [family for family, pattern in _FAMILIES.items() if re.search(pattern, name)]
     return named[0] if len(named) == 1 else None

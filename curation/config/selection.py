@@ -1,4 +1,4 @@
-"""The arms and how many rows each selects."""
+"""The arms and the number of rows that each selects."""
 
 import difflib
 from typing import Annotated, ClassVar, Literal, Self
@@ -12,8 +12,8 @@ from curation.config.base import PositiveInt, Section, Share
 class RiskConfig(Section):
     """Risk-controlled selection, calibrated on ``splits.calibration`` (paper, "Risk-Controlled Data Selection").
 
-    With probability 1 - ``delta`` over the calibration rows at most ``alpha`` of the labels selected are wrong, in
-    expectation over the pool's distribution. ``curation.selection.risk`` says what each rule proves.
+    With probability 1 - ``delta`` over the calibration rows, at most a share ``alpha`` of the selected labels is wrong,
+    in expectation over the pool's distribution. ``curation.selection.risk`` says what each rule proves.
     """
 
     alpha: Share
@@ -25,7 +25,7 @@ class RiskConfig(Section):
 
 
 class BudgetConfig(Section):
-    """How many rows every arm selects; exactly one rule, each resolved into one common n."""
+    """How many rows every arm selects. Exactly one rule is set; it gives one common n."""
 
     RULES: ClassVar = ("n", "share", "oracle", "fit_purity", "threshold", "risk")
 
@@ -38,28 +38,28 @@ class BudgetConfig(Section):
     cap: PositiveInt = 2_000
     fit_purity: bool | str = False
     """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the
-    audit set. ``true`` or ``source`` takes the purity on the fit set; the name of a probe (``splits.probes``) on those
-    held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
+    audit set. ``true`` or ``source`` takes the purity on the fit set. The name of a probe (``splits.probes``) takes it
+    on those held-out rows: the paper says "on its training set", and calibrates on another one, MATH's test split."""
     threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    """As many rows as have a trust of at least this in the reference arm."""
+    """The number of rows whose trust in the reference arm is at least this."""
     risk: RiskConfig | None = None
-    """As many rows as a calibrated threshold of the reference arm lets pass; none where none can be certified."""
+    """The number of rows that pass a calibrated threshold of the reference arm; 0 if no threshold can be certified."""
     reference: str = REFERENCE_ARM
-    """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
+    """The arm that ``fit_purity``, ``threshold`` and ``risk`` read; ``naive_matched`` matches its difficulties."""
 
     @property
     def rule(self) -> str:
-        """The rule that is given."""
+        """The name of the rule that is set."""
         return self._given()[0]
 
     @property
     def reads_scores(self) -> bool:
-        """The reference arm's scores go into n."""
+        """Whether n depends on the reference arm's scores."""
         return self.rule in ("fit_purity", "threshold", "risk")
 
     @property
     def needs_gold(self) -> bool:
-        """The pool's gold labels go into n."""
+        """Whether n depends on the pool's gold labels."""
         return self.oracle or bool(self.fit_purity)
 
     @property
@@ -82,17 +82,18 @@ class BudgetConfig(Section):
 
 
 class GoldRolloutsConfig(Section):
-    """What gold arms train on where the weak arms train on whole rollouts (nearly none of them a bare answer).
+    """What gold arms train on if the weak arms train on whole rollouts (hardly any of them a bare answer).
 
-    With bare answers there, recovery would measure the format. Where weak completions are bare answers, or chosen
-    options, gold arms train on the same, whatever is set here.
+    If gold arms trained on bare answers then, recovery would measure the format. If weak completions are bare answers,
+    or chosen options, gold arms train on the same, and this section has no effect.
     """
 
     source: Literal["auto", "solutions", "samples", "answers"] = "auto"
-    """The dataset's worked solutions; the teacher's own rollouts that gold grades right; ``auto``: solutions where
-    nearly all rows have one, else samples; ``answers``: bare answers all the same, without a recovery."""
+    """``solutions``: the dataset's worked solutions. ``samples``: the teacher's own rollouts that gold grades right.
+    ``auto``: solutions if nearly all rows have one, else samples. ``answers``: bare answers anyway, without a
+    recovery."""
     num_samples: PositiveInt = 8
-    """At most so many further samples of a row whose weak label is wrong, until one is right."""
+    """The maximum number of further samples for a row with a wrong weak label, until one is right."""
     temperature: Annotated[float, Field(gt=0)] = 0.7
 
 
@@ -103,13 +104,13 @@ class SelectionConfig(Section):
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural", "ground_truth")
     """Names of ``curation.arms.ARMS``."""
     difficulty_bins: PositiveInt = 10
-    """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""
+    """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
 
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The arms and the budget's reference: whose trust functions and signals are needed."""
+        """The arms and the budget's reference arm: the run needs the trust functions and signals of all of these."""
         return (*self.arms, self.budget.reference)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What is asked beyond the labelling pass: the arms' signals and the judge."""
+"""Model calls beyond the labelling pass: the arms' signals and the judge."""
 
 from typing import Annotated, Literal, Self
 
@@ -10,7 +10,7 @@ from curation.config.teacher import DecodingConfig
 
 
 class SelfConsistencyConfig(Section):
-    """The vote of further samples of the teacher."""
+    """A vote over further samples of the teacher."""
 
     num_samples: PositiveInt = 8
     temperature: Annotated[float, Field(gt=0)] = 0.7
@@ -26,11 +26,11 @@ class RewardConfig(Section):
     trust_remote_code: bool = False
     """Run the model's own code; ``custom`` needs it."""
     chat_template: bool = False
-    """Ask a verifier through its chat template; models with a head use theirs where they have one."""
+    """Ask a verifier through its chat template; models with a head use theirs if they have one."""
 
     @property
     def runs_code(self) -> bool:
-        """The model's own code may be run; a verifier is a causal model like any other, whose code never is."""
+        """Whether the model's own code may run. A verifier is an ordinary causal model; its code never runs."""
         return self.trust_remote_code and self.kind != "verifier"
 
     @model_validator(mode="after")
@@ -41,10 +41,10 @@ class RewardConfig(Section):
 
 
 class SignalsConfig(Section):
-    """What the passes beyond labelling need; each is made only where an arm asks for it."""
+    """Settings of the signals. A signal is computed only if an arm needs it."""
 
     second_teacher: ModelConfig | None = None
-    """The ensemble arm's other, independent teacher."""
+    """The second, independent teacher of the ensemble arm."""
     self_consistency: SelfConsistencyConfig = SelfConsistencyConfig()
     reward: RewardConfig | None = None
 
@@ -54,7 +54,7 @@ class JudgeConfig(Section):
 
     model: ModelConfig
     splits: tuple[str, ...] = ("pool",)
-    """Where it is asked; the others are graded by the domain's rule alone."""
+    """The splits that the judge grades; the domain's rule alone grades the others."""
     decoding: DecodingConfig = DecodingConfig(max_tokens=256, stop=())
     chat_template: bool = False
     """Ask through the judge's chat template."""

@@ -18,19 +18,19 @@ def _trust_state(name: str) -> str:
 class TrustConfig(TrainSection):
     """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
 
-    Ours, and to be switched off: fitting on parsed labels alone (``fit_on: all``), early stopping on validation AUC
-    (``patience: null``), standardised inputs (``standardise: false``), calibration (``calibration_fraction: 0``), a
-    linear probe on a small source (``probe_below: 0``). Not given in the paper: stochastic depth, expansion, batch
-    size, number of steps.
+    Our additions, and how to switch each off: fitting on parsed labels alone (``fit_on: all``), early stopping on
+    validation AUC (``patience: null``), standardised inputs (``standardise: false``), calibration
+    (``calibration_fraction: 0``), a linear probe on a small source (``probe_below: 0``). The paper does not give
+    stochastic depth, expansion, batch size or number of steps.
     """
 
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
-    """Unset, the one of the run's domain (``curation.config.defaults``); of a domain that has none, this."""
+    """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
-    """Names among ``teacher.states``; the fit itself reads ``pca`` where ``teacher.store_states`` asks for it."""
+    """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
     fit_on: Literal["parsed", "all"] = "parsed"
-    """``parsed``: source rows whose label could be read, since no other row can be selected by trust. ``all``, the
-    paper's: unparsed rows too, as wrong ones."""
+    """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
+    choice): unparsed rows too, as wrong ones."""
     depth: PositiveInt = 4
     width: PositiveInt = 512
     expansion: Annotated[float, Field(gt=0)] = 2.0
@@ -42,15 +42,17 @@ class TrustConfig(TrainSection):
     """Strength of the class reweighting: class c weighs (N / (2 N_c)) ** class_weight; 0 is none, 1 is balanced."""
     batch_size: PositiveInt = 256
     max_steps: PositiveInt = 8_000
-    """Most optimizer steps, whatever the number of rows: 50 epochs of 40,000 rows at the default batch size."""
+    """The maximum number of optimizer steps, for any number of rows: 50 epochs of 40,000 rows at the default batch
+    size."""
     patience: PositiveInt | None = 800
     """Steps without a better validation AUC before stopping; ``null`` takes all steps and keeps the last weights."""
     standardise: bool = True
     validation_fraction: Share = 0.2
-    """The share of the rows, by a seeded hash of the row id, on which early stopping looks."""
+    """The share of the rows held out for early stopping, by a seeded hash of the row id."""
     calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of further rows, which neither fit nor early stopping sees, that makes trust a probability (Platt
-    scaling) and chooses on a small source; 0: trust is the bare sigmoid, as in the paper, and nothing is chosen."""
+    """The share of further rows held out from fit and early stopping. They turn trust into a probability (Platt
+    scaling) and decide between network and probe on a small source. 0: trust is the bare sigmoid, as in the paper, and
+    no choice is made."""
     probe_below: Annotated[int, Field(ge=0)] = 5_000
     """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
     AUC on the calibration rows; 0: never."""
@@ -66,7 +68,7 @@ class TrustConfig(TrainSection):
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:
-        """One a domain, the values of the paper's table."""
+        """One preset per domain, with the values of the paper's table."""
         return {
             "world_knowledge": {"learning_rate": 5e-5, "class_weight": 1.0},
             "quantitative_reasoning": {

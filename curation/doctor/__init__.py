@@ -1,4 +1,4 @@
-"""``curate doctor``: what of the machine, the installation, the configuration and the cluster has to be mended."""
+"""``curate doctor``: checks machine, packages, configuration, storage and cluster; says how to fix each problem."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ def examine(
     address: str | None = None,
     vllm: bool = False,
 ) -> Iterator[Finding]:
-    """The findings, one after the other as they are made; without a configuration those of this machine.
+    """Yield each finding as soon as its check ends. Without a configuration, check only this machine.
 
-    ``address`` of a Ray cluster goes before the configuration's; ``vllm`` asks for the probe of vLLM where the
-    configuration does not.
+    ``address`` of a Ray cluster overrides the configuration's. ``vllm`` probes vLLM even if the configuration does not
+    use it.
     """
     yield found("python", machine.python)
     yield found("packages", machine.packages)

@@ -1,4 +1,4 @@
-"""What a check finds. A check is a small function that returns a verdict; one that crashes gives a finding too."""
+"""Results of checks. A check is a small function that returns a verdict; a check that crashes gives a finding too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,50 +11,50 @@ State = Literal["ok", "warn", "fail"]
 
 
 class Verdict(NamedTuple):
-    """How it stands, what was found, and what to mend where it is not ``ok``."""
+    """The state, what was found (``told``), and how to fix it if the state is not ``ok``."""
 
     state: State
     told: str
-    mend: str
+    fix: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """The verdict of a check."""
+    """The verdict of a named check."""
 
     check: str
     state: State
     told: str
-    mend: str
+    fix: str
 
     @property
     def line(self) -> str:
         """The finding in one line."""
-        mend = f"; {self.mend}" if self.mend else ""
-        return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.told}{mend}'.split())}"
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{self.state:<5} {self.check:<16} {' '.join(f'{self.told}{fix}'.split())}"
 
 
 def ok(told: str) -> Verdict:
-    """Nothing to mend."""
+    """The check passed."""
     return Verdict("ok", told, "")
 
 
-def warn(told: str, mend: str) -> Verdict:
+def warn(told: str, fix: str) -> Verdict:
     """A run can start, but may be slow or end early."""
-    return Verdict("warn", told, mend)
+    return Verdict("warn", told, fix)
 
 
-def fail(told: str, mend: str) -> Verdict:
+def fail(told: str, fix: str) -> Verdict:
     """A run cannot start, or would be wrong."""
-    return Verdict("fail", told, mend)
+    return Verdict("fail", told, fix)
 
 
 def found(check: str, look: Callable[P, Verdict], *args: P.args, **kwargs: P.kwargs) -> Finding:
-    """The finding of a check, whatever comes out of it: it looks at what may be broken."""
+    """The finding of a check, even if the check raises: it examines things that may be broken."""
     try:
         verdict = look(*args, **kwargs)
-    except CurationError as error:  # says itself what to mend
+    except CurationError as error:  # its message says how to fix the problem
         verdict = fail(str(error), "")
     except Exception as error:
-        verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "mend what the message names")
-    return Finding(check=check, state=verdict.state, told=verdict.told, mend=verdict.mend)
+        verdict = fail(f"the check itself failed: {type(error).__name__}: {error}", "fix the problem in the message")
+    return Finding(check=check, state=verdict.state, told=verdict.told, fix=verdict.fix)

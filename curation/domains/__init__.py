@@ -1,7 +1,7 @@
 """Task interfaces: how a raw row becomes a prompt, and a completion becomes a label that is right or wrong.
 
-A domain is one file with one class and one line in ``DOMAINS``; users' own come as ``module:Class``, or by name through
-an entry point of the group ``curation.domains``.
+A domain is one file with one class, and one line in ``DOMAINS``. Users name their own as ``module:Class``, or register
+it as an entry point of the group ``curation.domains``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,9 +39,10 @@ DOMAINS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """What a word-level tokenizer of a domain knows: text outside ``pattern`` is dropped.
+    """The vocabulary of a domain's word-level tokenizer.
 
-    ``words`` are the tokens in id order; ``pattern`` is a regular expression whose matches are the tokens of a text.
+    ``words`` are the tokens in id order. ``pattern`` is a regular expression whose matches are the tokens of a text;
+    other text is dropped.
     """
 
     words: tuple[str, ...]
@@ -49,49 +50,49 @@ class Vocabulary:
 
 
 class Domain(Protocol):
-    """One task interface (paper, "Experimental Setup"), made with the options that the configuration gives it.
+    """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
-    A class may have ``defaults`` too: what of decoding and trust follows from it (``curation.config.defaults``).
-    Methods raise ``RowError`` for a row they cannot take.
+    A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``). Methods raise
+    ``RowError`` for a row that they cannot handle.
     """
 
     name: str
     forms: tuple[tuple[str, ...], ...]
-    """The forms of row that it reads, each by its columns; an input file must have all columns of one of them."""
+    """The row formats that it reads, each given by its columns; an input file must have all columns of one of them."""
     columns: pa.Schema
     """The domain's own columns in source, pool and test tables."""
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The example of a raw row: a value per field of ``columns``, nothing that gives the gold label away.
+        """The example of a raw row: a value per field of ``columns``. It must not reveal the gold label.
 
-        What is missing in the file (``curation.sources.missing``: null, NaN, empty text) is None in ``raw``.
+        Values missing in the file (``curation.sources.missing``: null, NaN, empty text) are None in ``raw``.
         """
         ...
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """The gold label of a raw row; ``None`` where the row carries none."""
+        """The gold label of a raw row; ``None`` if the row has none."""
         ...
 
     def solution(self, raw: Mapping[str, Any]) -> str | None:
-        """The worked solution of a raw row as a completion that states the gold label; ``None`` where it has none.
+        """The worked solution of a raw row as a completion that states the gold label; ``None`` if it has none.
 
-        What gold labels are taught by where the teacher writes whole solutions; it may reach no column of an example.
+        Gold arms train on it if the teacher writes whole solutions. It must not reach any column of an example.
         """
         ...
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The prompt's text, after ``shots`` demonstrations (examples that carry ``gold``)."""
+        """The prompt's text, after the demonstrations ``shots`` (examples with ``gold``)."""
         ...
 
     def identity(self, example: Example) -> Identity:
-        """What identifies the question: equal for two rows that ask the same one, however they are written.
+        """What identifies the question: equal for two rows that ask the same question, however they are written.
 
-        :func:`plain_identity` of a text does for most; what tells two questions apart must stay in it.
+        :func:`plain_identity` of a text is enough for most domains. It must keep what distinguishes two questions.
         """
         ...
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """The completions among which the teacher chooses the likeliest; ``None`` where it writes its own."""
+        """The completions from which the teacher chooses the most likely; ``None`` if it writes its own."""
         ...
 
     def answer(self, label: str, example: Example) -> str:
@@ -99,7 +100,7 @@ class Domain(Protocol):
         ...
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The label that a completion states; ``None`` where it cannot be read (unparsed)."""
+        """The label that a completion states; ``None`` if it cannot be read (unparsed)."""
         ...
 
     def is_correct(self, label: str | None, gold: str) -> bool:
@@ -107,7 +108,7 @@ class Domain(Protocol):
         ...
 
     def difficulty(self, example: Example) -> float | None:
-        """The difficulty on the domain's own scale, larger is harder; ``None`` where unknown."""
+        """The difficulty on the domain's own scale, larger is harder; ``None`` if unknown."""
         ...
 
     def vocabulary(self) -> Vocabulary:
@@ -116,10 +117,10 @@ class Domain(Protocol):
 
 
 def get_domain(config: DomainConfig) -> Domain:
-    """The domain of a configuration, made with its options.
+    """The domain of a configuration, constructed with its options.
 
     Raises:
-        ConfigError: no such name or class, or options that the class does not take.
+        ConfigError: there is no such name or class, or the class does not accept the options.
     """
     name = config.name
     try:
@@ -137,7 +138,7 @@ def get_domain(config: DomainConfig) -> Domain:
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
-    """The result and "", or None and what went wrong; a domain is users' code, so anything may come out of it."""
+    """The result and "", or None and the error; a domain is users' code, so it may raise anything."""
     try:
         return function(*arguments), ""
     except RowError as error:

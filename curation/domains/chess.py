@@ -1,8 +1,8 @@
 """Chess puzzles in the Lichess convention (paper, App. "Strategy Games" under evaluation).
 
 The first move of ``moves`` is the opponent's and is played before the puzzle; the second is the gold move. The label is
-one move in UCI notation. Not given in the paper and chosen here: UCI, FEN's own strings for castling and en passant
-(the square behind every double step), the cue line, and SAN accepted as an answer.
+one move in UCI notation. The paper leaves open, and we chose: UCI, FEN's own strings for castling and en passant (the
+square is given after every double step), the cue line, and SAN accepted as an answer.
 """
 
 import re
@@ -21,14 +21,14 @@ _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
 class Chess:
-    """The chess domain: prompt of six metadata lines and a cue, label of one UCI move."""
+    """The chess domain. The prompt has six metadata lines and a cue; the label is one UCI move."""
 
     name = "chess"
     forms = (("fen", "moves"),)
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The position that the solver sees, as FEN, and the puzzle's rating where the row has one.
+        """The position that the solver sees, as FEN, and the puzzle's rating if the row has one.
 
         Raises:
             RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
@@ -39,10 +39,10 @@ class Chess:
         try:
             return {"fen": board.fen(en_passant="fen"), "rating": None if rating is None else int(rating)}
         except (TypeError, ValueError, OverflowError) as error:
-            raise RowError(f"bad_rating: {rating!r} is no whole number") from error
+            raise RowError(f"bad_rating: {rating!r} is not a whole number") from error
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """The second move of ``moves`` in UCI notation; ``None`` where the row ends after the opponent's move.
+        """The second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
 
         Raises:
             RowError: as :meth:`read`; ``illegal_move`` for the gold move too.
@@ -55,11 +55,11 @@ class Chess:
         return _push(board, moves[1], "the gold move").uci()
 
     def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: a puzzle's further moves are no reasoning in words."""
+        """None: a puzzle's further moves are not reasoning in words."""
         return None
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The position as the paper words it, a line per field, then the cue line."""
+        """The position in the paper's wording, one line per field, then the cue line."""
         blocks = [self._position(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*blocks, self._position(example)])
 
@@ -85,9 +85,9 @@ class Chess:
         )
 
     def identity(self, example: Example) -> Identity:
-        """Board, side to move, castling rights, and the en-passant square where a pawn can be taken there.
+        """Board, side to move, castling rights, and the en-passant square if a pawn can be taken there.
 
-        Neither the moves' counters nor the rating: the best move is the same.
+        The moves' counters and the rating are left out, because they do not change the best move.
         """
         board, side, castling, square = example["fen"].split()[:4]
         if square != "-" and not _board(example["fen"]).has_legal_en_passant():
@@ -126,7 +126,7 @@ class Chess:
         return None if rating is None else float(rating)
 
     def vocabulary(self) -> Vocabulary:
-        """One token per header value, piece on a square, square and promotion: a position is near 40 tokens."""
+        """One token per header value, piece on a square, square and promotion: a position has about 40 tokens."""
         squares = chess.SQUARE_NAMES
         castling = ["-"] + [
             "".join(flag for bit, flag in enumerate("KQkq") if mask >> bit & 1) for mask in range(1, 16)

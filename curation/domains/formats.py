@@ -1,6 +1,6 @@
-"""Bare answers and rollouts: what the completions of the arms must have in common, lest recovery measures a format.
+"""Bare answers and rollouts: completions of all arms must have one format, otherwise recovery measures the format.
 
-A completion is a bare answer where it is the domain's own sentence for its label, and a rollout otherwise.
+A completion is a bare answer if it is the domain's own sentence for its label, and a rollout otherwise.
 """
 
 from typing import Literal
@@ -9,16 +9,16 @@ from curation.domains import Domain, Example, attempt
 
 Format = Literal["answer", "rollout"]
 GoldSource = Literal["answer", "solution", "sample"]
-"""What gold arms train on: the domain's sentence for the label, worked solutions, the teacher's own right rollouts."""
+"""What gold arms train on: the domain's sentence for the label, worked solutions, or the teacher's right rollouts."""
 GoldWanted = Literal["auto", "solutions", "samples", "answers"]
-"""What ``selection.gold_rollouts.source`` may say."""
+"""The values of ``selection.gold_rollouts.source``."""
 
 NEARLY_ALL = 0.95
-"""The share from which on completions count as bare answers, and rows as solved by the dataset (ours)."""
+"""From this share on, completions count as bare answers, and rows as solved by the dataset (our choice)."""
 
 
 def is_bare(domain: Domain, completion: str, label: str, example: Example) -> bool:
-    """Whether a completion says its label and nothing else, up to white space around it; a chosen option does."""
+    """Whether a completion states only its label, apart from surrounding white space; a chosen option always does."""
     if attempt(domain.options, example)[0] is not None:
         return True
     answer, _ = attempt(domain.answer, label, example)
@@ -26,15 +26,15 @@ def is_bare(domain: Domain, completion: str, label: str, example: Example) -> bo
 
 
 def format_of(num_bare: int, num_rows: int) -> Format:
-    """The format of completions of which so many are bare answers; without any there is nothing to differ from."""
+    """The format of ``num_rows`` completions of which ``num_bare`` are bare answers; ``answer`` without rows."""
     return "answer" if num_bare >= NEARLY_ALL * num_rows else "rollout"
 
 
 def gold_source(weak: Format, wanted: GoldWanted, *, num_gold: int, num_solved: int) -> GoldSource:
-    """What gold arms train on beside weak ones of the format ``weak``, as ``selection.gold_rollouts.source`` wants it.
+    """What gold arms train on if the weak arms have the format ``weak``, by ``selection.gold_rollouts.source``.
 
-    ``num_solved`` of ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are not mixed:
-    the rows of an arm would then differ in more than their labels.
+    ``num_solved`` of the ``num_gold`` rows with a gold label have a worked solution. Solutions and samples are never
+    mixed; otherwise the rows of an arm would differ in more than their labels.
     """
     if weak == "answer" or wanted == "answers":
         return "answer"

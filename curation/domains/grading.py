@@ -1,4 +1,4 @@
-"""Which weak labels are right, by the domain's own rule: pairs to grade, and the table of grades once they are."""
+"""Grading of weak labels by the domain's own rule, and reading of the table of grades."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Graded:
-    """Rows that are labelled without error and have a gold label, ascending by row id."""
+    """Rows that were labelled without error and have a gold label, ascending by row id."""
 
     row_ids_N: npt.NDArray[np.int64]
     correct_N: Bools
@@ -31,7 +31,7 @@ def read_grades(grades: TableRef) -> Graded:
 
 
 def grade_pairs(labels: pa.Array, golds: pa.Array, domain: Domain) -> tuple[Bools, list[str | None]]:
-    """Whether each weak label equals its gold label, bool [N], and what kept the rule from deciding, where it did."""
+    """Whether each weak label equals its gold label, bool [N], and why the rule could not decide, if it could not."""
     correct_N = np.zeros(len(labels), dtype=np.bool_)
     problems: list[str | None] = []
     for place, (label, gold) in enumerate(zip(labels.to_pylist(), golds.to_pylist(), strict=True)):

@@ -1,7 +1,7 @@
-"""What identifies a question, so that the same one is found in two splits though it is written otherwise.
+"""The identity of a question: finds the same question in two splits even if it is written differently.
 
-Two rows ask the same question where their texts are equal and they share enough of their parts (options). Texts and
-parts are compared as a domain has normalised them; :func:`plain_text` does for prose with some mathematics in it.
+Two rows ask the same question if their texts are equal and they share enough of their parts (options). The domain
+normalises texts and parts before the comparison; :func:`plain_text` is enough for prose with some mathematics.
 """
 
 import re
@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 
 Rule = Literal["same", "permuted", "near_copy"]
 RULES: tuple[Rule, ...] = ("same", "permuted", "near_copy")
-"""How two rows can ask the same question, the strictest first."""
+"""The ways in which two rows can ask the same question, the strictest first."""
 SHARED_PARTS = 2
-"""Parts that near-copies have in common; one where both have two. See docs/method.md for the numbers."""
+"""The number of parts that near-copies share; one if both rows have two. See docs/method.md for the numbers."""
 
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("(?=[¼-¾⅐-⅞])")
@@ -29,9 +29,9 @@ _BLANK = re.compile(r"__+")
 
 
 class Identity(NamedTuple):
-    """What identifies a question: its normalised text and, where it has options, those, in the row's order.
+    """What identifies a question: its normalised text and its options, if any, in the row's order.
 
-    Options are few: rows are found by every two of theirs.
+    There should be few options, because every pair of them is a search key.
     """
 
     text: str
@@ -39,11 +39,11 @@ class Identity(NamedTuple):
 
 
 def same_question(one: Identity, other: Identity) -> Rule | None:
-    """How two rows ask the same question; ``None`` where they do not.
+    """In which way two rows ask the same question; ``None`` if they do not.
 
-    The texts are equal, and so are the parts (``same``), or the sets of parts (``permuted``), or at least two parts
-    are common to both (``near_copy``; one where both have two). Many questions have the text "Which of the following
-    is true?"; without a common option those are different ones.
+    The texts are equal, and so are the parts (``same``), or the sets of parts (``permuted``), or the rows share at
+    least two parts (``near_copy``; one if both have two). Many questions have the text "Which of the following is
+    true?"; without a common option they are different questions.
     """
     if one.text != other.text:
         return None
@@ -57,25 +57,25 @@ def same_question(one: Identity, other: Identity) -> Rule | None:
 
 
 def plain_text(text: str) -> str:
-    """Prose without what copies of it differ in: letter case, white space, quotation marks, marks at words' ends.
+    """Normalise prose: drop letter case, white space, quotation marks, and punctuation at words' ends.
 
-    Unicode's compatible forms are one (NFKC), and so are dashes. Operators, signs, brackets, decimal points and
+    Unicode's compatible forms become one (NFKC), and so do dashes. Operators, signs, brackets, decimal points and
     exponents stay: ``2+3`` is not ``2-3``, ``x²`` is ``x^2`` and not ``x2``.
     """
     if not text.isascii():
         text = composed(text).translate(_QUOTES)
     text = text.casefold().replace('"', " ").replace("...", " ")
     for sign, found, instead in (("'", _APOSTROPHE, ""), ("__", _BLANK, " "), ("!", _BANG, " ")):
-        if sign in text:  # a search for nothing costs more than this
+        if sign in text:  # cheaper than a substitution that finds nothing
             text = found.sub(instead, text)
     return " ".join(_MARKS.sub(" ", text).split())
 
 
 def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
-    """The identity of a question in prose, with its options where it has some.
+    """The identity of a question in prose, with its options, if any.
 
-    Options are normalised like the text, but for a row two of whose options differ in nothing else (``Aa`` and ``AA``):
-    they keep their case and marks.
+    Options are normalised like the text. The exception is a row with two options that would become equal (``Aa`` and
+    ``AA``): its options keep their case and punctuation.
     """
     parts = tuple(map(plain_text, options))
     if len(set(parts)) < len(parts) or not all(parts):
@@ -84,7 +84,7 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
 
 
 def composed(text: str) -> str:
-    """NFKC, with exponents and fractions told from the digits before them, and one kind of dash."""
+    """NFKC, but with exponents and fractions separated from the digits before them, and one kind of dash."""
     text = _SUPERSCRIPTS.sub(lambda found: f"^{found[0]}", text)
     text = unicodedata.normalize("NFKC", _FRACTIONS.sub(" ", text))
     return text.translate(_DASHES).replace("\N{FRACTION SLASH}", "/")

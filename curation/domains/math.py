@@ -1,9 +1,9 @@
 r"""Mathematics with a final answer (paper, App. "Evaluation Details", quantitative reasoning).
 
-The label is the last ``\boxed{}`` expression of the teacher's solution; two labels are the same where
-:mod:`curation.equivalence` finds them equivalent. Not given in the paper and chosen here: the prompt, and that
-a solution whose last box is broken off is unparsed. Rows come as MATH, MATH-500, GSM8K, Omni-MATH and AIME are
-published, or with ``problem`` and ``answer``.
+The label is the last ``\boxed{}`` expression of the teacher's solution. Two labels are equal if
+:mod:`curation.equivalence` finds them equivalent. The paper leaves open, and we chose: the prompt, and that a solution
+whose last box is incomplete is unparsed. Rows have the published formats of MATH, MATH-500, GSM8K, Omni-MATH and AIME,
+or the columns ``problem`` and ``answer``.
 """
 
 import math
@@ -30,7 +30,7 @@ _BARE = re.compile(r"[^\s${}\\]{1,100}")
 _SAME_LATEX = re.compile(
     r"\\(?:([dt])frac(?![a-zA-Z])|(?:left|right|quad|qquad|displaystyle)(?![a-zA-Z])|[,;:! ()\[\]])|[$~]"
 )
-"""What sets a formula apart, spaces it or sizes it, and says nothing."""
+"""Commands that delimit, space or size a formula and have no meaning."""
 _END = re.compile(r"[.?:;,\s]+$")
 _NOTE = re.compile(r"<<[^<>]*>>")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -40,11 +40,11 @@ class Math:
     """The math domain: a problem in words and LaTeX, solved freely, with the final answer in a box.
 
     Args:
-        timeout: seconds that the comparison of two answers may take; above that they count as unequal.
-        instruction: what stands before the problem; empty for models that were trained without one.
+        timeout: seconds for the comparison of two answers; after that they count as unequal.
+        instruction: the text before the problem; empty for models that were trained without one.
 
     Raises:
-        ConfigError: a timeout that is no positive number.
+        ConfigError: the timeout is not a positive number.
     """
 
     name = "math"
@@ -58,7 +58,7 @@ class Math:
         self._head = [instruction] if instruction else []
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The problem, and the row's own level, difficulty or place in its contest where it has one.
+        """The problem, and the row's own level, difficulty or number in its contest, if any.
 
         Raises:
             RowError: ``null_field``.
@@ -70,10 +70,10 @@ class Math:
         return {"problem": problem, "difficulty": float(level[0]) if level else None}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        r"""The row's answer, GSM8K's after ``####``; without one the last box of its solution; ``None`` without either.
+        r"""The row's answer (GSM8K's after ``####``), else the last box of its solution; ``None`` without either.
 
         Raises:
-            RowError: ``no_box`` where the solution boxes no answer.
+            RowError: ``no_box`` if the solution boxes no answer.
         """
         answer = _text(raw, _ANSWERS).rpartition("####")[2].strip()
         if answer:
@@ -86,9 +86,9 @@ class Math:
         return box
 
     def solution(self, raw: Mapping[str, Any]) -> str | None:
-        """The solution column, or GSM8K's reasoning before ``####`` without its calculator's notes.
+        """The solution column, or GSM8K's reasoning before ``####`` without its calculator notes.
 
-        One that boxes no answer is closed by the sentence of :meth:`answer`.
+        A solution that boxes no answer gets the sentence of :meth:`answer` at its end.
 
         Raises:
             RowError: as :meth:`gold`.
@@ -108,7 +108,7 @@ class Math:
         return f"Problem: {example['problem']}\n{CUE}"
 
     def identity(self, example: Example) -> Identity:
-        r"""The problem without its white space, letter case, LaTeX's spacing and sizing, and the mark at its end.
+        r"""The problem without white space, letter case, LaTeX's spacing and sizing, and the final punctuation mark.
 
         Every operator, sign and digit stays: ``2+3`` is not ``2-3``, and ``2 3`` is not ``23``.
         """
@@ -126,14 +126,14 @@ class Math:
         return rf" The final answer is \boxed{{{label}}}."
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The expression in the last box; ``None`` where there is no box, or the last is empty or broken off."""
+        """The expression in the last box; ``None`` if there is no box, or the last is empty or incomplete."""
         return last_box(completion)
 
     def is_correct(self, label: str | None, gold: str) -> bool:
-        """Equivalence, found within the time limit.
+        """Whether the labels are equivalent.
 
         Raises:
-            RowError: ``exploded`` where it was not found out within the bounds; the labels count as unequal.
+            RowError: ``exploded``: undecided within the limits of time and memory; the labels count as unequal.
         """
         exploded = self.equivalence.num_exploded
         right = label is not None and self.equivalence.same(label, gold)
@@ -142,7 +142,7 @@ class Math:
         return right
 
     def difficulty(self, example: Example) -> float | None:
-        """The row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` where unknown."""
+        """The row's own level: 1 to 5 in MATH, 1 to 9.5 in Omni-MATH, 1 to 15 in AIME; ``None`` if unknown."""
         level: float | None = example.get("difficulty")
         return level
 
@@ -152,9 +152,9 @@ class Math:
 
 
 def last_box(text: str) -> str | None:
-    r"""What stands in the last ``\boxed`` or ``\fbox`` of ``text``, the outer one of boxes in boxes; in linear time.
+    r"""The content of the last ``\boxed`` or ``\fbox`` of ``text`` (of nested boxes the outer one), in linear time.
 
-    ``None`` where there is no box, or the last one is empty or does not close; ``\boxed 5`` takes the next word.
+    ``None`` if there is no box, or the last one is empty or does not close; ``\boxed 5`` takes the next word.
     """
     opened: list[bool] = []  # per open brace, whether it opens a box
     starts: list[int] = []  # of the open boxes
@@ -179,7 +179,7 @@ def last_box(text: str) -> str | None:
 
 
 def _tidy(answer: str) -> str:
-    """An answer out of its only box, without a backslash at its end, and with the braces closed that it leaves open."""
+    """An answer taken out of its only box, without a backslash at its end, and with its open braces closed."""
     boxes = sum(len(token) > 2 for token in _TOKEN.findall(answer))
     if boxes == 1 and (box := last_box(answer)):
         return box
@@ -189,6 +189,6 @@ def _tidy(answer: str) -> str:
 
 
 def _text(raw: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The first of the columns that is not null, as stripped text; empty where there is none."""
+    """The first of the columns that is not null, as stripped text; empty if all are null."""
     values = (raw.get(name) for name in names)
     return next((str(value).strip() for value in values if value is not None), "")

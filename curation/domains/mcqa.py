@@ -1,9 +1,10 @@
 """Multiple choice with two to eight options (paper, App. "Evaluation Details", world knowledge).
 
 The label is the letter of an option, A to H. By default the options are scored as completions of the prompt;
-``generative`` lets the teacher reason first (the paper's ablation). Not given in the paper and chosen here: the
-prompts, letters or full texts, the order of SciQ's options, and that options which differ in case alone differ
-(genetics asks for ``Aa``), in whitespace alone not. MMLU's subject and SciQ's support stand in no prompt.
+``generative`` lets the teacher reason first (the paper's ablation). The paper leaves open, and we chose: the prompts,
+letters or full texts, the order of SciQ's options, and that options that differ only in case are different (genetics
+asks for ``Aa``), but not options that differ only in whitespace. Prompts contain neither MMLU's subject nor SciQ's
+support.
 """
 
 import hashlib
@@ -23,14 +24,15 @@ _STATEMENT = re.compile(r"(?i:the answer is)[\s:*]*(?:\(([A-Z])\)|([A-Z])(?=[*\s
 
 
 class Mcqa:
-    """The multiple-choice domain: reads the rows of MMLU, ARC, OpenBookQA, SciQ and SocialIQA as they are published.
+    """The multiple-choice domain: reads the published rows of MMLU, ARC, OpenBookQA, SciQ and SocialIQA.
 
     Args:
-        option_style: whether the options are listed in the prompt and answered by letter, or answered by their texts.
+        option_style: ``letters``: the prompt lists the options, the answer is a letter; ``texts``: the answer is the
+            option's text.
         generative: generate some reasoning and a letter instead of scoring the options.
 
     Raises:
-        ConfigError: an unknown style, or reasoning that would have to end in a text.
+        ConfigError: the style is unknown, or ``generative`` is set with ``texts``.
     """
 
     name = "mcqa"
@@ -51,7 +53,7 @@ class Mcqa:
         self._generative = generative
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """The question (SocialIQA's after its context) and the options, in the row's order or SciQ's shuffled one.
+        """The question (SocialIQA's after its context) and the options, in the row's order (SciQ's shuffled).
 
         Raises:
             RowError: ``null_field``, ``no_options``, ``too_many_options``, ``duplicate_options``.
@@ -60,13 +62,13 @@ class Mcqa:
         return {"question": row.question, "choices": row.choices}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
-        """The letter of the right option; ``None`` where the row has no answer.
+        """The letter of the right option; ``None`` if the row has no answer.
 
         Raises:
-            RowError: as :meth:`read`; ``bad_answer`` where the answer is not exactly one of the options.
+            RowError: as :meth:`read`; ``bad_answer`` if the answer is not exactly one of the options.
         """
         row = _row(raw)
-        # Places are whole numbers, which a column with gaps holds as floats.
+        # Positions are whole numbers; a column with nulls holds them as floats.
         place = isinstance(row.key, float) and row.key.is_integer()
         key = "" if row.key is None else str(int(row.key) if place else row.key).strip()
         if not key:
@@ -76,11 +78,11 @@ class Mcqa:
         return LETTERS[row.keys.index(key)]
 
     def solution(self, raw: Mapping[str, Any]) -> None:
-        """None: the rows carry no reasoning that leads to a letter."""
+        """None: the rows contain no reasoning that leads to a letter."""
         return None
 
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
-        """The question, the lettered options where an answer names a letter, and the cue line."""
+        """The question, the lettered options (if the answer is a letter), and the cue line."""
         head = [INSTRUCTION] if self._generative else []
         blocks = [self._question(shot) + self.answer(shot["gold"], shot) for shot in shots]
         return "\n\n".join([*head, *blocks, self._question(example)])
@@ -92,11 +94,11 @@ class Mcqa:
         return f"{example['question']}\n{''.join(options)}{CUE}"
 
     def identity(self, example: Example) -> Identity:
-        """The question and its options, whatever their order and the style in which they are shown."""
+        """The question and its options, independent of the option style."""
         return plain_identity(example["question"], example["choices"])
 
     def options(self, example: Example) -> tuple[str, ...] | None:
-        """A space and the letter, or the text, of every option; ``None`` where the answer is generated."""
+        """A space and the letter, or the text, of every option; ``None`` if the answer is generated."""
         return None if self._generative else self._answers(example)
 
     def _answers(self, example: Example) -> tuple[str, ...]:
@@ -108,9 +110,9 @@ class Mcqa:
         return f" The answer is ({label})." if self._generative else self._answers(example)[LETTERS.index(label)]
 
     def parse(self, completion: str, example: Example) -> str | None:
-        """The letter of the option that the completion is, up to whitespace; generative: that its last statement names.
+        """The letter of the option that equals the completion, up to whitespace; ``None`` if there is none.
 
-        ``None`` where there is no such option.
+        With ``generative``: the letter that the completion's last statement names.
         """
         letters = LETTERS[: len(example["choices"])]
         if self._generative:
@@ -134,7 +136,7 @@ class Mcqa:
 
 
 class _Row(NamedTuple):
-    """A question in any form: ``key`` is the one of ``keys``, a name per option, that the row's answer gives."""
+    """A question in any format. ``keys`` has a name per option; ``key`` is the one that the row's answer gives."""
 
     question: str
     choices: list[str]
@@ -154,7 +156,7 @@ def _row(raw: Mapping[str, Any]) -> _Row:
 
 
 def _listed(raw: Mapping[str, Any]) -> _Row:
-    """The shared form and MMLU's (a list, answered by place), ARC's and OpenBookQA's (a struct, answered by label)."""
+    """Reads our format and MMLU's (a list, answered by position), ARC's and OpenBookQA's (a struct, by label)."""
     question = _text(raw, "question_stem" if "question_stem" in raw else "question")
     listed = raw["choices"]
     struct = isinstance(listed, Mapping)
@@ -162,14 +164,14 @@ def _listed(raw: Mapping[str, Any]) -> _Row:
     if texts is None:
         raise RowError("null_field: choices is empty")
     if not isinstance(texts, list):
-        raise RowError(f"no_options: choices is {texts!r}, no list")
+        raise RowError(f"no_options: choices is {texts!r}, not a list")
     choices = [_stripped(text, f"choices[{place}]") for place, text in enumerate(texts)]
     names = listed.get("label") or () if struct else range(len(choices))
     return _Row(question, choices, [str(name).strip() for name in names], raw.get("answerKey" if struct else "answer"))
 
 
 def _sciq(raw: Mapping[str, Any]) -> _Row:
-    """Options ordered by a hash of question and option, so that their order says nothing of the right one."""
+    """Options ordered by a hash of question and option, so that their order does not reveal the right one."""
     question, right = _text(raw, "question"), _text(raw, "correct_answer")
     choices = [right, *(_text(raw, f"distractor{number}") for number in (1, 2, 3))]
     choices.sort(key=lambda choice: hashlib.sha256(f"{question}\n{choice}".encode()).digest())
@@ -187,7 +189,7 @@ def _text(raw: Mapping[str, Any], name: str) -> str:
 
 def _stripped(text: Any, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise RowError(f"null_field: {name} is {text!r}, no text")
+        raise RowError(f"null_field: {name} is {text!r}, not a text")
     return text.strip()
 
 

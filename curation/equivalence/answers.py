@@ -1,4 +1,4 @@
-"""Answers taken apart: lists, sets, tuples and intervals, percent signs, plain numbers."""
+"""Splits answers: lists, sets, tuples and intervals, percent signs, plain numbers."""
 
 import re
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from curation.equivalence.latex import Exploded, canonical, closes, depths_in
 MAX_CHARS = 4000
 """Longer answers are refused unless they are identical."""
 MAX_PAIRS = 4096
-"""Pairs of items of two lists."""
+"""The maximum number of pairs of items of two lists."""
 TOLERANCE = Fraction(1, 10_000)
 DECIMALS = 6
 
@@ -19,10 +19,10 @@ Atom = Callable[[str, str], bool]
 
 
 def same(gold: str, label: str, *, atom: Atom) -> bool:
-    """Whether two answers say the same; ``atom`` decides on expressions that are no plain numbers and differ in text.
+    """Whether two answers are equivalent; ``atom`` decides on expressions that differ in text and are no plain numbers.
 
     Raises:
-        Exploded: an answer that is too long or too deep, or lists of too many items.
+        Exploded: an answer is too long or too deep, or a list has too many items.
     """
     gold, label = gold.strip(), label.strip()
     if gold == label:
@@ -85,7 +85,7 @@ def _same_shares(gold: str, label: str, atom: Atom) -> bool:
 
 
 class Number(NamedTuple):
-    """A plain number; ``decimal`` where it was written with a decimal point, and may be rounded."""
+    """A plain number; ``decimal`` if it was written with a decimal point, and so may be rounded."""
 
     value: Fraction
     decimal: bool
@@ -105,7 +105,7 @@ class Number(NamedTuple):
         return cls(sign * (int(found["whole"] or 0) + Fraction(found["top"] or found["left"]) / over), "." in text)
 
     def near(self, other: "Number") -> bool:
-        """Equality; where one is a decimal, to six decimals and one part in 10,000."""
+        """Equality; if one is a decimal, to six decimals and one part in 10,000."""
         if not (self.decimal or other.decimal):
             return self.value == other.value
         return round(self.value, DECIMALS) == round(other.value, DECIMALS) and abs(self.value - other.value) <= (
@@ -137,7 +137,7 @@ class _Bracketed(NamedTuple):
 
 
 def _items(text: str) -> list[str]:
-    r"""The items of a list or a set, two for an item with a ``\pm``; one for all else."""
+    r"""The items of a list or a set, two for an item with a ``\pm``; a single item for anything else."""
     if text.startswith(r"\{") and text.endswith(r"\}") and not closes(text[2:-2]):
         text = text[2:-2]
     if _TUPLES.fullmatch(text):
@@ -150,7 +150,7 @@ def _items(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts of ``text`` between the commas and semicolons that stand in no brackets."""
+    """The parts of ``text`` between commas and semicolons outside brackets."""
     parts = [""]
     for token, depth in depths_in(text):
         if token in (",", ";") and depth == 0:

@@ -1,23 +1,23 @@
-"""An answer in LaTeX rewritten: one spelling for what is spelled in many ways; its tokens and brackets."""
+"""Normalises an answer in LaTeX to one spelling; its tokens and brackets."""
 
 import re
 
 MAX_DEPTH = 50
-"""Brackets in brackets."""
+"""The maximum depth of nested brackets."""
 
 
 class Exploded(Exception):
-    """Answers that cannot be compared within the bounds."""
+    """The answers cannot be compared within the limits."""
 
 
 def canonical(text: str) -> str:
-    r"""An answer with one spelling for what LaTeX spells in many ways.
+    r"""An answer in a canonical spelling.
 
-    Without delimiters, sizes, spaces for looks, units, thousands separators; arguments of ``\frac``, ``\sqrt``, ``^``,
-    ``_`` in braces; words in ``\text{}``.
+    It has no delimiters, sizes, cosmetic spaces, units or thousands separators. Arguments of ``\frac``, ``\sqrt``,
+    ``^``, ``_`` are in braces, words in ``\text{}``.
 
     Raises:
-        Exploded: brackets too deep.
+        Exploded: the brackets are nested too deep.
     """
     text = _MENDED.sub(lambda found: _MENDS[found[0]], text)
     if r"\begin" not in text:
@@ -38,7 +38,7 @@ def canonical(text: str) -> str:
 
 
 def _rebuilt(tokens: list[str]) -> str:
-    """The text of ``tokens``, read from the right, so that a command meets its arguments complete."""
+    """The text of ``tokens``, read from the right, so that a command's arguments are complete when it is reached."""
     right: list[str] = []  # what follows, the nearest last; a group in braces is one entry
 
     def skip() -> None:
@@ -89,12 +89,12 @@ def _fraction(repeating: re.Match[str]) -> str:
 
 
 def closes(text: str) -> bool:
-    r"""Whether a bracket closes in ``text`` that opens before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
+    r"""Whether ``text`` closes a bracket that opened before it, as between the ends of ``(1, 2) \cup (3, 4)``."""
     return any(depth < 0 for _, depth in depths_in(text))
 
 
 def depths_in(text: str) -> list[tuple[str, int]]:
-    """The tokens of ``text``, each with the number of brackets that are open after it."""
+    """The tokens of ``text``, each with the number of open brackets after it."""
     depth, tokens = 0, []
     for token in _TOKEN.findall(text):
         depth += (token in _OPENING) - (token in _CLOSING)
@@ -114,7 +114,7 @@ _FONTS = {
     **dict.fromkeys([r"\text", r"\textbf", r"\textit", r"\textrm", r"\textnormal", r"\mbox"], False),
     **dict.fromkeys([r"\mathrm", r"\mathbf", r"\mathit"], True),
 }
-"""Commands that set words; whether a single letter is a symbol in them, and no unit."""
+"""Commands that set words; the value says whether a single letter in them is a symbol and not a unit."""
 _SPELLINGS = {
     "": r"\left \right \left. \right. \displaystyle \boxed \fbox \approx \! \( \) \[ \] $ \$ € £ “ ” \big \Big",
     " ": r"\, \; \: \> ~ \quad \qquad",
@@ -145,7 +145,7 @@ _SPELLINGS = {
 }
 _SPELLING = {r"\ ": " ", **{old: new for new, olds in _SPELLINGS.items() for old in olds.split()}}
 _MENDS = {"\x08": r"\b", "\x0c": r"\f", "\t": r"\t", "rac": r"\frac"}
-"""Commands whose backslash was taken for an escape, as twelve rows of Omni-MATH have them."""
+"""Commands whose backslash was read as an escape; twelve rows of Omni-MATH have these."""
 _MENDED = re.compile(r"[\x08\x0c\t](?=[a-z]{3})|(?<![a-zA-Z\\\x0c])rac(?=\{)")
 _THOUSANDS = re.compile(r"(?<=\d),\s*\\!\s*(?=\d{3})")
 _GROUPED = re.compile(r"^(?:[a-zA-Z] ?= ?)?-?\d{1,3}(?:[, ]\d{3})+(?=$|\.|%| ?\\)")

@@ -22,27 +22,28 @@ from curation.errors import CurationError
 
 MEMORY_BYTES = 2**30
 START_SECONDS = 120.0
-"""The comparing process needs a second or two; a busy machine may need far more."""
+"""The helper process starts in a second or two; a busy machine may need far more."""
 
 
 class _Undecided(Exception):
-    """Needs math-verify."""
+    """The comparison needs math-verify."""
 
 
 class Equivalence:
-    """Compares answers; all instances in a process share one comparing process, started when it is first needed.
+    """Compares answers. All instances in a process share one helper process, which starts when first needed.
 
     Args:
-        timeout: seconds for one comparison, without the start of its process.
+        timeout: seconds for one comparison, without the start of the helper.
     """
 
     def __init__(self, *, timeout: float = 5.0) -> None:
         self._timeout = timeout
         self.num_exploded = 0
-        """Comparisons that were refused, ran out of time or memory, or ended their process; they count as unequal."""
+        """The number of comparisons that were refused, ran out of time or memory, or killed the helper process; they
+        count as unequal."""
 
     def same(self, label: str, gold: str) -> bool:
-        """Whether ``label`` says what ``gold`` says."""
+        """Whether ``label`` is equivalent to ``gold``."""
         try:
             return same(gold, label, atom=_undecided)
         except _Undecided:
@@ -83,7 +84,7 @@ class _Helper:
         return self._process.poll() is None
 
     def ask(self, gold: str, label: str, timeout: float) -> bool | None:
-        """The process's verdict; ``None`` where it gave none in ``timeout`` seconds, and is of no more use."""
+        """The helper's verdict; ``None`` if it gave none in ``timeout`` seconds, and can no longer be used."""
         try:
             self._connection.send_bytes(json.dumps([gold, label, timeout]).encode())
         except OSError:  # it is dead
@@ -109,11 +110,11 @@ _helper: _Helper | None = None
 
 @functools.lru_cache(maxsize=2**12)
 def _ask(gold: str, label: str, timeout: float) -> bool | None:
-    """The comparing process's verdict; ``None`` where it took too long or ended."""
+    """The helper's verdict; ``None`` if it took too long or ended."""
     global _helper
     with _lock:
         helper = _helper if _helper and _helper.alive else _Helper()
-        _helper = None  # it comes back after a whole exchange alone: an interrupt would leave an answer in the pipe
+        _helper = None  # set again only after a complete exchange: an interrupt would leave an answer in the pipe
         verdict = helper.ask(gold, label, timeout)
         if verdict is None:
             helper.close()
@@ -123,7 +124,7 @@ def _ask(gold: str, label: str, timeout: float) -> bool | None:
 
 
 def _forget() -> None:
-    """A forked child must not talk through its parent's pipe, nor wait for a thread that it lacks."""
+    """A forked child must not use its parent's pipe, nor wait for a thread that it does not have."""
     global _helper, _lock
     _helper, _lock = None, threading.Lock()
 
@@ -136,7 +137,7 @@ def _serve(connection: Connection) -> None:
     import logging
     import resource
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a terminal's Ctrl-C
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     logging.disable()  # math-verify warns that it has no time limit of its own
     _verify("x", "x+1")  # imports
@@ -148,7 +149,7 @@ def _serve(connection: Connection) -> None:
             gold, label, timeout = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        signal.setitimer(signal.ITIMER_REAL, timeout + 1)  # ends this process where its parent has died meanwhile
+        signal.setitimer(signal.ITIMER_REAL, timeout + 1)  # ends this process if its parent has died
         try:
             verdict = same(gold, label, atom=_verify)
         except (Exploded, MemoryError, RecursionError):
@@ -158,7 +159,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _verify(gold: str, label: str) -> bool:
-    """Math-verify's word on two canonical expressions, and that they are not two numbers apart."""
+    """Math-verify's verdict on two canonical expressions; False if they are two clearly different numbers."""
     from math_verify import verify
 
     try:
@@ -166,13 +167,13 @@ def _verify(gold: str, label: str) -> bool:
         return not _apart(left, right) and bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
     except (MemoryError, RecursionError):
         raise
-    except Exception:  # latex2sympy raises just that for what it cannot read
+    except Exception:  # latex2sympy raises a bare Exception for unreadable input
         return False
 
 
 @functools.lru_cache(maxsize=256)
 def _read(text: str) -> Any:
-    """A canonical expression in sympy."""
+    """A canonical expression as a sympy object."""
     import sympy
     from math_verify.parser import parse_latex_cached
 

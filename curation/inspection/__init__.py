@@ -1,4 +1,4 @@
-"""What is in a Lance table, and which tables a run has: ``curate inspect``."""
+"""``curate inspect``: shows what is in a Lance table, and which tables a run has."""
 
 from curation.inspection.facts import Facts, Question, examine
 from curation.inspection.find import Found, find, is_run, list_tables

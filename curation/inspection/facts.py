@@ -17,19 +17,19 @@ from curation.errors import RowError, TableError
 from curation.tables import ERROR
 
 NUM_VERSIONS = 20
-"""The newest versions, which are told; a table in writing has thousands."""
+"""The number of newest versions to show; a table that is being written has thousands."""
 
 LONG = 8
-"""A list of more values is told by its size and norm."""
+"""A longer list is shown as its size and norm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of a table."""
+    """What to show of a table."""
 
     version: int | None = None
     where: str | None = None
-    """An SQL expression; error rows and the sample are those that pass it."""
+    """An SQL expression that filters error rows and the sample."""
     columns: tuple[str, ...] | None = None
     """The columns of the sample."""
     rows: int = 5
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Version:
-    """A version: when it was committed (UTC, ISO), the rows it holds, what it changed."""
+    """A version: its time of commit (UTC, ISO), its number of rows, and what it changed."""
 
     version: int
     time: str
@@ -57,7 +57,7 @@ class Version:
 
 @dataclass(frozen=True, kw_only=True)
 class Fragments:
-    """The fragments of a version: ``rows`` of the smallest and the largest, ``bytes`` of their files on disk."""
+    """The fragments of a version: ``rows`` of the smallest and the largest, and ``bytes`` of their files on disk."""
 
     count: int
     rows: tuple[int, int]
@@ -82,25 +82,25 @@ class Facts:
     version: int
     rows: int
     matching: int
-    """Rows that pass ``where``; all of them where nothing is asked."""
+    """The number of rows that match ``where``; all rows without a filter."""
     where: str | None
     columns: list[Column]
     num_versions: int
-    """Up to this one."""
+    """The number of versions up to this one."""
     versions: list[Version]
     """The newest first, at most ``NUM_VERSIONS``."""
     fragments: Fragments
     errors: list[ErrorKind] | None
-    """By number of rows, among those that pass ``where``; None where the table has no such column."""
+    """Sorted by number of rows, among rows that match ``where``; None if the table has no error column."""
     sample: list[dict[str, Any]]
-    """The first rows that pass; a long list is ``{"size": n, "norm": euclidean}``."""
+    """The first matching rows; a long list is ``{"size": n, "norm": euclidean}``."""
 
 
 def examine(uri: str, question: Question) -> Facts:
     """The facts of a table.
 
     Raises:
-        TableError: no Lance table, no such version or column, an expression that Lance does not take.
+        TableError: there is no such table, version or column, or Lance refuses the expression.
     """
     dataset = _open(uri, question.version)
     names = dataset.schema.names
@@ -131,7 +131,7 @@ def examine(uri: str, question: Question) -> Facts:
 
 
 def plain(error: Exception) -> str:
-    """Lance's message without the places in its own source."""
+    """Lance's message without locations in its own source code."""
     return re.sub(r",? *\S+\.rs:\d+:\d+", "", str(error)).removeprefix("Invalid user input: ")
 
 
@@ -139,7 +139,7 @@ def _open(uri: str, version: int | None) -> Any:
     try:
         newest = lance.dataset(uri)
     except (OSError, RuntimeError, ValueError) as error:
-        raise TableError(f"{uri}: is no Lance table ({plain(error)})") from error
+        raise TableError(f"{uri}: is not a Lance table ({plain(error)})") from error
     if version is None:
         return newest
     known = [item["version"] for item in newest.versions()]
@@ -187,7 +187,7 @@ def _sample(dataset: Any, question: Question) -> list[dict[str, Any]]:
 
 
 def _short(value: Any) -> Any:
-    """A value as JSON takes it; long lists by size and, of numbers, norm."""
+    """A value for JSON; long lists as their size and, if numeric, their norm."""
     if isinstance(value, dict):
         return {name: _short(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -203,7 +203,7 @@ def _short(value: Any) -> Any:
 
 
 def _versions(dataset: Any, known: list[dict[str, Any]]) -> list[Version]:
-    """The newest of the ``known`` versions, each with what it changed against the one before."""
+    """The newest of the ``known`` versions, each with its changes from the previous one."""
     told: list[Version] = []
     before: _State | None = None
     for place, item in enumerate(known):
@@ -221,7 +221,7 @@ def _versions(dataset: Any, known: list[dict[str, Any]]) -> list[Version]:
 
 
 class _State(NamedTuple):
-    """What two versions are compared by."""
+    """The properties by which two versions are compared."""
 
     columns: list[str]
     rows: int
@@ -234,7 +234,7 @@ def _start(version: int, state: _State) -> str:
 
 
 def _change(before: _State, now: _State) -> str:
-    """What a version added to the one before or took from it, in words."""
+    """What a version added to or removed from the previous one, in words."""
     added = [name for name in now.columns if name not in before.columns]
     dropped = [name for name in before.columns if name not in now.columns]
     parts = [f"columns added: {', '.join(added)}"] if added else []
@@ -256,7 +256,7 @@ def _fragments(dataset: Any) -> Fragments:
 
 
 def _file_bytes(uri: str, file: Any) -> int:
-    """The size on record, else, as older writers leave it out, that on disk."""
+    """The recorded size, else (older writers leave it out) the size on disk."""
     if file.file_size_bytes:
         return int(file.file_size_bytes)
     path = Path(uri) / "data" / file.path

@@ -15,10 +15,10 @@ from curation.refs import TableRef, table_refs
 from curation.rundir.manifest import Manifest
 
 NUM_LISTED = 20
-"""Tables that an error lists."""
+"""The number of tables that an error lists."""
 
 NUM_SEARCHED = 2_000
-"""Folders that are searched for them."""
+"""The number of folders that are searched for them."""
 
 _VERSIONS = "_versions"
 """The folder that every Lance table has."""
@@ -26,7 +26,7 @@ _VERSIONS = "_versions"
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A table of a run: ``version`` and ``rows`` None where it is not on record or cannot be opened."""
+    """A table of a run; ``version`` and ``rows`` are None if it is not on record or cannot be opened."""
 
     name: str
     """``STAGE``, or ``STAGE/TABLE`` for a stage that wrote several; the path for a table that no stage recorded."""
@@ -34,20 +34,20 @@ class Found:
     version: int | None
     rows: int | None
     state: str
-    """``done``; ``missing``: on record but gone; ``not on record``: of a stage under way, or of older settings."""
+    """``done``; ``missing``: on record but gone; ``not on record``: from a running stage, or from older settings."""
 
 
 def find(path: str, name: str | None = None) -> tuple[str, int | None]:
-    """The URI of a table and the version on record, None for the newest.
+    """The URI of a table and its version on record (None: the newest).
 
     Raises:
-        TableError: nothing of that name is there, or no Lance table.
+        TableError: nothing has that name, or it is not a Lance table.
     """
     if name is None:
         _require_table(path)
         return path, None
     if not is_run(path):
-        raise TableError(f"{path}: is no run directory (no manifest.json), so it has no stage {name!r}")
+        raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
     refs = dict(_recorded(Manifest.load(place(path))))
     if name in refs:
         return refs[name].uri, refs[name].version
@@ -63,7 +63,7 @@ def is_run(path: str) -> bool:
     """Whether a path is a run directory."""
     try:
         return (place(path) / "manifest.json").is_file()
-    except RunDirError:  # a URL that Lance knows, and a run does not
+    except RunDirError:  # a URL that Lance supports and a run does not
         return False
 
 
@@ -103,7 +103,7 @@ def _require_table(path: str) -> None:
     folder = table if table.is_dir() else table.absolute().parent
     near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
     there = f"tables under {folder}: {_listed([os.path.relpath(str(near_by), folder) for near_by in near])}"
-    what = "is no Lance table (it has no _versions)" if table.exists() else "no such table"
+    what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
     raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
 
 
@@ -112,7 +112,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
-    """The Lance tables under a directory, among ``most`` folders; those of a table itself are not descended into."""
+    """The Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
     for root, folders, _ in islice(walk(directory), most):
         if _VERSIONS in folders:
             yield place(root)

@@ -8,7 +8,7 @@ from curation.inspection.facts import Facts
 from curation.inspection.find import Found
 
 WIDTH = 100
-"""Characters of a value or a message; what is longer is cut."""
+"""The maximum number of characters of a value or a message; longer ones are truncated."""
 
 
 def page(facts: Facts) -> str:
@@ -37,7 +37,7 @@ def page(facts: Facts) -> str:
 
 
 def tables_page(found: Sequence[Found]) -> str:
-    """The tables of a run, a line each."""
+    """The tables of a run, one line each."""
     rows = [("table", "rows", "version", "")]
     for item in found:
         count = "" if item.rows is None else f"{item.rows:,}"
@@ -76,5 +76,5 @@ def _value(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    line = json.dumps(text, ensure_ascii=False)[1:-1]  # line ends as \n, so that a value stays in its line
+    line = json.dumps(text, ensure_ascii=False)[1:-1]  # line ends as \n, so that a value stays on one line
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."

@@ -1,8 +1,8 @@
-"""The bootstrap of cells: it resamples counts, not rows.
+"""A bootstrap of cells: it resamples counts, not rows.
 
-Rows that agree in class and (almost) in score fall into one cell, so that a thousand resamples of a million rows cost
-hardly more than those of ten thousand. What few rows, or rows that are all alike, do not show, no resampling of them
-shows either: the interval of a handful of rows is too narrow, and that of a single row is a point.
+Rows of one class and (almost) one score share a cell, so a thousand resamples of a million rows cost hardly more than
+those of ten thousand. Resampling cannot show variation that the sample does not contain: the interval of a few rows, or
+of identical rows, is too narrow, and that of a single row is a point.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,15 @@ def resample(counts: Counts, statistic: Callable[[Counts], Floats], seed: int, r
 
 
 def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
-    """The value between the quantiles of the resampled ones; draws in which it is not defined (NaN) are left out."""
+    """The value with the quantiles of the resampled ones as bounds; skips draws in which it is undefined (NaN)."""
     low, high = np.nanquantile(resampled_R, [TAIL, 1 - TAIL])
     return Estimate(value=value, low=float(low), high=float(high), n=n)
 
 
 def reflected(value: float, resampled_R: Floats, n: int, *, floor: float = -1.0) -> Estimate:
-    """The basic bootstrap: the quantiles mirrored at the value, widened to hold it, within [``floor``, 1].
+    """The basic bootstrap: quantiles mirrored at the value, widened to contain it, within [``floor``, 1].
 
-    For what resampling biases by as much again as sampling did.
+    For statistics that resampling biases by as much again as sampling did.
     """
     quantiles = percentiles(value, resampled_R, n)
     low, high = 2 * value - quantiles.high, 2 * value - quantiles.low

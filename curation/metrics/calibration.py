@@ -1,7 +1,7 @@
 """How far trust is from the share of right labels: ECE, Brier score and its parts, reliability diagram.
 
-Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). The latter bins are those of the rows
-at hand, and stay what they are in a resample.
+Bins have equal width over [0, 1] or hold equally many rows (``equal="mass"``). Bins of equal mass follow from the given
+rows and stay fixed in a resample.
 """
 
 import math
@@ -23,7 +23,7 @@ _CELLS_PER_BIN = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ReliabilityBin:
-    """The rows whose trust lies in (low, high], the first bin with 0 as well."""
+    """The rows whose trust lies in (low, high]; the first bin includes 0."""
 
     low: float
     high: float
@@ -38,13 +38,14 @@ class ReliabilityBin:
 
 @dataclass(frozen=True, kw_only=True)
 class BrierParts:
-    """The Brier score taken apart over bins: reliability - resolution + uncertainty + within_bins.
+    """The decomposition of the Brier score over bins: reliability - resolution + uncertainty + within_bins.
 
     ``reliability`` is the rows' mean squared distance between their bin's mean trust and its share of right labels (0
-    is best), ``resolution`` that between the bin's share and the share of all (larger is better), ``uncertainty`` the
-    variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins`` is what bins leave
-    over: the variance of trust inside them, less twice its covariance with being right (Stephenson, Coelho and Jolliffe
-    2008), below zero where trust tells rows of one bin apart. ``bins`` and ``equal`` say which bins.
+    is best). ``resolution`` is that between the bin's share and the share of all rows (larger is better).
+    ``uncertainty`` is the variance of right and wrong, p (1 - p), which no score changes (Murphy 1973). ``within_bins``
+    is the remainder: the variance of trust inside the bins, less twice its covariance with correctness (Stephenson,
+    Coelho and Jolliffe 2008); it is below zero if trust separates rows of one bin. ``bins`` and ``equal`` define the
+    bins.
     """
 
     brier: Estimate
@@ -65,12 +66,12 @@ def ece(
 ) -> Estimate:
     """The expected calibration error over bins, with an interval for the error of the population over the same bins.
 
-    The estimate is biased upwards, since a bin's gap counts by its size also where it is noise. Both bounds follow from
-    how a sum of absolute values moves: downwards from the estimate lies the noise of the bins whose gap is clear, with
-    its sign, and that of the others in full size (the bootstrap of directionally differentiable functions, Fang and
-    Santos 2019); upwards, as the sum is convex, the signed noise of all bins alone. A gap is clear beyond sqrt(log N)
-    of the standard errors that calibrated trust would have; where it is not, these are its noise too, since a handful
-    of rows that all came out right shows none.
+    The estimate is biased upwards, because a bin's gap counts by its size even if it is noise. Both bounds follow from
+    how a sum of absolute values varies. The lower bound uses signed noise for bins with a clear gap, and absolute noise
+    for the others (the bootstrap of directionally differentiable functions, Fang and Santos 2019). The upper bound uses
+    the signed noise of all bins, because the sum is convex. A gap is clear if it exceeds sqrt(log N) standard errors of
+    calibrated trust. For other gaps these standard errors also serve as the noise, because a few rows that all came out
+    right show none.
     """
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
@@ -107,8 +108,9 @@ def brier_parts(
 ) -> BrierParts:
     """The Brier score and its decomposition over bins; the parts add up to it exactly.
 
-    Reliability and resolution are biased upwards by the bins' noise, and resampling adds as much again: their intervals
-    are those of the basic bootstrap. The interval of the uncertainty is the exact one of the share of right labels.
+    The bins' noise biases reliability and resolution upwards, and resampling adds as much again; so their intervals
+    come from the basic bootstrap. The interval of the uncertainty follows from the exact one of the share of right
+    labels.
     """
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
@@ -120,7 +122,7 @@ def brier_parts(
     else:
         cells = _cells(trust, correct, _inner_edges(trust, bins, equal))
         value_3, resampled_R3 = cells.parts(cells.counts_C), resample(cells.counts_C, cells.parts, seed)
-        # What the cells change in the score is all in the last part.
+        # The last part contains all of the change that the cells make in the score.
         value_3[2] += whole.value - float(cells.brier(cells.counts_C))
         floors = (0.0, 0.0, -1.0)
         parts = {
@@ -153,7 +155,7 @@ def reliability(
 
 
 def _uncertainty(share: Estimate) -> Estimate:
-    """The variance of right and wrong at a share of right rows; it rises to 1/4 at one half, and falls beyond."""
+    """The variance p (1 - p) of right and wrong; it rises to 1/4 at p = 1/2 and falls beyond."""
     ends = [share.low * (1 - share.low), share.high * (1 - share.high)]
     high = 0.25 if share.low <= 0.5 <= share.high else max(ends)
     return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
@@ -162,8 +164,8 @@ def _uncertainty(share: Estimate) -> Estimate:
 def _inner_edges(trust_N: Floats, bins: int, equal: Binning) -> Floats:
     """The edges between the bins, ascending, float64 [bins - 1].
 
-    With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust: rows of one trust share a bin, and bins
-    that a tie leaves without rows stay empty.
+    With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
+    a tie leaves without rows stays empty.
     """
     if bins < 1:
         raise ValueError(f"bins {bins} is not positive")
@@ -179,10 +181,10 @@ def _bin_of(trust_N: Floats, inner_E: Floats) -> Counts:
 
 
 class _Cells(NamedTuple):
-    """Cells of one class and nearly one trust, nested in the bins: rows, mean trust, class (0 or 1), each [C].
+    """Cells of one class and nearly equal trust, nested in the bins: rows, mean trust, class (0 or 1), each [C].
 
-    A cell spans 1/256 of a bin, so that what its rows differ by adds nothing to a sum's variance that could be seen.
-    Only cells and bins that have rows are held; ``starts_B`` is the first cell of each bin.
+    A cell spans 1/256 of a bin, so that the differences between its rows add no visible variance to a sum. Only cells
+    and bins with rows are stored; ``starts_B`` is the first cell of each bin.
     """
 
     counts_C: Counts
@@ -195,7 +197,7 @@ class _Cells(NamedTuple):
         return np.asarray(np.add.reduceat(values, self.starts_B, axis=-1))
 
     def gap_sums(self, counts: Counts) -> Floats:
-        """The sum of right less trust over the rows of each bin, [..., B]."""
+        """The sum of correctness minus trust over the rows of each bin, [..., B]."""
         return self.by_bin(counts * (self.right_C - self.mean_trust_C))
 
     def brier(self, counts: Counts) -> Floats:
@@ -203,7 +205,7 @@ class _Cells(NamedTuple):
         return np.asarray(counts @ (self.mean_trust_C - self.right_C) ** 2 / counts.sum(axis=-1))
 
     def parts(self, counts: Counts) -> Floats:
-        """Reliability, resolution and what the bins leave over, of the counts, [..., 3]."""
+        """Reliability, resolution and the remainder within bins, of the counts, [..., 3]."""
         n = counts.sum(axis=-1)
         rows, right = self.by_bin(counts), self.by_bin(counts * self.right_C)
         share = right.sum(axis=-1) / n

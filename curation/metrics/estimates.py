@@ -16,7 +16,7 @@ NORMAL_QUANTILE = 1.959963984540054
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value, the bounds of its 95 % interval and the number of rows behind it; NaN where it is not defined."""
+    """A value, the bounds of its 95 % interval and its number of rows; NaN if it is undefined."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Estimate:
     n: int
 
     def to_json(self) -> dict[str, float | int | None]:
-        """The estimate as a JSON object; ``null`` for what is not finite."""
+        """The estimate as a JSON object; ``null`` for values that are not finite."""
         numbers: dict[str, float | int] = {**asdict(self), "n": int(self.n)}
         return {name: x if isinstance(x, int) else _finite(x) for name, x in numbers.items()}
 
@@ -56,11 +56,11 @@ def accuracy(correct_N: npt.ArrayLike) -> Estimate:
 
 
 def over_seeds(values: Sequence[float]) -> SeedEstimate:
-    """The mean of one number over runs that differ in their seed alone, with its t interval and standard deviation.
+    """The mean of one number over runs that differ only in their seed, with its t interval and standard deviation.
 
-    The interval is about what other seeds would have given on the same rows: it knows nothing of other test rows, which
-    each run's own interval is about. One run has a mean and no spread (NaN); no runs have neither. A run in which the
-    number is not defined is the caller's to leave out, and to count.
+    The interval covers other seeds on the same test rows. It does not cover other test rows; each run's own interval
+    does. One run has a mean and no spread (NaN); no runs have neither. The caller leaves out, and counts, runs in which
+    the number is undefined.
     """
     from scipy.special import stdtrit
 
@@ -75,7 +75,7 @@ def over_seeds(values: Sequence[float]) -> SeedEstimate:
 
 
 def undefined(n: int) -> Estimate:
-    """The estimate of what ``n`` rows do not define."""
+    """An undefined estimate over ``n`` rows."""
     return Estimate(value=math.nan, low=math.nan, high=math.nan, n=n)
 
 

@@ -1,4 +1,4 @@
-"""Arrays as the metrics take them, checked: one dimension, no NaN, trust within [0, 1], correctness of booleans."""
+"""Checks of the metrics' input arrays: one dimension, no NaN, trust within [0, 1], boolean correctness."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def as_flags(values: npt.ArrayLike) -> Flags:
 
 
 def same_length(*arrays: npt.NDArray[Any]) -> None:
-    """Raises ``ValueError`` where the arrays differ in length."""
+    """Raise ``ValueError`` if the arrays differ in length."""
     lengths = [len(array) for array in arrays]
     if len(set(lengths)) > 1:
         raise ValueError(f"lengths differ: {' and '.join(map(str, lengths))}")

@@ -1,12 +1,12 @@
 """Models on the same test rows: recovery, the exact paired test, and the verdict on an arm against ground truth.
 
-The paper's verdict (App. "Statistical Significance Tests") calls an arm near-lossless wherever the paired test shows no
-difference: the smaller the test set, the surer the praise; and as it picks the better model first, its one-sided 5 %
-are 10 % of two. It is given as it is, and beside it one that has to be earned: near-lossless is what loses less than a
-stated margin with 97.5 % confidence (a non-inferiority test), a difference is one that the exact test shows at 2.5 % on
-its own side, and what shows neither is inconclusive.
+The paper's verdict (App. "Statistical Significance Tests") calls an arm near-lossless whenever the paired test shows no
+difference. So the smaller the test set, the easier the verdict. And because the test picks the better model first, its
+one-sided 5 % is a two-sided 10 %. We give this verdict unchanged, and next to it our own, which requires evidence. An
+arm is near-lossless if it loses less than a stated margin with 97.5 % confidence (a non-inferiority test). A difference
+is one that the exact test shows at 2.5 % on its side. Anything else is inconclusive.
 
-Here every model answers a row once; models that answer it in several runs: ``curation.metrics.paired_runs``.
+Here every model answers a row once; ``curation.metrics.paired_runs`` handles models that answer it in several runs.
 """
 
 import math
@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTest(Comparison):
-    """The exact paired test of two models that answered each row once: rows that only one of them has right."""
+    """The exact paired test of two models that answered each row once; it counts rows that only one has right."""
 
     num_first_only: int
     num_second_only: int
@@ -57,9 +57,9 @@ class PairedTest(Comparison):
 class Verdict:
     """An arm (first) against ground truth (second) on the same test rows.
 
-    ``paper`` is the paper's verdict, ``verdict`` the one that has to be earned. ``margin`` is the loss that
-    near-lossless allowed for here. ``detectable`` is the smallest true difference that the exact test would have shown
-    (two-sided, ``ALPHA``) with a probability of 80 % on as many rows; NaN where even the largest would not have been.
+    ``paper`` is the paper's verdict, ``verdict`` our own. ``margin`` is the loss that near-lossless allows here.
+    ``detectable`` is the smallest true difference that the exact test would have shown (two-sided, ``ALPHA``) with a
+    probability of 80 % on as many rows; NaN if it would not have shown even the largest one.
     """
 
     verdict: Literal["super-recovery", "near-lossless", "below ground truth", "inconclusive"]
@@ -75,9 +75,9 @@ class Verdict:
 
 
 def recovery(arm: float, base: float, ground_truth: float) -> float | None:
-    """(arm - base) / (ground truth - base) of three accuracies (paper, eq. "Recovery"); None where the two are equal.
+    """(arm - base) / (ground truth - base) of three accuracies (paper, eq. "Recovery"); None if the two are equal.
 
-    1 is full recovery. Where ground truth falls below base the ratio is given as it is, and means little.
+    1 is full recovery. If ground truth is below base, the ratio is returned unchanged and means little.
     """
     gap = ground_truth - base
     return (arm - base) / gap if gap else None
@@ -86,10 +86,10 @@ def recovery(arm: float, base: float, ground_truth: float) -> float | None:
 def paired_recovery(
     arm_correct_N: npt.ArrayLike, base_correct_N: npt.ArrayLike, truth_correct_N: npt.ArrayLike, *, seed: int = 0
 ) -> Estimate | None:
-    """Recovery with its interval, a bootstrap of the test rows; ``None`` where ground truth does not beat the base.
+    """Recovery with its interval, a bootstrap of the test rows; ``None`` if ground truth does not beat the base.
 
-    Without a gain there is nothing to recover. A resample without one takes the worse side of either bound, so that the
-    bounds are infinite where ground truth is ahead of the base in less than 97.5 % of them.
+    Without a gain there is nothing to recover. A resample without a gain counts on the worse side of each bound, so the
+    bounds are infinite if ground truth beats the base in fewer than 97.5 % of the resamples.
     """
     arm_N, base_N, truth_N = as_flags(arm_correct_N), as_flags(base_correct_N), as_flags(truth_correct_N)
     same_length(arm_N, base_N, truth_N)
@@ -104,7 +104,7 @@ def paired_recovery(
 
 
 def recovery_between(value: float, gain_R: Floats, gap_R: Floats, n: int) -> Estimate:
-    """A recovery between the quantiles of resampled ones: the arm's gains over the base by ground truth's."""
+    """A recovery with the quantiles of the resampled ones: the arm's gains over the base, divided by ground truth's."""
     ratio_R = gain_R / np.where(gap_R > 0, gap_R, 1)
     low_R, high_R = np.where(gap_R > 0, ratio_R, -np.inf), np.where(gap_R > 0, ratio_R, np.inf)
     # A quantile between two resamples could lie between a number and infinity.
@@ -116,8 +116,8 @@ def paired_test(first_correct_N: npt.ArrayLike, second_correct_N: npt.ArrayLike)
     """The exact one-sided paired test on per-row correctness (paper, App. "Statistical Significance Tests").
 
     p = P(Bin(num_first_only + num_second_only, 1/2) >= the larger of the two); 1 without discordant rows. The interval
-    of the difference is the score interval (Tango, Statistics in Medicine 17, 1998): unlike Wald's it stays honest
-    where few rows are discordant, or none.
+    of the difference is the score interval (Tango, Statistics in Medicine 17, 1998): unlike Wald's it keeps its
+    coverage if few rows are discordant, or none.
     """
     first, second = as_flags(first_correct_N), as_flags(second_correct_N)
     same_length(first, second)
@@ -145,9 +145,10 @@ def verdict(
     """The verdict on an arm against ground truth; ``base`` is the untrained student's accuracy (the paper's chess: 0).
 
     - super-recovery: the arm is better, by the exact test at ``ALPHA`` / 2;
-    - near-lossless: the lower bound of the paired difference lies above -``margin``. Half of what ground truth gains
-      over ``base`` is the most that it may be, or else a student that learned nothing could be near-lossless. An arm
-      that loses the margin passes in 2.5 to 3.2 % from 20 rows on, whatever the share of discordant rows;
+    - near-lossless: the lower bound of the paired difference lies above -``margin``. The margin is at most half of
+      ground
+      truth's gain over ``base``; otherwise a student that learned nothing could be near-lossless. An arm that loses
+      exactly the margin passes in 2.5 to 3.2 % of cases from 20 rows on, whatever the share of discordant rows;
     - below ground truth: the arm is worse, by the exact test at ``ALPHA`` / 2;
     - inconclusive: none of these is shown; the test set is too small.
     """
@@ -163,7 +164,7 @@ def verdict(
 
 
 def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: float) -> Verdict:
-    """The verdict by the rules of :func:`verdict`, where ground truth gains ``gain`` over the base."""
+    """The verdict by the rules of :func:`verdict`; ground truth gains ``gain`` over the base."""
     if not 0 < margin < 1:
         raise ValueError(f"margin {margin} is not within (0, 1)")
     allowed = max(0.0, min(margin, gain / 2))
@@ -177,16 +178,16 @@ def verdict_on(test: Comparison, *, gain: float, margin: float, detectable: floa
 
 
 def detectable_difference(n: int, discordant: float, *, size: float = 1.0) -> float:
-    """The smallest true difference in accuracy that the paired test shows with 80 % power; NaN where none would be.
+    """The smallest true difference in accuracy that the paired test shows with 80 % power; NaN if it shows none.
 
     The test is two-sided at ``ALPHA``, over ``n`` rows of which a share ``discordant`` is expected to be discordant (at
     least the difference itself). With z and w the normal quantiles of the test and of the power, and s the discordant
     share, n d = z sqrt(n s) + w sqrt(n (s - d^2)) is solved by d = k sqrt(s) (normal approximation: Connor, Biometrics
-    43, 1987); half a row is added for the steps of the exact test. Where rows differ by less than one, as over several
-    runs, ``discordant`` is the mean square of their differences and ``size`` what a discordant row differs by.
+    43, 1987); half a row is added for the steps of the exact test. If rows differ by less than one, as over several
+    runs, ``discordant`` is the mean square of their differences and ``size`` the difference of a discordant row.
     """
     test, power = NORMAL_QUANTILE**2, _POWER_QUANTILE**2
-    if n + power < test:  # not even all rows discordant, all in one direction, would do
+    if n + power < test:  # even with all rows discordant in one direction, the test would show nothing
         return math.nan
     k = (math.sqrt(test * n) + math.sqrt(power * (n + power - test))) / (n + power)
     difference = k * max(math.sqrt(discordant), k * size) + 0.5 * size / n
@@ -209,7 +210,7 @@ def _earned(
 
 
 def score_interval(num_first: float, num_second: float, n: float, *, num_rows: int) -> Estimate:
-    """A paired difference with Tango's interval; the counts are of ``n`` rows, the estimate stands for ``num_rows``."""
+    """A paired difference with Tango's interval; the counts are out of ``n`` rows, the estimate is for ``num_rows``."""
     if num_rows == 0:
         return undefined(0)
     low, high = _score_bound(num_first, num_second, n), -_score_bound(num_second, num_first, n)
@@ -217,13 +218,13 @@ def score_interval(num_first: float, num_second: float, n: float, *, num_rows: i
 
 
 def _score_bound(num_first: float, num_second: float, n: float) -> float:
-    """The least difference that a one-sided score test at 2.5 % does not reject."""
+    """The smallest difference that a one-sided score test at 2.5 % does not reject."""
     low, high = -1.0, (num_first - num_second) / n
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         linear = (2 * n - num_first + num_second) * middle - (num_first + num_second)
         constant = num_second * middle * (1 - middle)
-        # The likeliest share of rows that only the second has right, given the difference.
+        # The most likely share of rows that only the second model has right, given the difference.
         second_only = (math.sqrt(max(0.0, linear**2 + 8 * n * constant)) - linear) / (4 * n)
         variance = max(0.0, 2 * second_only + middle * (1 - middle))
         rejected = num_first - num_second - n * middle > NORMAL_QUANTILE * math.sqrt(n * variance)

@@ -1,19 +1,19 @@
-"""Models that answer the same test rows in several runs each: what they differ by, row by row, over all their runs.
+"""Paired comparison of models that answer the same test rows in several runs each.
 
-The paper averages five runs and does not say how they are paired; this is ours. A row's difference is that of its two
-means over the runs. Each run draws every row's answer by a seed of its own, so that rows are independent of each other,
-and the scatter of the row means over the rows holds the chance of the rows and that of the draws alike.
+The paper averages five runs and does not say how it pairs them; this method is ours. A row's difference is that of its
+two means over the runs. Each run draws every row's answer with a separate seed, so rows are independent of each other,
+and the variation of the row means over the rows includes both the sampling of rows and that of the draws.
 
-- **Test**: the sign-flip test. Under the hypothesis of no difference a row's difference is as likely to be d as -d; all
-  flips are counted by convolution, or 100,000 of them drawn where that would take long. With one run each
-  it is the exact binomial test of the discordant rows, and ``paired_test`` itself is called.
-- **Interval of the difference**: Tango's, of as many rows with one run as vary as much. A bootstrap of the rows would
-  be a point where all rows agree, and grant "near-lossless" to any handful of them.
+- **Test**: the sign-flip test. Under the hypothesis of no difference a row's difference is as likely to be d as -d. All
+  flips are counted by convolution, or 100,000 of them are drawn if counting would take long. With one run each it is
+  the exact binomial test of the discordant rows, by ``paired_test`` itself.
+- **Interval of the difference**: Tango's, for the number of single-run rows that would vary as much. A bootstrap of the
+  rows would be a point if all rows agree, and would call any few rows "near-lossless".
 - **Recovery**: a bootstrap of the rows, each with all of its runs.
-- **Shifts of whole runs** are not expected. Where the means of a model's runs still vary by more than their rows
-  explain, the excess widens both intervals: it is added to the variance, and resampled run by run. Resampling whole
-  runs without taking out what the rows explain would count the chance of the draws up to three times (Owen, Annals of
-  Applied Statistics 1, 2007). The test takes rows as independent.
+- **Shifts of whole runs** are not expected. If the means of a model's runs still vary by more than their rows explain,
+  the excess widens both intervals: it is added to the variance, and resampled run by run. Resampling whole runs without
+  subtracting what the rows explain would count the variation of the draws up to three times (Owen, Annals of Applied
+  Statistics 1, 2007). The test treats rows as independent.
 """
 
 import math
@@ -40,21 +40,21 @@ from curation.metrics.paired import (
 )
 
 DRAWS = 99_999
-"""Flips that are drawn where counting them all would take more than ``COUNTED`` steps."""
+"""The number of flips to draw if counting them all would take more than ``COUNTED`` steps."""
 COUNTED = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowDifferences:
-    """What two models differ by on each row: the first's mean over its runs minus the second's over its own.
+    """The difference of two models on each row: the first's mean over its runs minus the second's over its own.
 
-    Differences are whole numbers of steps of 1 / ``per_unit``, so that equal ones are equal.
+    Differences are whole numbers of steps of 1 / ``per_unit``, so that equal differences compare equal.
     """
 
     steps_N: Counts
     per_unit: int
     shift_variance: float
-    """Of the mean difference, for shifts of whole runs beyond what their rows explain."""
+    """The variance of the mean difference from shifts of whole runs, beyond what their rows explain."""
 
     def __len__(self) -> int:
         return len(self.steps_N)
@@ -72,7 +72,7 @@ def row_differences(first_correct_NJ: npt.ArrayLike, second_correct_NJ: npt.Arra
 
 
 def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
-    """The rows of several strata as one table; every row counts alike, and signs are flipped within rows anyhow."""
+    """The rows of several strata as one table. Every row has the same weight; the test flips signs within rows."""
     per_unit, n = math.lcm(*(rows.per_unit for rows in strata)), sum(map(len, strata))
     return RowDifferences(
         steps_N=np.concatenate([rows.steps_N * (per_unit // rows.per_unit) for rows in strata]),
@@ -82,7 +82,7 @@ def pooled_rows(strata: Sequence[RowDifferences]) -> RowDifferences:
 
 
 def compare_rows(rows: RowDifferences, *, seed: int = 0) -> Comparison:
-    """The paired test of the first against the second; a ``PairedTest``, exact, where each has one run a row."""
+    """The paired test of the first against the second; an exact ``PairedTest`` if each has one run per row."""
     if rows.per_unit == 1:
         return counted_test(int((rows.steps_N > 0).sum()), int((rows.steps_N < 0).sum()), len(rows))
     total = int(rows.steps_N.sum())
@@ -109,10 +109,10 @@ def verdict_on_rows(rows: RowDifferences, *, gain: float, margin: float = MARGIN
 def recovery_of_runs(
     arm_correct_NJ: npt.ArrayLike, base_correct_NJ: npt.ArrayLike, truth_correct_NJ: npt.ArrayLike, *, seed: int = 0
 ) -> Estimate | None:
-    """Recovery of the three means over rows and runs; ``None`` where ground truth does not beat the base.
+    """Recovery of the three means over rows and runs; ``None`` if ground truth does not beat the base.
 
-    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts; its bounds are
-    infinite as those of ``curation.metrics.paired.paired_recovery``, which is called where each model has one run.
+    The interval is a bootstrap of the rows, each with all its runs, and of the runs' own shifts. Its bounds can be
+    infinite, as those of ``curation.metrics.paired.paired_recovery``, which handles models with one run each.
     """
     models = [_as_runs(runs) for runs in (arm_correct_NJ, base_correct_NJ, truth_correct_NJ)]
     same_length(*models)
@@ -124,7 +124,7 @@ def recovery_of_runs(
     if int(truth_NJ.sum()) * base_NJ.size <= int(base_NJ.sum()) * truth_NJ.size:
         return None
     rng = np.random.default_rng(seed)
-    # Rows on which all three are right in as many runs are alike, and are drawn together.
+    # Rows with the same number of right runs for each model are interchangeable, and are drawn together.
     patterns, counts_P = np.unique(np.stack([runs_NJ.sum(axis=1) for runs_NJ in models]), axis=1, return_counts=True)
     draws_RP = rng.multinomial(n, counts_P / n, size=RESAMPLES)
     arm_R, base_R, truth_R = (
@@ -137,7 +137,7 @@ def recovery_of_runs(
 
 
 def run_shifts(correct_NJ: Flags) -> Floats:
-    """By how much each run lies above the mean of all J, shrunk to what its rows do not explain; [J].
+    """By how much each run lies above the mean of all J, reduced to the part that its rows do not explain; [J].
 
     The variance of whole runs is that of two-way analysis of variance without replication, never below zero.
     """
@@ -157,16 +157,16 @@ def run_shifts(correct_NJ: Flags) -> Floats:
 
 
 def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
-    """How often random signs make the sum of [N] whole numbers as large as its absolute value is; one-sided.
+    """The probability that random signs make the sum of [N] whole numbers at least its observed absolute value.
 
-    Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) of as many drawn signs.
+    One-sided. Exact up to ``COUNTED`` steps of the convolution; else (1 + hits) / (1 + ``DRAWS``) from drawn signs.
     """
     sizes, counts = np.unique(np.abs(steps_N[steps_N != 0]), return_counts=True)
     if not len(sizes):
         return 1.0
     sizes = sizes // np.gcd.reduce(sizes)
     scale = int(np.abs(steps_N).sum()) // int(sizes @ counts)
-    least = (int(sizes @ counts) + abs(int(steps_N.sum())) // scale) // 2  # what the positive ones must add up to
+    least = (int(sizes @ counts) + abs(int(steps_N.sum())) // scale) // 2  # the smallest sum of the positive ones
     groups = sorted(zip(sizes.tolist(), counts.tolist(), strict=True), key=lambda group: group[0] * group[1])
     width, cost = 1, 0
     for size, count in groups:
@@ -180,7 +180,7 @@ def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
     for size, count in groups:
         wider = np.zeros(len(chance) + size * count)
         positive = _halves(count)
-        for first in range(min(size, len(chance))):  # sums that are alike modulo the size mix with each other only
+        for first in range(min(size, len(chance))):  # only sums that are equal modulo the size mix
             part = np.convolve(chance[first::size], positive)
             wider[first::size][: len(part)] = part
         chance = wider
@@ -188,7 +188,7 @@ def sign_flip(steps_N: Counts, *, seed: int = 0) -> float:
 
 
 def _halves(count: int) -> Floats:
-    """The chances of 0 to ``count`` heads among as many coins."""
+    """The probabilities of 0 to ``count`` heads in ``count`` coin tosses."""
     from scipy.special import gammaln
 
     heads = np.arange(count + 1)
@@ -197,13 +197,13 @@ def _halves(count: int) -> Floats:
 
 
 def _difference(rows: RowDifferences) -> Estimate:
-    """The mean difference with Tango's interval, of as many rows with one run as make it vary as much."""
+    """The mean difference with Tango's interval for the number of single-run rows that would vary as much."""
     n = len(rows)
     if n == 0:
         return undefined(0)
     difference_N = rows.steps_N / rows.per_unit
     mean, size = float(rows.steps_N.sum()) / rows.per_unit / n, float(np.abs(difference_N).mean())
-    # What a discordant row differs by. One of full size is added: a handful of small ones does not rule out larger.
+    # The size of a discordant row's difference. One of full size is added: a few small ones do not rule out larger.
     usual = (n * float(np.square(difference_N).mean()) + 1) / (n * size + 1)
     single = size - mean**2  # the variance of a row with one run each
     several = usual * size - mean**2 + n * rows.shift_variance

@@ -1,4 +1,4 @@
-"""How well a score puts right labels first: AUC, purity of the first n, purity against coverage and its area."""
+"""How well a score ranks right labels first: AUC, purity of the first n, purity against coverage and its area."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -38,10 +38,10 @@ def auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
 def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
     """The area under the ROC curve with its bootstrap interval; NaN when one class is missing.
 
-    The value is exact. With more than 4,096 distinct scores the resampled ones share as many cells by rank, and the
-    interval is moved by what this grouping changes in the value (below 1e-4). Where the classes are separated perfectly
-    every resample is too; then the bound is an exact one: of m rows of the rarer class and as many others m pairs
-    without a common row can be made, and all are in order with probability AUC^m.
+    The value is exact. With more than 4,096 distinct scores, the resamples use 4,096 cells by rank, and the interval is
+    shifted by the change that this grouping makes in the value (below 1e-4). If the classes are separated perfectly, so
+    is every resample; the bound is then exact: m rows of the rarer class and m others form m pairs without a common
+    row, and all pairs are in order with probability AUC^m.
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     same_length(scores, correct)
@@ -57,12 +57,12 @@ def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, res
 
 
 def purity_at(correct_N: npt.ArrayLike, n: int) -> Estimate:
-    """The share of right labels among the first ``n`` rows, with its exact interval; the rows in rank order."""
+    """The share of right labels among the first ``n`` rows, with its exact interval; rows are in rank order."""
     return purity_curve(correct_N, [n])[0]
 
 
 def purity_curve(correct_N: npt.ArrayLike, points: Sequence[int]) -> list[Estimate]:
-    """The share of right labels among the first n rows, for each n of ``points``; the rows in rank order."""
+    """The share of right labels among the first n rows, for each n of ``points``; rows are in rank order."""
     right_N = np.cumsum(as_flags(correct_N))
     for n in points:
         if not 1 <= n <= len(right_N):
@@ -73,8 +73,8 @@ def purity_curve(correct_N: npt.ArrayLike, points: Sequence[int]) -> list[Estima
 def coverage_curve(correct_N: npt.ArrayLike, coverages: Sequence[float] = COVERAGES) -> list[CoveragePoint]:
     """Precision against coverage: the purity of the first share of the rows, for each of ``coverages`` in (0, 1].
 
-    The rows are in rank order. A share is rounded to whole rows, at least one, and stated as it then is; shares that
-    come to the same rows give one point.
+    Rows are in rank order. A share is rounded to whole rows, at least one, and reported as rounded; shares that round
+    to the same rows give one point.
     """
     for coverage in coverages:
         if not 0 < coverage <= 1:
@@ -89,8 +89,8 @@ def purity_area(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int 
     """The area under purity against coverage, with its bootstrap interval; NaN for no rows.
 
     It is the mean purity of the first n rows over n = 1 ... N, the highest score first, and 1 less the area under the
-    risk-coverage curve (Geifman and El-Yaniv 2017). Tied rows count as in the mean of all their orders. A score without
-    information comes to the share of right labels.
+    risk-coverage curve (Geifman and El-Yaniv 2017). Tied rows count as the mean over all their orders. For a score
+    without information it equals the share of right labels.
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     same_length(scores, correct)
@@ -114,7 +114,7 @@ def purity_area(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int 
 def _bootstrapped(
     value: float, counts_2G: Counts, statistic: Callable[[Counts], Floats], seed: int, resamples: int
 ) -> Estimate:
-    """The value with the percentiles of its resamples, moved by what grouping the scores changes in it."""
+    """The value with the percentiles of its resamples, shifted by the change that grouping the scores makes in it."""
     cells_2C = _grouped_by_rank(counts_2G)
     shift = value - float(statistic(cells_2C))
     return percentiles(value, resample(cells_2C, statistic, seed, resamples) + shift, int(counts_2G.sum()))
@@ -138,7 +138,7 @@ def _grouped_by_rank(counts_2G: Counts) -> Counts:
 
 
 def _auc_of_counts(counts_2G: Counts) -> Floats:
-    """AUC of each set of counts [..., 2, G], NaN where a class is missing, [...]."""
+    """AUC of each set of counts [..., 2, G]; NaN if a class is missing, [...]."""
     wrong, right = counts_2G[..., 0, :], counts_2G[..., 1, :]
     below = np.cumsum(wrong, axis=-1) - wrong
     pairs = 2.0 * wrong.sum(axis=-1) * right.sum(axis=-1)

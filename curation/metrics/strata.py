@@ -1,7 +1,8 @@
-"""One number of several runs: the mean over benchmarks of the mean over their runs, with its two intervals.
+"""One number over several runs: the mean over benchmarks of the mean over their runs, with its two intervals.
 
-Benchmarks are what the average is about, not a sample of more: their spread is no uncertainty. What is: the rows that
-each run's own interval is about, and the seeds, splits and trainings that differ between the runs of a benchmark.
+Benchmarks are fixed, not a sample of a larger set, so their spread is no uncertainty. There are two sources of
+uncertainty: the test rows, which each run's own interval covers, and the seeds, splits and trainings that differ
+    between the runs of a benchmark.
 """
 
 import math
@@ -16,8 +17,8 @@ from curation.metrics.estimates import TAIL, Estimate, over_seeds, undefined
 def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Estimate:
     """The unweighted mean over strata of the means of their estimates; ``n`` is the sum of their rows.
 
-    The interval puts the estimates' own, asymmetric ones together (MOVER: Zou and Donner, Statistics in Medicine 27,
-    2008) and takes the rows of one estimate as independent of another's; NaN where one of them has no bounds.
+    The interval combines the estimates' own, asymmetric intervals (MOVER: Zou and Donner, Statistics in Medicine 27,
+    2008) and treats the rows of different estimates as independent; NaN if one of them has no bounds.
     """
     if not estimates:
         return undefined(0)
@@ -35,7 +36,7 @@ def over_runs(values: Sequence[float], strata: Sequence[str]) -> Estimate | None
     """The unweighted mean over strata of their runs' means, with a t interval of the runs within their strata.
 
     ``n`` is the number of runs; with one stratum it is ``over_seeds``. Over several strata the degrees of freedom are
-    Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` where a stratum has one run only, which shows no spread.
+    Satterthwaite's (Biometrics Bulletin 2, 1946). ``None`` if a stratum has only one run, which shows no spread.
     """
     from scipy.special import stdtrit
 

@@ -1,4 +1,4 @@
-"""The report of a run, or of several: one self-contained HTML page, and the same numbers as JSON."""
+"""The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
 from curation.report.collect import collect
 from curation.report.combine import Member, combine

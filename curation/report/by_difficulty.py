@@ -1,7 +1,7 @@
 """Right and wrong by difficulty: labels of the pool and of each arm's rows, and the students on the test split.
 
 Paper, App. "Difficulty Distribution in Quantitative Reasoning" (table by difficulty bin). Bins have round edges and one
-width; pool and test split have bins of their own, since their scales may differ (Omni-MATH against AIME).
+width. Pool and test split have separate bins, because their scales may differ (Omni-MATH against AIME).
 """
 
 import math
@@ -18,17 +18,17 @@ from curation.report.tested import Tests, accuracy
 
 MOST_BINS = 10
 STEPS = (1, 2, 2.5, 5)
-"""Widths of bins, times a power of ten."""
+"""Possible widths of bins, times a power of ten."""
 
 Difficulties = tuple[Ints, Floats]
-"""Row ids, and the difficulty of each, NaN where it is unknown."""
+"""Row ids, and the difficulty of each row, NaN if unknown."""
 
 
 def purity_by_difficulty(pool: Judged | None, selected: Mapping[str, Ints], difficulties: Difficulties) -> Json | None:
-    """Share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's.
+    """Share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
 
-    Each list has an entry a bin, ``None`` for a bin without rows. Arms of gold labels are left out. ``None`` without
-    grades of the pool, or without a difficulty.
+    Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. ``None`` without grades of
+    the pool, or without difficulties.
     """
     if pool is None or (edges := bin_edges(difficulties[1])) is None:
         return None
@@ -54,7 +54,7 @@ def purity_by_difficulty(pool: Judged | None, selected: Mapping[str, Ints], diff
 def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | None:
     """Accuracy of each tested model per bin of the test rows' difficulty (``None`` for a bin without rows).
 
-    ``None`` where nothing was tested, or no test row has a difficulty.
+    ``None`` if nothing was tested, or no test row has a difficulty.
     """
     if not tests or (edges := bin_edges(difficulties[1])) is None:
         return None
@@ -71,7 +71,7 @@ def accuracy_by_difficulty(tests: Tests, difficulties: Difficulties) -> Json | N
 def bin_edges(values_N: Floats) -> Floats | None:
     """Round edges of at most ``MOST_BINS`` bins of one width, [low, high), over all values; ``None`` without any.
 
-    A bin is no narrower than the least gap between two values, so that levels from 1 to 5 make five bins.
+    A bin is at least as wide as the smallest gap between two values, so that levels from 1 to 5 make five bins.
     """
     levels = np.unique(values_N[np.isfinite(values_N)])
     if not len(levels):
@@ -90,12 +90,12 @@ def bin_edges(values_N: Floats) -> Floats | None:
 
 
 def _bins(row_ids_N: Ints, difficulties: Difficulties, edges: Floats) -> Ints:
-    """The bin of each row, -1 where its difficulty is unknown, int64 [N]."""
+    """The bin of each row, int64 [N]; -1 if its difficulty is unknown."""
     order_M = np.argsort(difficulties[0])
     ids_M, values_M = difficulties[0][order_M], difficulties[1][order_M]
     slot_N = np.minimum(np.searchsorted(ids_M, row_ids_N), len(ids_M) - 1)
     value_N = np.where(ids_M[slot_N] == row_ids_N, values_M[slot_N], np.nan)
-    # A level that rounding puts just below its edge belongs above it.
+    # A value that rounding puts just below its edge belongs above it.
     slack = 1e-9 * (edges[1] - edges[0])
     bin_N: Ints = np.where(np.isnan(value_N), -1, np.searchsorted(edges - slack, value_N, side="right") - 1)
     return bin_N

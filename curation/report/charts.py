@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
-"""More than so many on top of each other cannot be told apart; ``report.json`` has them all."""
+"""The largest numbers of overlaid items that a reader can tell apart; ``report.json`` has all of them."""
 
-# Okabe and Ito's palette, told apart by all common kinds of colour blindness; lines differ in dashes as well.
+# Okabe and Ito's palette, safe for all common kinds of colour blindness; lines also differ in dashes.
 _ARMS = {
     "naive": ("#6b6b6b", (0, (4, 2))),
     "internal_confidence": ("#d98c00", (0, (1, 1))),
@@ -54,7 +54,7 @@ _STYLE: Any = {
 
 
 def purity_chart(curves: Json, name: str) -> str:
-    """Purity against the number of rows taken, a line for each arm; its 95 % band for all, of many for the method's."""
+    """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's)."""
     with drawing():
         figure, axes = _figure()
         ticks = curves["points"]
@@ -76,7 +76,7 @@ def purity_chart(curves: Json, name: str) -> str:
 
 
 def reliability_chart(bins_of: Json, name: str) -> str:
-    """Share right against mean trust, a point with its 95 % interval a bin, by trust function (of many the first)."""
+    """Share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones)."""
     with drawing():
         figure, axes = _figure()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
@@ -120,7 +120,7 @@ def histogram_chart(histogram: Json, name: str) -> str:
 
 
 def difficulty_chart(difficulty: Json, name: str) -> str:
-    """Shares of the rows by difficulty: the pool as an area, each arm as a line of steps."""
+    """Shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
     with drawing():
         figure, axes = _figure()
         edges = difficulty["edges"]
@@ -177,7 +177,7 @@ def risk_chart(curves: Json, name: str) -> str:
 
 
 def _top(curves: Json, bounds: Sequence[float]) -> float:
-    """Just above all noise, alpha and the lowest bound; a bound of few rows may lie outside."""
+    """The top of the axis: just above all noise, alpha and the lowest bound; bounds from few rows may lie outside."""
     noises: list[float] = [
         point[field]["value"]
         for point in curves["points"]
@@ -195,9 +195,9 @@ def bins_chart(
     y: str,
     behind: Mapping[str, Sequence[Json | None]] | None = None,
 ) -> str:
-    """A share by bin, a line with markers each and its 95 % intervals, of many the method's alone.
+    """A share by bin: one line with markers per item, with 95 % intervals (of many items, only the method's).
 
-    Of what stands ``behind`` the first is an area, the others are lines of steps, without intervals.
+    The first item of ``behind`` is an area, the others are stepped lines without intervals.
     """
     with drawing():
         figure, axes = _figure()
@@ -239,7 +239,7 @@ def _percents(axis: "Axis") -> None:
 
 
 def drawing() -> Any:
-    """Within, figures have the report's style."""
+    """Within the context, figures have the report's style."""
     import matplotlib
 
     return matplotlib.rc_context(_STYLE)
@@ -257,7 +257,7 @@ def _line(arm: str, index: int) -> tuple[str, Any]:
 
 
 def _drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
-    """The figure's SVG once its axes are named; the legend stands above the plot, where no data are."""
+    """The figure's SVG, with axis labels and a legend above the plot, outside the data."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, borderaxespad=0.2, columnspacing=1.4)
@@ -265,7 +265,7 @@ def _drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
 
 
 def _thousands(axes: "Axes") -> None:
-    """Ticks at 1, 2, 5 times powers of ten (powers alone over more than three decades), written in full."""
+    """Ticks at 1, 2, 5 times powers of ten (over more than three decades only at powers of ten), in full digits."""
     from matplotlib.ticker import FixedLocator, NullLocator
 
     low, high = axes.get_xlim()
@@ -277,7 +277,7 @@ def _thousands(axes: "Axes") -> None:
 
 
 def svg(figure: "Figure", name: str) -> str:
-    """The figure as one ``<svg>`` element; every id starts with ``name``, no metadata, no size but the view box."""
+    """The figure as one ``<svg>`` element: every id starts with ``name``; no metadata, no size except the view box."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)

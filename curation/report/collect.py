@@ -1,4 +1,4 @@
-"""From a run's tables to its report: a JSON object of every number on the page, each with its n and interval."""
+"""Computes a run's report from its tables: a JSON object of every number on the page, with its n and interval."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from curation.report.tested import accuracy, read_tests, tested
 from curation.report.trusted import regimes, sets, trust_tables
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
-"""Error rows of a labelled split that would be healthy in the pool, whose gold labels nobody reads."""
+"""Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
 
 DETAILS = (
     "arms",
@@ -50,7 +50,7 @@ DETAILS = (
 
 
 def collect(run: RunRecord) -> Json:
-    """The report of a run; the last generation's details stand at the top level too."""
+    """The report of a run; it repeats the last generation's details at the top level."""
     generations = [_generation(run, record) for record in run.generations]
     last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}
     seconds = sum(stage.seconds for stage in run.stages)
@@ -208,7 +208,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
 
 
 def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
-    """What a risk-controlled budget promises, and why it is or is not claimed (``withheld`` says why not)."""
+    """The guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
     risk = record.budget["risk"]
     if risk is None:
         return None
@@ -218,7 +218,7 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
     )
     dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
     by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
-    by_construction = by_construction and not _by_gold(record)  # of the pool only rows with a gold label are out by it
+    by_construction = by_construction and not _by_gold(record)  # in the pool this excludes only rows with a gold label
     withheld = None
     if not record.n:
         withheld = "nothing is selected"
@@ -230,7 +230,7 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
             "independent of them"
         )
     elif not by_construction and strength != "none shown":
-        withheld = "the calibration rows are the pool's own by the user's word alone, and their hidden states are " + (
+        withheld = "only the user's word says that calibration rows are like the pool's; their hidden states are " + (
             "too few to compare" if strength == "untested" else "different"
         )
     return {
@@ -248,7 +248,7 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
 
 
 def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Json:
-    """What an arm's rows are: label source, count, unparsed, purity (of gold labels: 1 by definition)."""
+    """An arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
     purity = None
     if ARMS[arm].gold and table.num_rows:
         purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
@@ -265,18 +265,18 @@ def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Jso
 
 
 def _by_gold(record: GenerationRecord) -> bool:
-    """Whether rows are out for all arms since their gold completion alone is too long."""
+    """Whether rows are excluded for all arms only because their gold completion is too long."""
     return any(found["num_gold_only"] for found in record.too_long.values())
 
 
 def _trained(training: Mapping[str, Any] | None) -> Json:
-    """How an arm's student was trained: its rows, those that training dropped, its epochs; None without a student."""
+    """The training of an arm's student: its rows, the rows dropped in training, its epochs; None without a student."""
     names = {"rows_trained": "num_rows", "rows_dropped": "num_dropped", "epochs": "num_epochs"}
     return {name: None if training is None else training[field] for name, field in names.items()}
 
 
 def _labelled_difficulties(run: RunRecord, record: GenerationRecord) -> Difficulties:
-    """Of the rows that the generation labelled: its own share of the pool."""
+    """Difficulties of the rows that the generation labelled: its share of the pool."""
     row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain)
     labelled = store.read(record.labels["pool"], columns=["row_id"])["row_id"].to_numpy()
     mine_N = np.isin(row_ids_N, labelled)
@@ -284,7 +284,7 @@ def _labelled_difficulties(run: RunRecord, record: GenerationRecord) -> Difficul
 
 
 def _test_difficulties(run: RunRecord) -> Difficulties:
-    """Of the test rows; unknown where they are of a domain that has not the pool's columns."""
+    """Difficulties of the test rows; unknown if their domain does not have the pool's columns."""
     if "test" not in run.prepared or not set(run.domain.columns.names) <= set(
         store.open_table(run.prepared["test"]).schema.names
     ):

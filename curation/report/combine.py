@@ -1,13 +1,13 @@
-"""From several finished runs to one report: averages over seeds, benchmarks and teachers, and pooled paired tests.
+"""Combines several finished runs in one report: averages over seeds, benchmarks and teachers, and pooled paired tests.
 
-Two kinds of chance stand apart. ``low`` and ``high`` of an average are about rows: they put the runs' own intervals
-together. ``runs`` is about seeds, splits and trainings: a t interval of the runs within their benchmark. Both hold for
-these benchmarks; how much others would differ, neither says.
+The report separates two kinds of uncertainty. ``low`` and ``high`` of an average are about rows: they combine the runs'
+own intervals. ``runs`` is about seeds, splits and trainings: a t interval of the runs within their benchmark. Both hold
+for the given benchmarks, and neither says how much others would differ.
 
-A pooled test takes every pair of a run and a test row as independent of every other. That holds between benchmarks, and
-where runs test on rows of their own. Runs of one benchmark may share test rows (``test_rows`` counts them); then pooled
-p-values and intervals over rows promise too much, no verdict is given, and ``runs`` is to be read.
-``p_value_distinct_rows`` stays valid: it is the same sum's, with the signs of a row flipped in all runs together.
+A pooled test treats every pair of a run and a test row as independent of every other. That holds between benchmarks,
+and if runs test on different rows. Runs of one benchmark may share test rows (``test_rows`` counts them). Then pooled
+p-values and intervals over rows are too optimistic, no verdict is given, and readers should use ``runs``.
+``p_value_distinct_rows`` stays valid: it tests the same sum, with the signs of a row flipped in all runs together.
 """
 
 import math
@@ -42,7 +42,7 @@ VERDICTS = get_args(get_type_hints(metrics.Verdict)["verdict"])
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """One of the runs, and where it lies."""
+    """One of the runs, and its directory."""
 
     directory: str
     run: RunRecord
@@ -50,7 +50,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class _Part:
-    """One generation of one run: its part of the run's own report, and the grades behind it."""
+    """One generation of one run: its part of the run's own report, and its grades."""
 
     benchmark: str
     report: Json
@@ -62,7 +62,7 @@ class _Part:
 def combine(members: Sequence[Member]) -> Json:
     """The report of several runs of the same domain, arms and number of generations, as JSON.
 
-    Arms, teacher and base of the last generation stand at the top level too.
+    It repeats arms, teacher and base of the last generation at the top level.
     """
     reports = [collect(member.run) for member in members]
     benchmarks = benchmarks_of([member.run for member in members])
@@ -93,9 +93,9 @@ def combine(members: Sequence[Member]) -> Json:
 
 
 def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
-    """The benchmark of each run: the source of its test rows, or of its pool where nothing is tested.
+    """The benchmark of each run: the source of its test rows, or of its pool if nothing is tested.
 
-    Sources of one name that lie at several places are told apart by their path.
+    Sources with one name at several places are distinguished by their path.
     """
     found = []
     for run in runs:
@@ -111,8 +111,8 @@ def benchmarks_of(runs: Sequence[RunRecord]) -> list[str]:
 def average(parts: Sequence[_Part], take: Callable[[_Part], Any]) -> Json | None:
     """The mean over benchmarks of the mean over their runs; ``num_runs`` of those in which ``take`` is defined.
 
-    ``low`` and ``high`` are over rows, ``n`` their number, ``runs`` the interval over runs; ``None`` where no run has
-    the number.
+    ``low`` and ``high`` are over rows, ``n`` their number, ``runs`` the interval over runs; ``None`` if no run has the
+    number.
     """
     taken = [(part.benchmark, _estimate(take(part))) for part in parts]
     kept = [(benchmark, estimate) for benchmark, estimate in taken if estimate is not None]
@@ -168,7 +168,7 @@ def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
 
 
 def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
-    """The pooled paired test and the verdict on it; none where runs share test rows, or one of them was given none."""
+    """The pooled paired test and its verdict; no verdict if runs share test rows, or if one run has none."""
     rows = _pooled(name, GROUND_TRUTH, parts) if name != GROUND_TRUTH else None
     if rows is None or not len(rows):
         return dict.fromkeys(AGAINST_GROUND_TRUTH)
@@ -188,9 +188,9 @@ def _against_ground_truth(name: str, parts: Sequence[_Part], *, shared: bool) ->
 
 
 def _by_distinct_row(rows: metrics.RowDifferences, name: str, parts: Sequence[_Part]) -> Ints:
-    """The pooled differences from ground truth, those of one row of a benchmark added up over the runs that share it.
+    """The pooled differences from ground truth, summed over the runs that share a row of a benchmark.
 
-    ``rows`` are :func:`_pooled`'s, in the order of the runs.
+    ``rows`` come from :func:`_pooled`, in the order of the runs.
     """
     tested = [part for part in parts if name in part.tests and GROUND_TRUTH in part.tests]
     benchmarks = list(dict.fromkeys(part.benchmark for part in tested))
@@ -210,7 +210,7 @@ def _pooled(first: str, second: str, parts: Sequence[_Part]) -> metrics.RowDiffe
 
 
 def _gain(name: str, parts: Sequence[_Part]) -> float:
-    """What ground truth gains over the base on the pooled rows, each run by the number of its rows."""
+    """The gain of ground truth over the base on the pooled rows; each run has the weight of its number of rows."""
     gains = [
         (against["n"], _of(part, GROUND_TRUTH)["accuracy"]["value"] - (part.report["base"] or {"value": 0.0})["value"])
         for part in parts
@@ -220,9 +220,9 @@ def _gain(name: str, parts: Sequence[_Part]) -> float:
 
 
 def _trust(parts: Sequence[_Part]) -> Json:
-    """AUC, ECE and Brier score by trust function that all runs have: on validation rows and the pool, parsed and all.
+    """AUC, ECE and Brier score of trust functions that all runs have, on validation rows and the pool, parsed and all.
 
-    Beside them the Brier score and ECE of each run's constant.
+    Also the Brier score and ECE of each run's constant.
     """
     result: Json = {}
     for where in ("validation", "pool"):
@@ -247,7 +247,7 @@ def _table(parts: Sequence[_Part], where: str, view: str) -> Json:
 
 
 def _test_rows(parts: Sequence[_Part]) -> Json | None:
-    """Test rows of all runs, and how many of them are ``distinct``: runs of one benchmark may share some."""
+    """The number of test rows of all runs, and of ``distinct`` ones: runs of one benchmark may share some."""
     ids: dict[str, list[Any]] = {}
     for part in parts:
         if part.tests:
@@ -262,7 +262,7 @@ def _test_rows(parts: Sequence[_Part]) -> Json | None:
 
 
 def _described(member: Member, benchmark: str, report: Json) -> Json:
-    """What a run is, and its own numbers of the last generation."""
+    """A description of a run, and its own numbers of the last generation."""
     config, last = member.run.config, report["generations"][-1]
     shown = ("name", "num_selected", "purity", "accuracy", "recovery", "against_ground_truth", "verdict")
     return {
@@ -288,7 +288,7 @@ def _of(part: _Part, arm: str) -> Json:
 
 
 def _recovery(arm: Json) -> Json | None:
-    """An arm's recovery with bounds where it has them."""
+    """An arm's recovery, with its bounds if it has any."""
     if arm["recovery"] is None:
         return None
     low, high = arm["recovery_interval"] or (None, None)
@@ -300,7 +300,7 @@ def _difference(against: Json | None) -> Json | None:
 
 
 def _estimate(value: Any) -> metrics.Estimate | None:
-    """A number of a report as an estimate; bounds that it lacks are NaN."""
+    """A number of a report as an estimate; missing bounds are NaN."""
     if value is None or value["value"] is None:
         return None
     low, high = (math.nan if value[bound] is None else float(value[bound]) for bound in ("low", "high"))

@@ -1,7 +1,7 @@
 """Which arms may be compared: students that trained on as many rows, for as many epochs, in one format.
 
-Arms are to differ in their selection and in nothing else. Where training itself differed, a difference in accuracy says
-nothing of the selection, so that no verdict, p-value or recovery is given.
+Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
+selection, so the report gives no verdict, p-value or recovery.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ ALIKE = {
     "epochs": "epochs",
     "format": "format",
 }
-"""What has to be the same of two students, and its words; an arm that does not have it is not held against others."""
+"""What two students must have in common, in words; an arm without one of these values is not compared by it."""
 CLAIMS = ("recovery", "recovery_interval", "verdict", "paper_verdict", "p_value_vs_ground_truth")
-"""What compares an arm's student with ground truth's."""
+"""The numbers that compare an arm's student with ground truth's."""
 
 
 def withheld(arms: Sequence[Json]) -> str | None:
-    """Why these arms' students cannot be compared, in words; None where they can, or where at most one is."""
+    """Why these arms' students cannot be compared, in words; None if they can, or if there is at most one."""
     trained = [arm for arm in arms if arm.get("rows_trained") is not None]
     found = []
     for key, words in ALIKE.items():
@@ -35,9 +35,9 @@ def withheld(arms: Sequence[Json]) -> str | None:
 
 
 def withhold(arms: Sequence[Json]) -> list[dict[str, Any]]:
-    """The arms' entries without what compares an arm with a ground truth that trained differently.
+    """The arms' entries, without comparisons to a ground truth that trained differently.
 
-    ``withheld`` of each says why, and is None where nothing is held back.
+    ``withheld`` of each entry says why, and is None if nothing is withheld.
     """
     truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
     entries = []

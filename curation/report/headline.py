@@ -1,4 +1,4 @@
-"""What a run found, in two or three sentences."""
+"""The result of a run, in two or three sentences."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ ORACLES = {
 
 
 def percent(value: float) -> str:
-    """A share as a percentage with one decimal, and a space that no line breaks at."""
+    """A share as a percentage with one decimal and a non-breaking space."""
     return f"{100 * value:.1f}\u00a0%"
 
 
@@ -35,7 +35,7 @@ def p_value(value: float) -> str:
 
 
 def headline(generation: Json) -> list[str]:
-    """Sentences on the selection, the student and its teacher; what was not measured is said to be so."""
+    """Sentences on the selection, the student and its teacher; they also say what was not measured."""
     arms = {arm["name"]: arm for arm in generation["arms"]}
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
@@ -44,7 +44,7 @@ def headline(generation: Json) -> list[str]:
 
 
 MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
-"""Words for the tested models that are no arms."""
+"""Words for tested models that are not arms."""
 CONTROLS = {"naive_parsed": "a uniform draw of parsed labels", "naive": "naive (uniform) selection"}
 
 
@@ -90,8 +90,8 @@ def _weak_to_strong(generation: Json, main: Json) -> list[str]:
     if main["weak_to_strong"]:
         return [f"It passes its weak teacher ({with_interval(teacher)}) by {gap}: weak-to-strong."]
     if pair["high"] < 0:
-        return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is no weak-to-strong result."]
-    return [f"Against its teacher ({with_interval(teacher)}): {gap}. That it passes the teacher is not shown."]
+        return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is not a weak-to-strong result."]
+    return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
 
 
 def name_of(arm: Json) -> str:

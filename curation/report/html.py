@@ -1,4 +1,4 @@
-"""The report's page: one self-contained HTML file beside the same numbers as JSON."""
+"""The report's page: one self-contained HTML file, with the same numbers as JSON beside it."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 
 def write(report: Json, directory: Place) -> tuple[Place, Place]:
-    """Write ``report.html`` and ``report.json`` to a directory, each at once; their paths."""
+    """Write ``report.html`` and ``report.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "report.html", directory / "report.json"
     write_atomically(page, render(report))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
@@ -25,7 +25,7 @@ def write(report: Json, directory: Place) -> tuple[Place, Place]:
 
 
 def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
-    """Write ``combined.html`` and ``combined.json`` to a directory, each at once; their paths."""
+    """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "combined.html", directory / "combined.json"
     write_atomically(page, _environment().get_template("combined.html.j2").render(report=report))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
@@ -33,7 +33,7 @@ def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
 
 
 def render(report: Json) -> str:
-    """The page as text; it names no resource outside itself, and the same report gives the same text."""
+    """The page as text; it refers to no external resource, and the same report gives the same text."""
     figures = [_figures(generation) for generation in report["generations"]]
     return (
         _environment()
@@ -68,7 +68,7 @@ def _environment() -> Environment:
 
 
 def completions(arm: Json) -> str:
-    """What an arm's completions are, in words: ``rollouts``, ``own rollouts graded right``."""
+    """The kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
     sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions"}
     return sources.get(arm["completion_source"], "own rollouts graded right")
 

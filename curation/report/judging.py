@@ -1,7 +1,7 @@
-"""What the judge said of the labels that the domain's rule calls wrong.
+"""The judge's verdicts on labels that the domain's rule calls wrong.
 
-Paper, App. "Difficulty Distribution in Quantitative Reasoning": the rule's accuracy, and of the remaining labels the
-share that the judge calls right.
+Paper, App. "Difficulty Distribution in Quantitative Reasoning": the rule's accuracy, and the share of the remaining
+labels that the judge calls right.
 """
 
 from curation import metrics
@@ -12,11 +12,11 @@ from curation.report.rows import graded_counts
 
 
 def judging(record: GenerationRecord) -> Json | None:
-    """By graded split and ``test-<model>`` of which the judge was asked; ``None`` where it was not asked at all.
+    """The judge's counts and shares, by graded split and ``test-<model>``; ``None`` if the judge was not used.
 
-    ``asked`` counts the labels that it was asked about; ``by_rule`` is the share right by the rule alone,
-    ``by_judge`` the share of those asked that the judge calls right, ``together`` the share right by either. Of several
-    test runs it is the first.
+    ``asked`` counts the labels that the judge graded. ``by_rule`` is the share right by the rule alone, ``by_judge``
+    the share of ``asked`` that the judge calls right, ``together`` the share right by either. Of several test runs only
+    the first counts.
     """
     graded = {**record.grades, **{f"test-{name}": refs[0] for name, refs in record.tests.items()}}
     found = {what: _shares(graded[what], asked) for what, asked in record.asked.items()}

@@ -29,8 +29,8 @@ def share(correct_N: Bools) -> Json | None:
 def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, constant: float, seed: int) -> Json:
     """AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
-    ``orders`` are the rankings, positions [N], that purity goes by; ``constant`` is the trust that the control
-    predictor gives to every row. AUC is ``None`` where all rows are right or wrong.
+    ``orders`` are the rankings for purity, positions [N]; ``constant`` is the trust that the control predictor gives to
+    every row. AUC is ``None`` if all rows are right or all are wrong.
     """
     num_top = min(num_top, len(judged))
     functions: Json = {}
@@ -56,7 +56,7 @@ def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, cons
 
 
 def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
-    """ECE and Brier score of the same trust in every row: what a trust function has to beat."""
+    """ECE and Brier score of a constant trust: the baseline for every trust function."""
     trust_N = np.full(len(judged), constant)
     return {
         "value": constant,
@@ -96,7 +96,7 @@ def _auc(raw_N: Floats | Bools, judged: Judged, seed: int) -> Json | None:
 
 
 def reliability(judged: Judged) -> Json:
-    """Bins of trust with rows in them, by trust function: mean trust against the share right and its exact interval."""
+    """Non-empty bins of trust, by trust function: mean trust against the share right and its exact interval."""
     result: Json = {}
     for name, score in judged.scores.items():
         result[name] = [
@@ -112,7 +112,7 @@ def reliability(judged: Judged) -> Json:
 
 
 def histogram(judged: Judged) -> Json:
-    """Rows by neural trust, right and wrong apart."""
+    """Numbers of rows by trust, right and wrong ones separately."""
     trust_N = judged.scores[REFERENCE_ARM].trust_N
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
     counts = {
@@ -135,9 +135,9 @@ def purity_curves(judged: Judged, selected: Mapping[str, Ints], n: int, seed: in
 
 
 def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools]) -> Json | None:
-    """Quantiles and shares per bin of the pool and of each arm's rows; ``None`` where the domain gives no difficulty.
+    """Quantiles and shares per bin of the pool and of each arm's rows; ``None`` if the domain has no difficulty.
 
-    ``selected`` marks an arm's rows among ``row_ids_N``. The bins are common.
+    ``selected`` marks an arm's rows among ``row_ids_N``. All arms share the bins.
     """
     known_N = np.isfinite(values_N)
     if not known_N.any():
@@ -165,7 +165,7 @@ def difficulty(row_ids_N: Ints, values_N: Floats, selected: Mapping[str, Bools])
 
 
 def finite(value: Any) -> Any:
-    """A JSON value without NaN and infinity (they become ``None``), numpy numbers made plain."""
+    """A JSON value with NaN and infinity replaced by ``None``, and numpy numbers by Python's."""
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

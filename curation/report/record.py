@@ -1,4 +1,4 @@
-"""What a report is made from: references and counts of a run, no data."""
+"""The input of a report: references and counts of a run, no data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from curation.domains import Domain
 from curation.refs import ModelRef, TableRef, TrustRef
 
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
-"""What a report says of the completions that an arm trains on."""
+"""The facts that a report shows about the completions that an arm trains on."""
 BASE, TEACHER, GROUND_TRUTH = "base", "teacher", "ground_truth"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """A finished stage: ``rows`` is what it worked on, ``started`` an ISO time."""
+    """A finished stage: ``rows`` is the number of rows it worked on, ``started`` an ISO time."""
 
     name: str
     seconds: float
@@ -22,14 +22,14 @@ class StageRecord:
     rows_per_second: float | None
     started: str
     step: int = 0
-    """How many stages one after the other lead to it."""
+    """The length of the longest chain of stages that leads to it."""
     after: Sequence[str] = ()
     """The stages that it waited for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PassRecord:
-    """What the last run of a labelling pass did; one that was gone on with had done the other rows before."""
+    """The last run of a labelling pass; if the pass was resumed, earlier runs did the other rows."""
 
     name: str
     model: str
@@ -42,50 +42,50 @@ class PassRecord:
     """Of all rows; ``None`` where tokens are not counted, as of signals."""
     output_tokens: int | None
     deaths: int
-    """Of the actors' processes, in the middle of a chunk."""
+    """The number of actors' processes that died in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
     """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
-    """One generation: who labelled, what was selected, how the students did."""
+    """One generation: its teacher, its selections, and the results of its students."""
 
     index: int
     teacher: ModelRef | None
     """``None`` for a teacher without weights (the scripted one)."""
     student_base: ModelRef | None
-    """The students' un-adapted base; ``None`` where the run only curates."""
+    """The students' un-adapted base; ``None`` if the run only curates."""
     labels: Mapping[str, TableRef]
-    """By split, with the scores of the fitted trust functions and the signals as columns."""
+    """Labels by split, with the scores of the fitted trust functions and the signals as columns."""
     grades: Mapping[str, TableRef]
-    """By split whose gold labels are known (schema ``tables.GRADES``); of the pool where there is an audit set."""
+    """Grades by split with known gold labels (schema ``tables.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
     trust_fit: Mapping[str, Any]
-    """How its fit went (``curation.trusting.summary``)."""
+    """A summary of the fit (``curation.pipeline.trusting``)."""
     selections: Mapping[str, TableRef]
-    """Schema ``tables.SELECTION``, by arm."""
+    """Selections by arm (schema ``tables.SELECTION``)."""
     formats: Mapping[str, Mapping[str, Any]]
-    """``curation.stages.select.Selection`` as JSON, by arm; of which a report says ``FORMAT``."""
+    """``curation.stages.select.Selection`` as JSON, by arm; the report shows the fields in ``FORMAT``."""
     budget: Mapping[str, Any]
     """``curation.stages.budget.Budget`` as JSON."""
     shift: Mapping[str, Any]
     """``curation.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
-    """Grades of the test split, a table a run, by arm, ``base`` and ``teacher``; empty where nothing was trained."""
+    """Grades of the test split, one table per run, by arm, ``base`` and ``teacher``; empty if nothing was trained."""
     label_counts: Mapping[str, Mapping[str, Any]]
     """By split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by kind."""
     projection: Mapping[str, Any] | None
     """``size`` of the states' projection, ``variance_kept`` and the ``num_rows`` it was fitted on; ``None`` without."""
     asked: Mapping[str, int]
-    """Labels that the judge was asked about, by graded split and ``test-<model>`` (of several runs the first); those of
-    which it was not asked are absent."""
+    """The number of labels that the judge graded, by graded split and ``test-<model>`` (of several runs the first);
+    splits without the judge are absent."""
     unread: Mapping[str, int]
-    """Pool rows that were asked for a signal and gave none that can be read, by signal."""
+    """The number of pool rows whose signal could not be read, by signal."""
     too_long: Mapping[str, Mapping[str, Any]]
-    """By split: ``curation.stages.length.TooLong`` as JSON; empty where nothing was trained."""
+    """By split: ``curation.stages.length.TooLong`` as JSON; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
-    """``train.sft.TrainingRecord`` as JSON, by arm that has a student."""
+    """``train.sft.TrainingRecord`` as JSON, by arm with a student."""
 
     @property
     def n(self) -> int:
@@ -110,7 +110,7 @@ class RunRecord:
     prepare_counts: Mapping[str, Mapping[str, Any]]
     """By split: ``rows`` read (error rows too) and ``errors`` by kind."""
     overlap: Mapping[str, Any]
-    """What the splits share and what was done about it: ``stages.dropping.Overlap`` as JSON."""
+    """Questions that splits share, and how they were handled: ``stages.dropping.Overlap`` as JSON."""
     stages: Sequence[StageRecord]
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]

@@ -1,6 +1,6 @@
 """The curves of a risk-controlled budget: noise on calibration, its bound, noise at deployment, by share of the pool.
 
-Paper, figure "Risk-controlled threshold calibration". At deployment noise is known where the run has an audit set.
+Paper, figure "Risk-controlled threshold calibration". Noise at deployment is known only if the run has an audit set.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from curation.trust import get_trust
 def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged]) -> Json | None:
     """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without a risk-controlled budget.
 
-    ``chosen`` is ``None`` where no cut is certified. A bound is ``None`` where no calibration row is kept.
+    ``chosen`` is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept.
     """
     risk = record.budget["risk"]
     if risk is None:
@@ -79,7 +79,7 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
 
 
 def _too_long(record: GenerationRecord, split: str) -> Ints:
-    """The ids of a split's rows that no arm could train on, which the budget passes over, int64 [M]."""
+    """The ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
     table = store.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
@@ -88,14 +88,14 @@ def _too_long(record: GenerationRecord, split: str) -> Ints:
 
 
 def _ranked(rows: Judged, trust: str, out_M: Ints) -> tuple[Floats, Bools]:
-    """Raw scores, -inf for a row that may not be selected, and which labels are right."""
+    """Raw scores (-inf for a row that may not be selected), and which labels are right."""
     raw_N = rows.scores[trust].raw_N
     may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
     return np.where(may_N, raw_N, -np.inf), rows.correct_N
 
 
 def _pool(labels: TableRef, trust: str, out_M: Ints) -> tuple[Floats, Floats]:
-    """Raw scores of all labelled rows of the pool, NaN for one that may not be selected, and their trust."""
+    """Raw scores of all labelled pool rows (NaN for a row that may not be selected), and their trust."""
     function = get_trust(trust, 0)
     columns = list(dict.fromkeys(["row_id", "label", *function.features]))
     table = store.read(labels, columns=columns, filter="error IS NULL")
@@ -106,7 +106,7 @@ def _pool(labels: TableRef, trust: str, out_M: Ints) -> tuple[Floats, Floats]:
 
 
 def _least_trust(raw_N: Floats, trust_N: Floats) -> Callable[[float], float]:
-    """The trust of the pool row with a raw score; trust never falls as the raw score grows."""
+    """A function from a pool row's raw score to its trust; trust never falls as the raw score grows."""
     known_N = ~np.isnan(raw_N)
     raw_N, trust_N = raw_N[known_N], trust_N[known_N]
     order_N = np.argsort(raw_N)
@@ -119,7 +119,7 @@ def _noise(num_wrong: int, num_rows: int) -> Json | None:
 
 
 def _deployed(rows: tuple[Floats, Bools] | None, threshold: float) -> Json | None:
-    """Noise among the graded pool rows from a threshold on."""
+    """Noise among the graded pool rows at or above a threshold."""
     if rows is None:
         return None
     kept_N = rows[0] >= threshold

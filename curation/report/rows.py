@@ -1,4 +1,4 @@
-"""Rows as the report sees them: scores beside right and wrong, difficulties, and an arm's order over the whole pool."""
+"""The rows behind the report: scores with correctness, difficulties, and an arm's order over the whole pool."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 LOWEST = -1e30
-"""The raw score of a row that has none: below every real one, and finite, as metrics need it."""
+"""The raw score of a row without one: below every real score, and finite, because metrics need finite scores."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ class Judged:
 
     @property
     def readable(self) -> "Judged":
-        """The rows whose label could be read: those that trust may choose."""
+        """The rows whose label could be read; only these can be selected by trust."""
         return self.subset(self.parsed_N)
 
     @property
     def unparsed_last(self) -> "Judged":
-        """All rows, the unparsed ones with the lowest score and trust 0: what selection makes of them."""
+        """All rows; unparsed ones get the lowest score and trust 0, as in selection."""
         scores = {
             name: Score(raw_N=np.where(self.parsed_N, s.raw_N, LOWEST), trust_N=np.where(self.parsed_N, s.trust_N, 0.0))
             for name, s in self.scores.items()
@@ -92,7 +92,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 
 def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
-    """Rows graded, right ones, those by the judge alone, and those that the domain's rule could not decide, by kind."""
+    """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
     table = pa.concat_tables([store.read(ref, columns=["correct", "judged", "problem"]) for ref in grades])
     kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
     right, judged = (int(table[name].to_numpy().sum()) for name in ("correct", "judged"))
@@ -100,7 +100,7 @@ def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
 
 
 def positions(ids_N: Ints, wanted_M: Ints) -> Ints:
-    """Where each of ``wanted_M`` stands in ``ids_N``, int64 [M]; ids that are not there are left out."""
+    """The position of each of ``wanted_M`` in ``ids_N``, int64 [M]; missing ids are left out."""
     if not len(ids_N):
         return np.zeros(0, dtype=np.int64)
     order_N = np.argsort(ids_N, kind="stable")
@@ -113,8 +113,8 @@ def positions(ids_N: Ints, wanted_M: Ints) -> Ints:
 def arm_order(judged: Judged, arm: str, selected_M: Ints, seed: int) -> Ints:
     """All judged rows in an arm's order of preference, as positions, int64 [N].
 
-    First the rows it selected, by rank; then the others by its raw score, unparsed ones last, as the select stage
-    leaves them out; ties, and arms that do not rank or have no score, by a seeded hash of the row id.
+    First come the rows that it selected, by rank; then the others by its raw score, with unparsed ones last, because
+    the select stage skips them. A seeded hash of the row id orders ties, and rows of arms without a ranking or score.
     """
     first = positions(judged.row_ids_N, selected_M)
     rest_N = np.ones(len(judged), dtype=np.bool_)
@@ -141,7 +141,7 @@ def selected_rows(selection: TableRef) -> pa.Table:
 
 
 def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
-    """Row ids and the domain's difficulty of each healthy row, NaN where it knows none."""
+    """Row ids and the domain's difficulty of each healthy row, NaN if unknown."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = ["row_id", *domain.columns.names]

@@ -1,4 +1,4 @@
-"""The graph of a run's stages as SVG: a column a step, a line from each stage to those that wait for it."""
+"""The graph of a run's stages as SVG: one column per step, a line from each stage to those that wait for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ COLUMN_INCHES, ROW_INCHES = 1.9, 0.24
 
 
 def stage_graph(stages: Sequence[Json], name: str) -> str:
-    """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's field."""
+    """``stages``: ``name``, ``step``, ``after`` (names) and ``share`` of the time, which darkens a stage's box."""
     from matplotlib.figure import Figure
 
     columns: dict[int, list[Json]] = {}

@@ -1,4 +1,4 @@
-"""How the students did on the test split, against each other, their teacher and ground truth, as JSON."""
+"""Results of the students on the test split, compared with each other, their teacher and ground truth, as JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,18 @@ from curation.report.record import BASE, GROUND_TRUTH, TEACHER, GenerationRecord
 from curation.report.rows import Bools, Ints
 
 Tests = Mapping[str, Sequence[Graded]]
-"""The graded test rows of each model, one a run."""
+"""The graded test rows of each model, one entry per run."""
 
 
 def read_tests(record: GenerationRecord) -> dict[str, list[Graded]]:
-    """The grades of every model that was tested."""
+    """The grades of every tested model."""
     return {name: [read_grades(ref) for ref in runs] for name, runs in record.tests.items()}
 
 
 def accuracy(tests: Tests, name: str) -> Json | None:
-    """A model's accuracy with its interval; of several runs the mean over runs, its interval over rows, and each run's.
+    """A model's accuracy with its interval; with several runs the mean, its interval over rows, and each run's value.
 
-    ``None`` where it was not tested.
+    ``None`` if it was not tested.
     """
     if name not in tests:
         return None
@@ -37,7 +37,7 @@ def accuracy(tests: Tests, name: str) -> Json | None:
     if not len(mean_N):
         return None
     value, num_rows = float(mean_N.mean()), len(mean_N)
-    # Wilson's interval of as many rows as make the runs' mean vary as much: never a point, and within [0, 1].
+    # Wilson's interval for the number of rows that would vary as much as the runs' mean: never a point, within [0, 1].
     variance = float(mean_N.var())
     effective = num_rows * value * (1 - value) / variance if variance else float(num_rows)
     z2 = NORMAL_QUANTILE**2
@@ -49,7 +49,7 @@ def accuracy(tests: Tests, name: str) -> Json | None:
 
 
 def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
-    """How an arm's student did: accuracy, recovery, verdict, paired tests; of several runs over the rows' means."""
+    """The results of an arm's student: accuracy, recovery, verdict, paired tests; with several runs by rows' means."""
     truth = differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
     teacher = differences(tests, arm, TEACHER)
     against_teacher = None if teacher is None else compared(metrics.compare_rows(teacher, seed=seed))
@@ -69,15 +69,15 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
         "detectable": None if verdict is None else verdict["detectable"],
         "against_ground_truth": None if truth is None else compared(metrics.compare_rows(truth, seed=seed)),
         "against_teacher": against_teacher,
-        # Claimed only where the interval of the paired difference lies above zero, and not of gold labels.
+        # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
 
 
 def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:
-    """What two models differ by on the test rows that both answered, in all their runs; ``None`` where one is missing.
+    """The differences of two models on the test rows that both answered in all their runs; ``None`` if one is missing.
 
-    The first's mean over its runs minus the second's, row by row.
+    A difference is the first's mean over its runs minus the second's, row by row.
     """
     if first not in tests or second not in tests:
         return None
@@ -91,7 +91,7 @@ def common_rows(tests: Tests, *names: str) -> Ints:
 
 
 def compared(test: metrics.Comparison) -> Json | None:
-    """A paired test as JSON, first minus second; ``None`` for no rows. Counts of rows only where each has one run."""
+    """A paired test as JSON, first minus second; ``None`` for no rows. Counts rows only if each model has one run."""
     if not test.difference.n:
         return None
     paired: dict[str, Any] = test.to_json()
@@ -100,21 +100,21 @@ def compared(test: metrics.Comparison) -> Json | None:
 
 
 def _gain(tests: Tests, arm: str) -> float:
-    """What ground truth gains over the base (0 where none was tested), on the rows on which the arm is compared."""
+    """The gain of ground truth over the base (0 without a tested base) on the rows of the arm's comparison."""
     base = accuracy(tests, BASE)
     _, truth_NJ = _by_row(tests, (arm, GROUND_TRUTH))
     return float(truth_NJ.mean()) - (0.0 if base is None else float(base["value"]))
 
 
 def _interval(recovery: metrics.Estimate | None) -> list[float] | None:
-    """The bounds; ``None`` where ground truth is not surely above the base, so that there are none."""
+    """The bounds; ``None`` if they are infinite, because ground truth is not clearly above the base."""
     if recovery is None or not (math.isfinite(recovery.low) and math.isfinite(recovery.high)):
         return None
     return [recovery.low, recovery.high]
 
 
 def _recovery(tests: Tests, arm: str, seed: int) -> metrics.Estimate | None:
-    """Undefined (``None``) where a model is missing or ground truth does not beat the base."""
+    """Recovery; ``None`` (undefined) if a model is missing or ground truth does not beat the base."""
     names = (arm, BASE, GROUND_TRUTH)
     if any(name not in tests for name in names):
         return None
@@ -129,6 +129,6 @@ def _by_row(tests: Tests, names: Sequence[str]) -> list[Bools]:
 
 
 def _aligned(runs: Sequence[Graded]) -> list[Bools]:
-    """Each one's grades on the rows that all have; ids are unique and ascending."""
+    """The grades of each run on the rows common to all; ids are unique and ascending."""
     common: Ints = reduce(np.intersect1d, [run.row_ids_N for run in runs])
     return [run.correct_N[np.isin(run.row_ids_N, common)] for run in runs]

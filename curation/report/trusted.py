@@ -1,9 +1,9 @@
-"""What the trust functions are worth: on validation rows of the source, on the pool, on probe sets.
+"""Quality of the trust functions: on validation rows of the source, on the pool, on probe sets.
 
-Every metric is taken on the parsed rows first, since no other row can be chosen by trust, and on all rows beside it,
-where an unparsed row stands last with trust 0, as selection treats it. There the mere fact that a label could be read
-tells much of right and wrong; its own AUC stands beside, as the control. Brier score and ECE stand beside those of a
-constant, the share of right labels among the same kind of rows, parsed or all, of the source's fit part.
+Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
+all rows an unparsed row ranks last with trust 0, as in selection. There readability alone predicts correctness well, so
+the report gives its AUC as a control. For comparison with Brier score and ECE, the report gives those of a constant:
+the share of right labels among the same kind of rows, parsed or all, of the source's fit part.
 """
 
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
 def source_part(run: RunRecord, source: Judged, part: int) -> Judged:
-    """The labelled source rows of a part of the fit (``curation.trust.parts``)."""
+    """The labelled source rows of one part (``curation.trust.parts``)."""
     config = TrustConfig.model_validate(run.config["trust"])
     return source.subset(part_of(source.row_ids_N, config, run.seed) == part)
 
 
 def sets(run: RunRecord, judged: Mapping[str, Judged]) -> dict[str, Judged]:
-    """The rows that trust is measured on: validation rows, and the pool where it is graded; those that have any."""
+    """The non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded."""
     found = {"validation": source_part(run, judged["source"], VALIDATION), "pool": judged.get("pool")}
     return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
@@ -49,7 +49,7 @@ def trust_tables(
             seen, known = take(rows), take(fitted)
             if not len(seen):
                 continue
-            # Validation rows are fewer than the pool's: the same share of them is taken.
+            # There are fewer validation rows than pool rows: take the same share of them.
             num_top = record.n if name == "pool" else _share_of(record.n, num_pool, len(rows))
             orders = {trust: _order(seen, trust, selected if name == "pool" else {}, run.seed) for trust in seen.scores}
             result[name][view] = measures.trust_metrics(seen, orders, num_top, _share_right(known), run.seed)
@@ -59,10 +59,10 @@ def trust_tables(
 def regimes(
     run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], num_pool: int
 ) -> tuple[list[Json], list[Json]]:
-    """The reference trust function on the parsed rows of every labelled set, a line a set; and the means by regime.
+    """The reference trust function on the parsed rows of every labelled set, one line per set, and means by regime.
 
-    Fitted on one, evaluated on many. The mean over the sets of a regime is unweighted, as in the paper's tables, and
-    over those sets alone in which the number is defined.
+    The function is fitted on one set and evaluated on many. The mean over the sets of a regime is unweighted, as in the
+    paper's tables, and covers only sets in which the number is defined.
     """
     probes = run.config["splits"]["probes"]
     measured = sets(run, judged)
@@ -94,7 +94,7 @@ def _order(rows: Judged, trust: str, selected: Mapping[str, Ints], seed: int) ->
 
 
 def _share_of(n: int, num_pool: int, num_rows: int) -> int:
-    """As many of so many rows as n is of the pool, at least one."""
+    """The same share of ``num_rows`` as n is of the pool, at least one."""
     return max(1, round(n / max(num_pool, 1) * num_rows))
 
 

@@ -1,1 +1,1 @@
-"""The run directory: the graph of stages that a run is, what of it is done, and what happened."""
+"""The run directory: the graph of a run's stages, the finished stages, and the event log."""

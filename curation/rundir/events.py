@@ -1,8 +1,8 @@
-"""What happened in a run, line by line as JSON: ``events.jsonl`` beside the manifest.
+"""The event log of a run, one JSON object per line: ``events.jsonl`` beside the manifest.
 
-An object cannot be appended to. In an object store ``events/<number>.jsonl`` are the parts of it: the last one is put
-again with each line, or, where lines come fast and can wait, every ``PUT_SECONDS``, until it is as long as
-``PART_BYTES``. A driver begins a part of its own.
+Objects in a store cannot be appended to. There the log is split into parts, ``events/<number>.jsonl``. The last part is
+written again with each line, or every ``PUT_SECONDS`` if lines come fast and can wait, until it has ``PART_BYTES``.
+Each driver begins a new part.
 """
 
 import errno
@@ -22,10 +22,10 @@ PART_BYTES = 256 << 10
 
 
 class Events(Protocol):
-    """Takes lines and gives the last ones."""
+    """Appends lines and reads the last ones."""
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Write a line; one that can wait is lost where the driver dies soon."""
+        """Write a line; a line that can wait is lost if the driver dies soon."""
         ...
 
     def last(self, num_bytes: int) -> list[str]:
@@ -42,7 +42,7 @@ class File:
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Append the line, and those before it for which there was no room."""
+        """Append the line, and earlier lines that could not be written."""
         with self._lock:
             self._held += line.encode() + b"\n"
             try:
@@ -81,7 +81,7 @@ class Parts:
         self._lock = threading.Lock()
 
     def add(self, line: str, *, can_wait: bool) -> None:
-        """Hold the line, and put what is held where it is time."""
+        """Buffer the line, and write the buffer when a write is due."""
         with self._lock:
             self._content += line + "\n"
             if can_wait and time.monotonic() - self._put_at < PUT_SECONDS:
@@ -92,7 +92,7 @@ class Parts:
                 logger.warning("%s: events are not written (%s)", self._directory, error)
 
     def last(self, num_bytes: int) -> list[str]:
-        """The lines of the last parts, of that length at least where there are so many."""
+        """The lines of the last parts, at least ``num_bytes`` of them if there are so many."""
         lines: list[str] = []
         size = 0
         for number in reversed(self._numbers()):
@@ -123,5 +123,5 @@ class Parts:
 
 
 def events_of(directory: Place) -> Events:
-    """Those of a run directory."""
+    """The events of a run directory."""
     return Parts(directory / "events") if isinstance(directory, Remote) else File(directory / "events.jsonl")

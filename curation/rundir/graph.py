@@ -1,8 +1,8 @@
-"""A run described once: stages whose inputs are values and outputs of other stages.
+"""The one description of a run: a graph of stages whose inputs are values and outputs of other stages.
 
-A stage's ``inputs`` are the arguments of its work and its cache key, one dictionary; its ``settings`` are arguments
-that change how it is done, not what comes out. Running, planning, the status and the report all read this one graph.
-Nothing is parsed out of a stage's name, and nothing is seeded by it.
+A stage's ``inputs`` are both the arguments of its work and its cache key. Its ``settings`` are arguments that affect
+how the work runs, but not its outputs. Running, planning, the status and the report all read this one graph. No code
+parses a stage's name, and no seed depends on it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerpri
 from curation.rundir.hosts import Host
 
 NUM_TOLD = 5
-"""Changes of a stage's inputs that are told one by one."""
+"""The number of changes of a stage's inputs to list one by one."""
 
 NEW = "not done yet"
 
@@ -36,28 +36,28 @@ class Stage:
     """One piece of a run: ``work(task, **inputs, **settings)`` makes its outputs."""
 
     name: str
-    """Shown and stored, e.g. ``gen-0/label-pool``; unique in its graph."""
+    """The name to show and store, e.g. ``gen-0/label-pool``; unique in its graph."""
     work: Work
     inputs: Mapping[str, Any]
     """Arguments on which the outputs depend: JSON values, references, sections of the configuration, and outputs of
     other stages."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments, on which the outputs do not depend; outputs of other stages that stand here are waited for."""
+    """Further arguments, on which the outputs do not depend; the stage waits for outputs of other stages in them."""
     needs: Sequence["Out"] = ()
-    """Outputs that must be there for the stage to be done at all, and are no arguments."""
+    """Outputs that the stage requires but does not take as arguments; without them it has nothing to do."""
     revision: int = 1
-    """Raised when the work's outcome changes: then this stage is done again, and no other for its sake."""
+    """Raise it when the code changes the outputs: then only this stage runs again, and stages with changed inputs."""
     rows: int | None = None
-    """The rows that it will work on, where they are known beforehand."""
+    """The number of rows that it will work on, if known in advance."""
     takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
     """What of the cluster it keeps busy, by Ray's names (``CPU``, ``GPU``)."""
     host: Host | None = None
     """What it works by that other stages work by too: a model's actors, a process that trains."""
     asks_teacher: bool = False
-    """Its rows are answered by the run's first teacher, so that a probe of that model foretells its time."""
+    """Whether the run's first teacher answers its rows, so that a probe of that model predicts its time."""
 
     def value(self, *path: str) -> "Out":
-        """An output as it is on record."""
+        """An output as the JSON in its record."""
         return Out(stage=self, path=path)
 
     def table(self, *path: str) -> "Out":
@@ -84,18 +84,18 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Out:
-    """One output of a stage, which may not be there yet."""
+    """One output of a stage, which may not exist yet."""
 
     stage: Stage
     path: tuple[str, ...]
     """Keys into the stage's outputs, the outermost first."""
     read: Callable[[Any], Any] = lambda value: value
-    """From JSON to what the work takes."""
+    """Converts the JSON to the argument of the work."""
     optional: bool = False
 
     @property
     def or_none(self) -> "Out":
-        """The same output; a stage that takes it is done with ``None`` where there is none, instead of skipped."""
+        """The same output, but optional: without it, a stage that takes it runs with ``None`` and is not skipped."""
         return Out(stage=self.stage, path=self.path, read=self.read, optional=True)
 
     def __str__(self) -> str:
@@ -103,13 +103,13 @@ class Out:
 
 
 Table = TableRef | Out
-"""A table that is there, or one that a stage makes."""
+"""An existing table, or the output of a stage."""
 Model = ModelRef | Out
-"""A model that is there, or one that a stage makes."""
+"""An existing model, or the output of a stage."""
 
 
 class Unknown(Exception):
-    """An output is asked for whose stage is not done: ``args`` holds it."""
+    """An output was requested whose stage is not done; ``args`` holds the output."""
 
     @property
     def out(self) -> Out:
@@ -119,23 +119,23 @@ class Unknown(Exception):
 
 
 class Absent(Unknown):
-    """An output is asked for that its stage did not make, or whose stage was skipped."""
+    """An output was requested that its stage did not make, or whose stage was skipped."""
 
 
 class Skipped(NamedTuple):
-    """Stands for the outputs of a stage that had nothing to do."""
+    """Takes the place of the outputs of a stage that had nothing to do."""
 
     why: str
 
 
 Known = Mapping[str, Outputs | Skipped]
-"""By stage that is done or skipped, what it made."""
+"""The outputs of each stage that is done or skipped, by name."""
 
 State = Literal["done", "changed", "new", "waits", "skipped"]
 
 
 class Status(NamedTuple):
-    """Where a stage stands: ``why`` names what changed, what it waits for, or what there was not."""
+    """The state of a stage; ``why`` names what changed, what it waits for, or which output is missing."""
 
     stage: Stage
     state: State
@@ -143,18 +143,18 @@ class Status(NamedTuple):
 
     @property
     def is_settled(self) -> bool:
-        """It is done, or has nothing to do."""
+        """Whether it is done or has nothing to do."""
         return self.state in ("done", "skipped")
 
     @property
     def words(self) -> str:
-        """The state as a reader is told it."""
+        """The state in words."""
         told = {"done": "done", "new": NEW, "changed": f"changed: {self.why}", "waits": self.why}
         return told.get(self.state, f"nothing to do: {self.why}")
 
 
 def outs_in(value: Any) -> Iterator[Out]:
-    """The outputs of stages in a value, wherever they stand."""
+    """The outputs of stages in a value, at any depth."""
     if isinstance(value, Out):
         yield value
     elif isinstance(value, Mapping):
@@ -166,10 +166,10 @@ def outs_in(value: Any) -> Iterator[Out]:
 
 
 def ordered(targets: Any) -> list[Stage]:
-    """The stages that make the outputs in ``targets``, each after those that it waits for.
+    """The stages that make the outputs in ``targets``, each after the stages that it waits for.
 
     Raises:
-        ValueError: two stages have one name, or stages wait for each other in a circle.
+        ValueError: two stages have the same name, or stages wait for each other in a cycle.
     """
     found: dict[str, Stage] = {}
     entered: set[str] = set()
@@ -193,7 +193,7 @@ def ordered(targets: Any) -> list[Stage]:
 
 
 def steps(stages: Iterable[Stage]) -> dict[str, int]:
-    """By name of the ordered ``stages``, how many stages one after the other lead to it."""
+    """By name of the ordered ``stages``: the length of the longest chain of stages that leads to it."""
     found: dict[str, int] = {}
     for stage in stages:
         found[stage.name] = 1 + max((found[out.stage.name] for out in stage.outs), default=-1)
@@ -206,11 +206,11 @@ def waited_for(stage: Stage) -> list[str]:
 
 
 def recorded(out: Out, known: Known) -> Any:
-    """An output as JSON; ``None`` for an optional one that is not there.
+    """An output as JSON; ``None`` for a missing optional one.
 
     Raises:
         Unknown: its stage is not done.
-        Absent: it is not there, and not optional.
+        Absent: it is missing, and not optional.
     """
     if out.stage.name not in known:
         raise Unknown(out)
@@ -227,7 +227,7 @@ def recorded(out: Out, known: Known) -> Any:
 
 
 def resolved(value: Any, known: Known) -> Any:
-    """A value with every output in it replaced by what its stage made, as the work takes it.
+    """A value with every output in it replaced by what its stage made, in the form that the work takes.
 
     Raises:
         Unknown: as for :func:`recorded`.
@@ -243,7 +243,7 @@ def resolved(value: Any, known: Known) -> Any:
 
 
 def present(value: Any, known: Known) -> Any:
-    """As :func:`resolved`; parts of a mapping whose outputs are not there are left out of it.
+    """As :func:`resolved`, but leaves out the parts of a mapping whose outputs are missing.
 
     Raises:
         Unknown: a stage is not done.
@@ -260,11 +260,11 @@ def present(value: Any, known: Known) -> Any:
 
 
 def plain(value: Any, known: Known) -> Any:
-    """A value as JSON, with what stages made in the place of their outputs: what a cache key is taken of.
+    """A value as JSON, with every output replaced by what its stage made: the basis of a cache key.
 
     Raises:
         Unknown: as for :func:`recorded`.
-        TypeError: a value that is no JSON, with its type.
+        TypeError: a value is not JSON; the message names its type.
     """
     if isinstance(value, Out):
         return recorded(value, known)
@@ -274,13 +274,13 @@ def plain(value: Any, known: Known) -> Any:
         return plain(asdict(value), known)
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
-            raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is no string")
+            raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is not a string")
         return {key: plain(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part, known) for part in value]
     if value is None or type(value) in (str, int, float, bool):
         return value
-    raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is no JSON")
+    raise TypeError(f"an input of a stage is {value!r}, a {type(value).__name__}, which is not JSON")
 
 
 def key_of(stage: Stage, known: Known) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def key_of(stage: Stage, known: Known) -> dict[str, Any]:
 
     Raises:
         Unknown: a stage that it waits for is not done.
-        Absent: an output that it needs is not there, so that it has nothing to do.
+        Absent: an output that it needs is missing, so it has nothing to do.
     """
     unknown: Unknown | None = None
     for out in stage.outs:
@@ -304,7 +304,7 @@ def key_of(stage: Stage, known: Known) -> dict[str, Any]:
 
 
 class Recorded(NamedTuple):
-    """A stage on record: the key it was done with, and what it made."""
+    """The record of a stage: the key that it ran with, and what it made."""
 
     key: Mapping[str, Any]
     digest: str
@@ -314,9 +314,9 @@ class Recorded(NamedTuple):
 def statuses(
     stages: Iterable[Stage], records: Mapping[str, Recorded], known: dict[str, Outputs | Skipped] | None = None
 ) -> Iterator[Status]:
-    """Where each of the ordered ``stages`` stands, by the ``records`` of a run directory; fills ``known``.
+    """The state of each of the ordered ``stages``, from the ``records`` of a run directory; fills ``known``.
 
-    A stage that waits for another may turn out unchanged, when that one makes what it made before.
+    A stage that waits for another may turn out unchanged, if the other one makes the same outputs as before.
     """
     known = {} if known is None else known
     for stage in stages:
@@ -329,7 +329,7 @@ def statuses(
 
 
 def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> Status:
-    """Where one stage stands, of which everything that is known so far is in ``known``."""
+    """The state of one stage, given all ``known`` outputs so far."""
     try:
         key = key_of(stage, known)
     except Absent as absent:
@@ -347,13 +347,13 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
 
 
 def _absence(out: Out, known: Known) -> str:
-    """Why an output is not there."""
+    """Why an output is missing."""
     made = known[out.stage.name]
     return made.why if isinstance(made, Skipped) else f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:
-    """The leaves in which two JSON values differ, as ``a.b was X, is Y``."""
+    """The leaves where two JSON values differ, as ``a.b was X, is Y``."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         return [
             line

@@ -1,9 +1,10 @@
-"""What a run has done: each stage with the fingerprint of what it read and what it wrote; atomic on disk.
+"""The manifest: the finished stages of a run, each with the fingerprint of its inputs and its outputs.
 
-``manifest.json`` maps a stage's name to its record. A stage whose fingerprint is there is done; another fingerprint
-under the same name means that something it depends on changed (:mod:`curation.rundir.graph` says what). Beside it is
-what happened (:mod:`curation.rundir.events`). One driver at a time holds the directory (:mod:`curation.lease`); in an
-object store a manifest is only replaced, besides, where it is still the one that was read.
+``manifest.json`` maps a stage's name to its record, and is replaced atomically. A stage with the same fingerprint is
+done. A different fingerprint under the same name means that something it depends on changed
+(:mod:`curation.rundir.graph` says what). The event log is beside it (:mod:`curation.rundir.events`). One driver at a
+time holds the directory (:mod:`curation.lease`). In an object store, moreover, a driver replaces only the manifest that
+it read.
 """
 
 import json
@@ -27,7 +28,7 @@ from curation.versions import versions
 
 @dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """A finished stage: what it read (``inputs``), what it wrote (``outputs``), how long it took (``seconds``)."""
+    """A finished stage: what it read (``inputs``), what it wrote (``outputs``), and its duration (``seconds``)."""
 
     name: str
     fingerprint: str
@@ -57,7 +58,7 @@ class Manifest:
         self.guard = guard
         """Called before anything in the directory is changed for good."""
         self.identity = identity
-        """What the run's rows are: domain, sources, splits and seed."""
+        """The definition of the run's rows: domain, sources, splits and seed."""
         self.files = files
         """The input files by source, as numbered when first seen."""
         self.stages = stages
@@ -67,7 +68,7 @@ class Manifest:
         """The manifest of a directory; an empty one where there is none yet.
 
         Raises:
-            RunDirError: the file is no manifest, or the store of the directory is not to be reached.
+            RunDirError: the file is not a manifest, or the directory's store cannot be reached.
         """
         require_reachable(directory)
         path = directory / "manifest.json"
@@ -79,10 +80,10 @@ class Manifest:
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
             return cls(directory, raw["identity"], raw["files"], stages, token=written.token, guard=guard)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunDirError(f"{path}: is no manifest ({error}); move it away to start again") from error
+            raise RunDirError(f"{path}: is not a manifest ({error}); move it away to start again") from error
 
     def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
-        """State what the run's rows are; the same run must state the same again, but for new files.
+        """Record the definition of the run's rows; the same run must repeat it, except for new files.
 
         Raises:
             RunDirError: the directory belongs to a run over other rows.
@@ -105,7 +106,7 @@ class Manifest:
 
     @property
     def records(self) -> Mapping[str, Recorded]:
-        """The stages on record, as :mod:`curation.rundir.graph` compares them."""
+        """The recorded stages, in the form that :mod:`curation.rundir.graph` compares."""
         return {
             name: Recorded(key=record.inputs, digest=record.fingerprint, outputs=record.outputs)
             for name, record in self.stages.items()
@@ -114,10 +115,10 @@ class Manifest:
     def record(
         self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], *, rows: int, seconds: float
     ) -> StageRecord:
-        """State that a stage is done, and save.
+        """Record that a stage is done, and save.
 
         Raises:
-            TypeError: outputs that are no JSON.
+            TypeError: the outputs are not JSON.
         """
         record = StageRecord(
             name=name,
@@ -133,7 +134,7 @@ class Manifest:
         return record
 
     def event(self, kind: str, **fields: Any) -> None:
-        """Add a line to the events."""
+        """Add a line to the event log."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str)
         self.events.add(line, can_wait=kind == "progress")
 

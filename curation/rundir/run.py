@@ -1,8 +1,8 @@
-"""A run: its stages are done in the run directory, and what is on record is not done again.
+"""Runs the stages of a run in its run directory; recorded stages do not run again.
 
-A stage's directory carries the digest of what it read (``gen-0/label-pool-1f3a...``), so that a changed setting writes
-beside the old result, and whatever a killed run left half done under the same digest is gone on with. Each stage works
-in a thread of its own; what it does in the cluster, Ray does.
+A stage's directory is named with the digest of its inputs (``gen-0/label-pool-1f3a...``). So a changed setting writes
+beside the old result, and a stage that a killed run left unfinished continues in the same directory. Each stage runs in
+its own thread; Ray does its work in the cluster.
 """
 
 import queue
@@ -27,14 +27,14 @@ from curation.stopping import Stopped, stop
 from curation.telemetry import Telemetry
 
 ROOM_SECONDS = 1.0
-"""How often it is looked whether the cluster has room for more; a signal is heard by then at the latest."""
+"""The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
 STOP_SECONDS = 30.0
-"""How long stages that are broken off may take to commit what is done."""
+"""The time that interrupted stages have to commit what is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What the work of a stage is given beside its inputs and settings."""
+    """The first argument of a stage's work, besides its inputs and settings."""
 
     name: str
     directory: Place
@@ -57,12 +57,12 @@ class Task:
         return self.manifest.guard
 
     def say(self, text: str) -> None:
-        """A line on the terminal, after the stage's name."""
+        """Print a line on the terminal, after the stage's name."""
         say(f"{self.name}: {text}")
 
     @contextmanager
     def progress(self) -> Iterator[Update]:
-        """Yields what is told where the stage stands: a bar shows it, and now and then the events, for the status."""
+        """Yields a function that receives progress updates, for a bar and, at intervals, for the event log."""
         journal = Journal()
         with progress(self.name) as shown:
 
@@ -75,14 +75,14 @@ class Task:
 
 
 class _Working(NamedTuple):
-    """A stage under way."""
+    """A running stage."""
 
     stage: Stage
     thread: threading.Thread
 
 
 class _Ended(NamedTuple):
-    """A stage that is no longer under way: what it did in how long, or what went wrong."""
+    """A stage that has ended: its result and duration, or its error."""
 
     stage: Stage
     key: dict[str, Any]
@@ -92,12 +92,12 @@ class _Ended(NamedTuple):
 
 
 class Run:
-    """One run directory, in which stages are done."""
+    """Runs stages in one run directory."""
 
     def __init__(
         self, name: str, manifest: Manifest, *, max_stages: int | None = None, room: Callable[[], Mapping[str, float]]
     ) -> None:
-        """At most ``max_stages`` at once, as many as fit ``room``: what the cluster has in all, by Ray's names."""
+        """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names."""
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
@@ -105,14 +105,14 @@ class Run:
         self._hosts = Hosts()
 
     def do(self, stages: Sequence[Stage]) -> Known:
-        """Do the ordered ``stages`` that are not done; the outputs of all, and which of them had nothing to do.
+        """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
 
-        Stages that do not wait for each other are done at once as far as there is room. Where one fails no other is
-        begun; those under way are done to their end, and put on record. Ctrl-C and SIGTERM break all of them off.
+        Stages that do not wait for each other run side by side as far as there is room. If one fails, no other starts;
+        the running ones finish and are recorded. Ctrl-C and SIGTERM interrupt all of them.
 
         Raises:
             UserError: the user's mistake, unchanged.
-            RunFailedError: anything else that went wrong, with the stage, the run directory and how to go on.
+            RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
         left, working = self._settled(stages, known), dict[str, _Working]()
@@ -139,7 +139,7 @@ class Run:
                     known[end.stage.name] = self._recorded(end)
                 except Exception as error:
                     if failed is None and working:
-                        say(f"{end.stage.name} failed; waiting for what is under way: {', '.join(working)}")
+                        say(f"{end.stage.name} failed; waiting for the running stages: {', '.join(working)}")
                     failed = failed or self._failed(end.stage.name, error)
                 left = self._settled([status.stage for status in left], known)
         except (KeyboardInterrupt, Stopped):
@@ -149,16 +149,16 @@ class Run:
             self._hosts.close()
         if failed is not None:
             raise failed
-        assert not left, f"stages wait for nothing that is under way: {[status.stage.name for status in left]}"
+        assert not left, f"stages wait for nothing that runs: {[status.stage.name for status in left]}"
         return known
 
     def _settled(self, left: Sequence[Stage], known: dict[str, Outputs | Skipped]) -> list[Status]:
-        """Add to ``known`` what is on record already and what has nothing to do; where the other stages stand."""
+        """Add stages that are recorded or have nothing to do to ``known``; return the states of the others."""
         found = statuses(left, self.manifest.records, known)
         return [status for status in found if not status.is_settled]
 
     def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
-        """The stages that can begin beside those at work."""
+        """The stages that can start next to the running ones."""
         taken = [item.stage for item in working.values()]
         most = len(left) if self._max_stages is None else self._max_stages - len(taken)
         can_begin = [status for status in left if status.state != "waits"]
@@ -183,7 +183,7 @@ class Run:
             self._hosts.give_back(host)
 
     def _break_off(self, working: Mapping[str, _Working]) -> None:
-        """Stop the stages under way; those that do not hear of it in time end with the process."""
+        """Stop the running stages; those that do not react in time end with the process."""
         for item in working.values():
             stop(item.thread)
         until = time.monotonic() + STOP_SECONDS
@@ -192,7 +192,7 @@ class Run:
             self.manifest.event("stopped", stage=name)
 
     def _work(self, stage: Stage, known: Known, why: str, ended: "queue.SimpleQueue[_Ended]") -> None:
-        """Do one stage, in a thread of its own."""
+        """Run one stage, in its own thread."""
         name, begun = stage.name, time.monotonic()
         key: dict[str, Any] = {}
         done, error = None, None
@@ -215,10 +215,10 @@ class Run:
         ended.put(_Ended(stage, key, done, time.monotonic() - begun, error))
 
     def _recorded(self, end: _Ended) -> Outputs:
-        """Put a stage on record; its outputs.
+        """Record a stage and return its outputs.
 
         Raises:
-            Exception: what went wrong with it.
+            Exception: the error of the stage.
         """
         if isinstance(end.error, Exception):
             raise end.error
@@ -232,14 +232,14 @@ class Run:
         return record.outputs
 
     def _failed(self, name: str, error: Exception) -> Exception:
-        """What a run raises for what went wrong with a stage."""
+        """The exception that a run raises for an error of a stage."""
         if isinstance(error, UserError):
             self.manifest.event("failed", stage=name, error=str(error))
             return error
         self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         failure = RunFailedError(
-            f"stage {name} failed: {cause} (run directory {self.directory}; the same command goes on from here)"
+            f"stage {name} failed: {cause} (run directory {self.directory}; run the same command to resume)"
         )
         failure.__cause__ = error
         return failure
@@ -280,12 +280,12 @@ def _taken(name: str, loads: Sequence[Load], room: Mapping[str, float]) -> float
 
 @contextmanager
 def files_of(directory: Place) -> Iterator[None]:
-    """Between the stages: what goes wrong with the run directory itself, as on a full disk, fails the run.
+    """Turn errors of the run directory itself (e.g. a full disk), outside the stages, into a failed run.
 
     Raises:
-        RunFailedError: with what the store says.
+        RunFailedError: with the store's message.
     """
     try:
         yield
     except OSError as error:
-        raise RunFailedError(f"{error} (run directory {directory}; the same command goes on from here)") from error
+        raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

@@ -1,4 +1,4 @@
-"""Selection: which rows an arm trains on. Pure functions of scores, row ids and a seed; they decide, others write."""
+"""Selection: which rows an arm trains on. Pure functions of scores, row ids and a seed; the select stage writes."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,11 +11,11 @@ from curation.hashing import Int64s
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidates:
-    """The rows to choose from, in any order, and what they are ranked by.
+    """The rows to choose from, in any order, with their scores.
 
-    ``row_ids_N`` are unique; ``raw_score_N`` is finite or +inf for a row that may be selected, larger is better; NaN or
-    -inf marks one that never is (an error row, a label that a confidence cannot be read from). ``stratum_N`` counts
-    from 0, where the rule draws by stratum.
+    ``row_ids_N`` are unique. ``raw_score_N`` is finite or +inf for a row that may be selected; larger is better. NaN or
+    -inf marks a row that is never selected (an error row, or a label without a readable confidence). ``stratum_N``
+    counts from 0; rules that draw by stratum need it.
     """
 
     row_ids_N: Int64s
@@ -29,10 +29,7 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cut:
-    """The selected rows, best first, and how they were cut off.
-
-    ``threshold`` is the raw score of the last of them.
-    """
+    """The selected rows, best first; ``threshold`` is the raw score of the last of them."""
 
     row_ids_n: Int64s
     threshold: float | None
@@ -42,5 +39,5 @@ class Selector(Protocol):
     """A rule that cuts the candidates down to a budget."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """The selected rows; the same for every order of the candidates."""
+        """The selected rows; they do not depend on the order of the candidates."""
         ...

@@ -1,4 +1,4 @@
-"""From a budget's rule to a number of rows, the same for every arm of a generation; plain numbers in."""
+"""Turns a budget's rule into a number of rows, the same for every arm of a generation. Inputs are plain numbers."""
 
 from fractions import Fraction
 
@@ -18,8 +18,8 @@ def oracle_budget(num_right: int, cap: int) -> int:
 def fit_purity_budget(num_right_fit: int, num_fit: int, num_right: int) -> int:
     """floor(purity on the fit set x right weak labels of the pool) (paper, App. "Quantitative Reasoning").
 
-    The purity is ``num_right_fit`` of the ``num_fit`` rows of the fit set, or of the probe that stands for it, that the
-    reference arm accepts.
+    The purity is ``num_right_fit`` of the ``num_fit`` rows that the reference arm accepts in the fit set, or in the
+    probe that replaces it.
 
     Raises:
         BudgetError: the product is below 1.
@@ -32,26 +32,26 @@ def share_budget(share: float, num_rows: int) -> int:
     """A share of the labelled pool, rounded down.
 
     Raises:
-        BudgetError: less than one row.
+        BudgetError: the share is less than one row.
     """
-    wanted = int(Fraction(str(share)) * num_rows)  # the decimal that was written: 0.29 of 100 is 29
+    wanted = int(Fraction(str(share)) * num_rows)  # the decimal as written: 0.29 of 100 is 29
     return _some(wanted, "share", f"{share} of {num_rows} labelled rows is less than one")
 
 
 def threshold_budget(num_above: int, threshold: float) -> int:
-    """The rows whose trust reaches the threshold.
+    """The number of rows whose trust reaches the threshold.
 
     Raises:
-        BudgetError: there are none.
+        BudgetError: no row reaches it.
     """
     return _some(num_above, "threshold", f"no row has a trust of at least {threshold}")
 
 
 def check_pool(budget: BudgetConfig, num_rows: int) -> None:
-    """Refuse, before anything is labelled, a budget that no pool of ``num_rows`` can meet.
+    """Refuse a budget larger than a pool of ``num_rows``, before anything is labelled.
 
     Raises:
-        BudgetError: ``n`` is larger.
+        BudgetError: ``n`` is larger than ``num_rows``.
     """
     if budget.n is not None and budget.n > num_rows:
         raise BudgetError(

@@ -1,4 +1,4 @@
-"""Selection by stratum: a share of the budget for each difficulty bin, the best rows (of a draw: any) within it."""
+"""Selection by stratum: each difficulty bin gets a share of the budget and takes its top-scoring rows."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def strata(difficulty_N: Floats, num_bins: int) -> Int64s:
-    """The difficulty bin of each row, int64 [N]: about equally many rows a bin, equal difficulties in one.
+    """The difficulty bin of each row, int64 [N]; bins have about equal size, and equal difficulties share a bin.
 
     Bins count from 0, the easiest; rows of unknown difficulty (NaN) are the bin ``num_bins``.
     """
@@ -27,13 +27,13 @@ def strata(difficulty_N: Floats, num_bins: int) -> Int64s:
 
 
 def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s:
-    """``n`` places dealt to S strata in proportion to their weights, none above its size, int64 [S].
+    """Distribute ``n`` places over S strata in proportion to their weights, none above its size, int64 [S].
 
-    What a full stratum cannot take goes to the others in the same proportion; fractions go to the largest remainders,
-    the first stratum of equal ones (Hamilton's method). Strata of weight 0 are filled last.
+    The places that a full stratum cannot take go to the others in the same proportion. Fractions go to the largest
+    remainders; of equal remainders the first stratum wins (Hamilton's method). Strata of weight 0 are filled last.
 
     Raises:
-        BudgetError: fewer rows than places.
+        BudgetError: there are fewer rows than places.
     """
     weights = np.asarray(weights_S, dtype=np.float64)
     sizes = np.asarray(sizes_S, dtype=np.int64)
@@ -48,7 +48,7 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
         share = np.where(open_S, weights, 0.0) if open_S.any() else room.astype(np.float64)
         wanted = left * share / share.sum()
         full_S = (room > 0) & (wanted >= room)
-        if full_S.any():  # what they cannot take is dealt to the others in the next round
+        if full_S.any():  # the next round distributes the places that they cannot take
             quotas[full_S] = sizes[full_S]
             continue
         whole = np.floor(wanted).astype(np.int64)
@@ -60,15 +60,15 @@ def allocate(weights_S: npt.ArrayLike, sizes_S: npt.ArrayLike, n: int) -> Int64s
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """So many candidates of each stratum, by :class:`TopN` within it."""
+    """Selects ``quotas_S[s]`` candidates of stratum s, by :class:`TopN` within the stratum."""
 
     quotas_S: tuple[int, ...]
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
-        """The strata's top rows, in one order over all of them.
+        """The strata's top rows, ranked together.
 
         Raises:
-            BudgetError: quotas that do not add up to the budget, or a stratum with fewer rows than its quota.
+            BudgetError: the quotas do not add up to the budget, or a stratum has fewer rows than its quota.
         """
         if sum(self.quotas_S) != budget:
             raise BudgetError(f"quotas {self.quotas_S} add up to {sum(self.quotas_S)}, not to the budget {budget}")

@@ -1,4 +1,4 @@
-"""Exact top-n on the raw score; ties are broken by a seeded hash of the row id."""
+"""Exact top-n on the raw score; a seeded hash of the row id breaks ties."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ from curation.selection import Candidates, Cut
 class TopN:
     """The n candidates with the highest raw score (paper, App. "Training Details", "Trust filtering").
 
-    One partition of a copy of the scores finds the n-th largest; only the selected rows are sorted, and only rows that
-    tie at that score are hashed. The result depends on ids, scores and seed, never on the order of the candidates.
+    One partition of a copy of the scores finds the n-th largest. Only the selected rows are sorted, and only rows that
+    tie at the n-th score are hashed. The result depends on ids, scores and seed, never on the order of the candidates.
     """
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """The top ``budget`` rows in rank order.
 
         Raises:
-            BudgetError: a budget that is not positive, or larger than the number of rows with a score.
+            BudgetError: the budget is not positive, or larger than the number of rows with a score.
         """
         row_ids_N, score_N = candidates.row_ids_N, candidates.raw_score_N
         eligible_N = score_N > -np.inf  # false for NaN, too

@@ -1,4 +1,4 @@
-"""Input files: found and numbered, read in a fixed order, given row ids, and dealt into disjoint splits."""
+"""Input files: find and number them, read them in a fixed order, assign row ids, and deal rows into disjoint splits."""
 
 from curation.sources.files import check_unchanged, discover, require_columns
 from curation.sources.ids import check_unique, row_ids

@@ -1,4 +1,4 @@
-"""The files of a source: found, described and numbered by first sight; a changed one is refused."""
+"""Finds, describes and numbers the files of a source, and refuses files that changed."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,12 +21,12 @@ _ENDINGS = {
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
     """The files of a source in the order of their numbers.
 
-    In folders and globs the files with an ending of the format count (``auto``: any known one). Files among ``known``
-    keep their numbers; new ones get the next, sorted among themselves. Rows of Parquet and Lance are counted by their
-    metadata, those of JSONL and CSV by reading through them.
+    Folders and globs match files with an ending of the format (``auto``: of any known one). Files among ``known`` keep
+    their numbers; new files get the next numbers, in sorted order. Row counts of Parquet and Lance come from their
+    metadata; JSONL and CSV are read through.
 
     Raises:
-        SourceError: nothing is there, an unknown format, a file that cannot be read, or no row at all.
+        SourceError: nothing exists at the path, the format is unknown, a file cannot be read, or there are no rows.
     """
     found = _with_format(source, *find(source.path))
     numbers = {file.path: file.index for file in known}
@@ -42,10 +42,10 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
 
 
 def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> None:
-    """Refuse files of the run that changed or vanished since; new ones are welcome.
+    """Refuse files of the run that changed or vanished; accept new files.
 
     Raises:
-        SourceError: names the file and what changed.
+        SourceError: a file changed or vanished; the message names it and what changed.
     """
     current = {file.path: file for file in now}
     for old in before:
@@ -65,10 +65,11 @@ def check_unchanged(before: Sequence[SourceFile], now: Sequence[SourceFile]) -> 
 
 
 def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]]) -> None:
-    """See that every file has all columns of one of the ``forms``.
+    """Check that every file has all columns of one of the ``forms``.
 
     Raises:
-        SourceError: names the file, what the nearest form lacks and the columns that the file has.
+        SourceError: a file lacks columns; the message names it, the missing columns of the nearest form, and the
+            columns that the file has.
     """
     for file in files:
         lacks = min(([column for column in form if column not in file.schema] for form in forms), key=len)

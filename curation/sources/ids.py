@@ -17,7 +17,7 @@ def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> n
     """The ids of the rows ``start`` to ``stop`` of a file, int64 [N].
 
     Raises:
-        SourceError: a user's id that is null, no integer or negative.
+        SourceError: a user's id is null, not an integer, or negative.
     """
     if id_column is None:
         return np.arange(start, stop, dtype=np.int64) + (file.index << FILE_SHIFT)
@@ -26,10 +26,10 @@ def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> n
 
 
 def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
-    """See that every row has an id of its own, over all files of a source; reads the one column.
+    """Check that ids are unique over all files of a source; reads only the id column.
 
     Raises:
-        SourceError: an id that stands twice, with an example.
+        SourceError: an id occurs twice; the message has an example.
     """
     seen = BitMap64()
     for file in files:
@@ -41,7 +41,7 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
                 twice = next(iter(ids & seen), None)
                 example = int(unique[counts > 1][0]) if twice is None else twice
                 raise SourceError(
-                    f"{file.path}: {id_column}: the id {example} stands on more than one row; "
+                    f"{file.path}: {id_column}: the id {example} occurs in more than one row; "
                     "make the ids unique, or leave id_column out"
                 )
             seen |= ids

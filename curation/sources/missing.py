@@ -1,7 +1,7 @@
-"""What counts as missing in a row of a user's file, whatever its format: decided here once, before a domain sees it.
+"""Defines which values of a user's file count as missing, in every format, before a domain sees them.
 
-Missing are null, NaN and NaT (a number or a time that is none: what pandas writes for an empty cell), and text of
-whitespace alone. The text ``nan`` is a text like any other.
+Missing are null, NaN and NaT (pandas writes these for an empty cell), and text of only whitespace. The text ``nan`` is
+an ordinary text.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 def missing(value: Any) -> bool:
-    """Whether a value of a cell says nothing; a list or a struct never does."""
+    """Whether the value of a cell is missing; a list or a struct never is."""
     if isinstance(value, str):
         return not value or value.isspace()
     if value is None or isinstance(value, list | tuple | Mapping):
@@ -20,7 +20,7 @@ def missing(value: Any) -> bool:
 
 
 def present(value: Any) -> Any:
-    """The value with None for all that is missing, within lists and structs too."""
+    """The value with None for everything missing, within lists and structs too."""
     if isinstance(value, Mapping):
         return {name: present(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -29,5 +29,5 @@ def present(value: Any) -> Any:
 
 
 def raw_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows of a batch that was read from a file as a domain is given them, None for what is missing."""
+    """The rows of a batch from a file, as a domain gets them: None for missing values."""
     return [{name: present(value) for name, value in row.items()} for row in batch.to_pylist()]

@@ -1,4 +1,4 @@
-"""Where input files lie: local paths and URLs, folders and globs, through pyarrow's filesystems or fsspec's."""
+"""Finds input files: local paths and URLs, folders and globs, through pyarrow's filesystems or fsspec's."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _WILD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A file, or a ``.lance`` directory: its path or URL, size in bytes and what tells its versions apart."""
+    """A file, or a ``.lance`` directory: its path or URL, size in bytes, and a tag that changes with its content."""
 
     path: str
     size: int
@@ -25,7 +25,7 @@ def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
     """The filesystem of a path or URL, and the path on it.
 
     Raises:
-        SourceError: a URL that neither pyarrow nor fsspec understands.
+        SourceError: neither pyarrow nor fsspec understands the URL.
     """
     if "://" not in path:
         return pafs.LocalFileSystem(), path
@@ -43,13 +43,12 @@ def filesystem(path: str) -> tuple[pafs.FileSystem, str]:
 
 
 def find(path: str) -> tuple[list[Found], bool]:
-    """The visible files at a path, in a folder or behind a glob, sorted; and whether the path names one file itself.
+    """The visible files at a path, in a folder or matching a glob, sorted; and whether the path itself names one file.
 
-    A directory that ends in ``.lance`` counts as one file. Names that start with ``.`` or ``_`` are left out of folders
-    and globs.
+    A directory that ends in ``.lance`` counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
 
     Raises:
-        SourceError: nothing is there, or nothing matches.
+        SourceError: nothing exists at the path, or nothing matches.
     """
     base, _, query = path.partition("?") if "://" in path else (path, "", "")
     query = f"?{query}" if query else ""
@@ -79,7 +78,7 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
     for info in fs.get_file_info(pafs.FileSelector(root, recursive=True)):
         inner = info.path.removeprefix(root).lstrip("/")
         table = re.match(r"(?:.*?/)??[^/]*\.lance(?=/|$)", inner)
-        if table is not None:  # the files of a table are its own business
+        if table is not None:  # do not list the files inside a table
             inner = table.group()
         elif info.type != pafs.FileType.File:
             continue

@@ -1,8 +1,8 @@
-"""Reading Parquet, JSONL, CSV and Lance in the order of their rows, a range at a time.
+"""Reads Parquet, JSONL, CSV and Lance in row order, one range at a time.
 
 CSV has no types: its values are text, empty fields null. A JSONL column that mixes types within a batch becomes text
-too, so that one odd row is the domain's to refuse; what is missing (``curation.sources.missing``) is null before. Both
-are cut at records whose places in the file are marked, so that a range in the middle costs no more than its own bytes.
+too, so that the domain can refuse one odd row; missing values (``curation.sources.missing``) become null first. Both
+formats have marked record positions, so that reading a range in the middle costs no more than its own bytes.
 """
 
 import csv
@@ -28,7 +28,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What is known of a file without keeping its rows; fields as in ``SourceFile``, ``version`` of a Lance table."""
+    """The measured properties of a file; fields as in ``SourceFile``, plus the ``version`` of a Lance table."""
 
     num_rows: int
     schema: dict[str, str]
@@ -40,7 +40,7 @@ def measure(path: str, form: str) -> Shape:
     """Count the rows of a file and name its columns.
 
     Raises:
-        SourceError: it cannot be read as ``form``.
+        SourceError: the file cannot be read as ``form``.
     """
     try:
         if form == "parquet":
@@ -66,7 +66,7 @@ def read_rows(
     """The rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
     Raises:
-        SourceError: a record that cannot be read (with its line), or fewer rows than were counted.
+        SourceError: a record cannot be read (with its line), or the file has fewer rows than counted before.
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
@@ -131,7 +131,7 @@ def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterato
         for (number, _), fields in zip(rows, values, strict=True):
             if len(fields) != len(names):
                 raise SourceError(
-                    f"{file.path}: record {number} has {len(fields)} fields, the header {len(names)}; mend the file"
+                    f"{file.path}: record {number} has {len(fields)} fields, the header {len(names)}; fix the file"
                 )
         arrays = [pa.array([fields[names.index(name)] or None for fields in values], pa.string()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, columns)
@@ -178,7 +178,7 @@ def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes
 
 
 def _records(path: str, form: str, offset: int) -> Iterator[tuple[int, int, bytes]]:
-    """The records that are not blank from a byte of a file on: where each starts, its number and its bytes."""
+    """The records of a file from a byte on, without blank ones: where each starts, its number and its bytes."""
     fs, inner = filesystem(path)
     with fs.open_input_file(inner) as file:
         file.seek(offset)
@@ -214,9 +214,9 @@ def _object(path: str, number: int, record: bytes) -> dict[str, Any]:
     try:
         value = json.loads(record)
     except ValueError as error:
-        raise SourceError(f"{path}: record {number} is no JSON ({error}); mend the file") from error
+        raise SourceError(f"{path}: record {number} is not JSON ({error}); fix the file") from error
     if not isinstance(value, dict):
-        raise SourceError(f"{path}: record {number} is no JSON object but {type(value).__name__}; mend the file")
+        raise SourceError(f"{path}: record {number} is not a JSON object but {type(value).__name__}; fix the file")
     return value
 
 

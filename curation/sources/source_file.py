@@ -1,4 +1,4 @@
-"""What a run knows of one of its input files."""
+"""The record of one input file of a run."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -6,22 +6,22 @@ from typing import Any, Self
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One input file as it was when it was first seen."""
+    """One input file as the run first saw it."""
 
     path: str
     """A local path or a URL."""
     format: str
     index: int
-    """Its number in the source, which stands in the upper bits of its rows' ids."""
+    """Its number in the source, used as the upper bits of its rows' ids."""
     num_rows: int
     size: int
     """Bytes; 0 for a Lance table."""
     modified: str
     """Time of modification in nanoseconds, or an entity tag, or a Lance table's version."""
     schema: dict[str, str]
-    """The type of each column, by name; ``text`` in CSV; ``json`` in JSONL, whose first records name the columns."""
+    """The type of each column, by name: ``text`` in CSV, ``json`` in JSONL (whose first records name the columns)."""
     marks: tuple[int, ...] = ()
-    """Where each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts, in bytes."""
+    """The byte at which each ``readers.MARK_ROWS``-th record of a JSONL or CSV file starts."""
 
     def to_json(self) -> dict[str, Any]:
         """The file as a JSON object."""

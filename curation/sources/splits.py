@@ -1,7 +1,7 @@
 """Disjoint splits of a source: a seeded permutation of its rows, cut into consecutive intervals.
 
 The permutation is a keyed bijection over [0, N) that needs no array of N: an unbalanced Feistel network over the next
-power of two, applied again where it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
+power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA
 2002, cycle walking).
 """
 
@@ -46,14 +46,14 @@ class Permutation:
         return (high_N << low_bits) | low_N
 
     def _mixed(self, half_N: Int64s, turn: int) -> Int64s:
-        # Half of a position is below 2**32, so the round stands above it.
+        # Half of a position is below 2**32, so the round number goes into the bits above it.
         mixed_N: Int64s = (hash64(half_N + (turn << 40), self.seed) >> np.uint64(1)).astype(np.int64)
         return mixed_N
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """Which split each row of one source belongs to."""
+    """The split of each row of one source."""
 
     counts: dict[str, int]
     """Rows of each split, in the order of their intervals."""
@@ -67,11 +67,11 @@ class Assignment:
 
 
 def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Assignment:
-    """Deal the rows of one source to the ``splits`` that are taken from it.
+    """Deal the rows of one source to its ``splits``.
 
     Raises:
         ConfigError: two splits take the rest.
-        SourceError: more rows are asked for than there are, or a split gets none.
+        SourceError: the splits ask for more rows than exist, or a split gets none.
     """
     rest = [name for name, split in splits.items() if split.rows is None and split.fraction is None]
     if len(rest) > 1:
@@ -99,7 +99,7 @@ def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Ass
 
 def _wanted(split: SplitConfig, total_rows: int) -> int:
     if split.fraction is not None:
-        return int(Fraction(str(split.fraction)) * total_rows)  # the decimal that was written: 0.29 of 100 is 29
+        return int(Fraction(str(split.fraction)) * total_rows)  # the decimal as written: 0.29 of 100 is 29
     return split.rows or 0
 
 

@@ -1,1 +1,1 @@
-"""Stages: references in, references out. What a stage did is in the manifest; it can be cut off and called again."""
+"""The work of stages: takes references and returns references. It can be interrupted and called again."""

@@ -1,6 +1,6 @@
-"""What a budget's rule comes to: the number of rows that every arm selects, from scores, grades and a calibration set.
+"""Resolves a budget's rule to the number of rows that every arm selects, from scores, grades and a calibration set.
 
-Gold labels of the pool are read here as counts alone; a budget that needs them is stamped ``oracle``.
+This module reads the pool's gold labels only as counts. A budget that needs them is marked ``oracle``.
 """
 
 from collections.abc import Callable
@@ -22,32 +22,32 @@ from curation.selection.risk import calibrate
 from curation.trust import Scores, TrustFunction, get_trust
 
 ACCEPTED = 0.5
-"""The trust from which on a row counts as accepted, where the purity on the fit set or a probe is asked for (ours)."""
+"""A row with at least this trust counts as accepted, for the purity on the fit set or a probe (our choice)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """A split's labels with scores and signals, and its grades where gold labels are known."""
+    """A split's labels with scores and signals, and its grades if gold labels are known."""
 
     labels: TableRef
     grades: TableRef | None
     too_long: TableRef | None = None
-    """Rows that no student can be trained on (schema ``tables.TOO_LONG``); None: there are none."""
+    """Rows that are too long for the student (schema ``tables.TOO_LONG``); None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The number of rows, and how it came about."""
+    """The number of rows, and how it was determined."""
 
     n: int
-    """0 only where no risk-controlled threshold could be certified."""
+    """0 only if no risk-controlled threshold could be certified."""
     rule: str
     reference: str
-    """The arm whose scores the rule reads, where it reads any."""
+    """The arm whose scores the rule reads, if it reads any."""
     oracle: bool
-    """Counted with gold labels of the pool."""
+    """Whether the pool's gold labels were used."""
     threshold: float | None = None
-    """The raw score of the reference arm from which on rows pass."""
+    """Rows with at least this raw score of the reference arm pass."""
     risk: dict[str, Any] | None = None
     """The configuration and the result of the calibration (``curation.selection.risk.RiskCut``)."""
 
@@ -64,12 +64,12 @@ def resolve(
 ) -> Budget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
-    Rows of ``too_long_M`` are never selected, so that rules which count rows pass them over: right weak labels, rows
-    above a threshold. A ``share`` is one of all labelled rows.
+    Rows of ``too_long_M`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
+    them. A ``share`` is a share of all labelled rows.
 
     Raises:
-        BudgetError: it comes to no row.
-        ConfigError: a calibration that cannot be used.
+        BudgetError: the budget is 0.
+        ConfigError: the calibration cannot be used.
     """
     trust = get_trust(ARMS[config.reference].trust, seed)
     too_long_M = np.zeros(0, dtype=np.int64) if too_long_M is None else too_long_M
@@ -90,20 +90,20 @@ def resolve(
 
 
 def choosable(score_N: Scores, labels: pa.RecordBatch, too_long_M: Int64s) -> Scores:
-    """The scores with NaN, which is never selected, where the label could not be read or the row is too long."""
+    """The scores, with NaN (never selected) for rows that are unparsed or too long."""
     parsed_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
     return without(np.where(parsed_N, score_N, np.float32(np.nan)), labels, too_long_M)
 
 
 def without(score_N: Scores, labels: pa.RecordBatch, too_long_M: Int64s) -> Scores:
-    """The scores with NaN where the row is too long."""
+    """The scores, with NaN for rows that are too long."""
     if not len(too_long_M):
         return score_N
     return np.where(np.isin(labels.column("row_id").to_numpy(), too_long_M), np.float32(np.nan), score_N)
 
 
 def too_long_ids(ref: TableRef | None) -> Int64s:
-    """The ids of a table of over-long rows, int64 [M]; none where there is no table."""
+    """The ids of a table of over-long rows, int64 [M]; empty without a table."""
     if ref is None:
         return np.zeros(0, dtype=np.int64)
     ids_M: Int64s = store.read(ref, columns=["row_id"])["row_id"].to_numpy()
@@ -111,7 +111,7 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
 
 
 def batch_of(ref: TableRef) -> pa.RecordBatch:
-    """The rows labelled without error, without completions and states, as one batch (an empty table has one, too)."""
+    """The rows labelled without error as one batch, without completions and states (one batch even if it is empty)."""
     schema = store.open_table(ref).schema
     columns = [name for name in schema.names if not tables.is_state(name) and name not in ("completion", "error")]
     table = store.read(ref, columns=columns, filter="error IS NULL")
@@ -125,14 +125,14 @@ def _num_right(grades: TableRef | None, too_long_M: Int64s) -> int:
 
 
 def _accepted(trust: TrustFunction, measured: Scored) -> tuple[int, int]:
-    """How many labels are right of the measured rows that the reference arm accepts, and how many it accepts."""
+    """The number of right labels among the measured rows that the reference arm accepts, and how many it accepts."""
     trust_N, correct_N = _graded(trust.score, measured)
     accepted_N = trust_N >= ACCEPTED
     return int(correct_N[accepted_N].sum()), int(accepted_N.sum())
 
 
 def _graded(score: Callable[[pa.RecordBatch], Scores], scored: Scored) -> tuple[Scores, npt.NDArray[np.bool_]]:
-    """Scores and correctness of the graded rows of a labelled split; NaN where it could not be chosen."""
+    """Scores and correctness of the graded rows of a labelled split; a row that cannot be chosen has the score NaN."""
     assert scored.grades is not None, "labelled splits are graded"
     labels, graded = batch_of(scored.labels), read_grades(scored.grades)
     row_ids_N = labels.column("row_id").to_numpy()

@@ -1,4 +1,4 @@
-"""The tasks of the prepare stage: one chunk of one input file is dealt to the tables of the splits."""
+"""The tasks of the prepare stage: each deals one chunk of one input file to the tables of the splits."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ POOL, AUDIT = "pool", "audit"
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One source and the splits that are taken from it."""
+    """One source and the splits taken from it."""
 
     domain: DomainConfig
     files: list[SourceFile]
@@ -30,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All that a task needs to know; pickled to every task."""
+    """The settings of a task; pickled to every task."""
 
     sources: dict[str, Source]
     uris: dict[str, str]
@@ -56,13 +56,13 @@ def table_schema(domain: Domain, name: str) -> pa.Schema:
 
 
 def targets(job: Job, source: Source) -> dict[str, int]:
-    """The tables that a source fills, and the place in its assignment of the split that each one holds."""
+    """The tables that a source fills, with the index of each table's split in the source's assignment."""
     places = {name: place for place, name in enumerate(source.assignment.counts)}
     return places | ({AUDIT: places[POOL]} if AUDIT in job.uris and POOL in places else {})
 
 
 def dealt(source: Source, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The row ids of a chunk and the places in the assignment of the rows' splits, both int64 [N]."""
+    """The row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
     positions_N = np.arange(chunk.offset + chunk.start, chunk.offset + chunk.stop, dtype=np.int64)
     ids_N = row_ids(source.files[chunk.file], chunk.start, chunk.stop, source.id_column)
     return ids_N, source.assignment.split_of(positions_N)
@@ -70,7 +70,7 @@ def dealt(source: Source, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDAr
 
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """What a raw row became."""
+    """The result of reading a raw row."""
 
     example: dict[str, Any] | None
     gold: str | None
@@ -81,7 +81,7 @@ class _Row:
 
 
 def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
-    """Write a chunk's rows to the tables of their splits; a row of ``commits.WRITTEN`` a table."""
+    """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
     chunk = Chunk(**json.loads(str(item["chunk"][0])))
     source = job.sources[chunk.source]
     domain = get_domain(source.domain)
@@ -131,7 +131,7 @@ def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:
 
 
 def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any], gold: str) -> tuple[str | None, str]:
-    """A row's worked solution, where it is read as the gold label, and why one that is there is not used."""
+    """A row's worked solution, if it parses as the gold label; else the reason why an existing one is not used."""
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
         return None, problem
@@ -144,7 +144,7 @@ def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any]
 
 
 def _misfit(values: Mapping[str, Any], columns: pa.Schema) -> str:
-    """Why values do not fit the columns that they are meant for; "" where they do."""
+    """Why values do not fit their columns; "" if they do."""
     for field in columns:
         try:
             pa.scalar(values[field.name], field.type)

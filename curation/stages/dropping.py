@@ -1,8 +1,8 @@
-"""What is done about a question in two splits: the run is refused, a row is taken out, or both are kept and counted.
+"""Handles a question in two splits: refuses the run, removes a row, or keeps and counts both.
 
-Rows are taken out by Lance's deletion, which keeps the order of the others and commits once a table. Before the first
-deletion all that is to be deleted is written to ``overlap.json`` beside the tables: a run that is cut off between two
-tables goes on from there, as what it finds in the tables by then is no longer what it found at first.
+Rows are removed by Lance's deletion, which keeps the order of the others and commits once per table. Before the first
+deletion, the list of all rows to delete is written to ``overlap.json`` beside the tables. A run that is interrupted
+between two tables continues from this list, because the tables no longer show what they showed at first.
 """
 
 import base64
@@ -31,35 +31,35 @@ ORDER = "test, calibration, probes, shots, source, adapt, pool"
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Rows of the split ``other`` whose question stands in ``kept`` too, and how many by rule."""
+    """Rows of the split ``other`` whose question is in ``kept`` too, with counts by rule."""
 
     kept: str
     other: str
     rows: int
     rules: dict[str, int]
     fate: Literal["dropped", "kept"]
-    """A row that stands in several splits is counted in each pair, and dropped once."""
+    """A row with matches in several splits is counted in each pair, and dropped once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What was found and done; counts of rows."""
+    """What was found and done, as counts of rows."""
 
     pairs: list[Pair]
     dropped: dict[str, int]
-    """By split, those that lost any."""
+    """Dropped rows, for each split that lost any."""
     repeats: dict[str, int]
     """By split, rows that repeat an earlier one of the same split: the same text and set of options; all are kept."""
     uncompared: dict[str, dict[str, int]]
-    """By split and kind of problem, healthy rows that do not say what identifies their question."""
+    """By split and kind of problem: healthy rows without an identity."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Back from ``asdict``."""
+        """The inverse of ``asdict``."""
         return cls(**{**value, "pairs": [Pair(**pair) for pair in value["pairs"]]})
 
     def told(self) -> list[str]:
-        """Sentences for the terminal; none where there is nothing to tell."""
+        """Sentences for the terminal; empty if there is nothing to report."""
         told = [
             f"{pair.rows:,} rows of {pair.other} ask questions of {pair.kept} ({_rules(pair.rules)}): {pair.fate}"
             for pair in self.pairs
@@ -75,20 +75,20 @@ class Overlap:
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """What was found and is to be done, with the ids of the rows to delete by table."""
+    """What was found and what to do, with the ids of the rows to delete by table."""
 
     overlap: Overlap
     row_ids: dict[str, BitMap64]
 
     def save(self, directory: Place) -> None:
-        """State it beside the tables."""
+        """Write it beside the tables."""
         ids = {name: base64.b64encode(found.serialize()).decode() for name, found in self.row_ids.items()}
         content = {"overlap": asdict(self.overlap), "row_ids": ids}
         write_atomically(directory / "overlap.json", json.dumps(content).encode())
 
     @classmethod
     def load(cls, directory: Place) -> Self | None:
-        """What was stated; ``None`` where nothing was."""
+        """Read it back; ``None`` if nothing was written."""
         try:
             content = json.loads((directory / "overlap.json").read_bytes())
         except FileNotFoundError:
@@ -100,10 +100,10 @@ class Settled:
 def settle(
     compared: Compared, mode: str, refs: Mapping[str, TableRef], columns: Mapping[str, Sequence[str]]
 ) -> Settled:
-    """What is to be done about the rows that were found; ``columns`` of a split's examples show one of them.
+    """Decide what to do about the rows found; messages show ``columns`` of an example row.
 
     Raises:
-        SourceError: ``mode`` is ``refuse``, and two splits ask the same question; or a split loses all its rows.
+        SourceError: ``mode`` is ``refuse`` and two splits ask the same question, or a split loses all its rows.
     """
     bad = [pair for pair in compared.pairs if not harmless(pair.kept, pair.other)]
     if bad and mode == "refuse":
@@ -166,7 +166,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
     """The table without the rows of these ids, those of them that it has; the others keep their order.
 
     Raises:
-        CommitError: the store refused, or rows before and after differ by another number.
+        CommitError: the store refused, or the number of rows afterwards is wrong.
         ray.exceptions.RayError: a task failed.
     """
     dataset = store.open_table(ref)
@@ -194,7 +194,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
 
 
 def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[int, int, str | None]:
-    """A fragment's number, how many rows were deleted, and its metadata as JSON; null where none is left."""
+    """A fragment's number, the number of deleted rows, and its metadata as JSON (null if no row is left)."""
     fragment = store.open_table(ref).get_fragment(number)
     assert fragment is not None
     ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()

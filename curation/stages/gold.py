@@ -1,4 +1,4 @@
-"""What gold arms teach of a row: the domain's sentence for its gold label, or a rollout that gold grades right."""
+"""What gold arms train on for a row: the domain's sentence for its gold label, or a rollout that gold grades right."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,22 +16,22 @@ from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
 
 MEASURED_ROWS = 2_000
-"""Weak completions, drawn by a hash of the row id, whose share of bare answers decides the format of a pool."""
+"""The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
 
 Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GoldTexts:
-    """Where a run's gold arms have their completions from."""
+    """The source of the completions of a run's gold arms."""
 
     source: GoldSource
     samples: TableRef | None = None
-    """Further samples of the teacher (schema ``tables.ROLLOUTS``); without any, only weak completions are right."""
+    """Further samples of the teacher (schema ``tables.ROLLOUTS``); without them, only weak completions can be right."""
 
 
 class WeakFormat(NamedTuple):
-    """The format of a pool's weak completions, and how many of those measured are bare answers."""
+    """The format of a pool's weak completions, and the number of bare answers in the sample."""
 
     format: Format
     num_bare: int
@@ -39,16 +39,16 @@ class WeakFormat(NamedTuple):
 
 
 class Taught(NamedTuple):
-    """What a gold arm learns of a row."""
+    """What a gold arm trains on for a row."""
 
     label: str
     completion: str
     source: str
-    """As in ``tables.SELECTION``; a weak completion that is right is its row's rollout, too."""
+    """As in ``tables.SELECTION``; a right weak completion also serves as its row's rollout."""
 
 
 def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: DomainConfig, *, seed: int) -> WeakFormat:
-    """The format of the weak completions, from those of a seeded sample of the row ids ``parsed_N``."""
+    """The format of the weak completions, from a seeded sample of the row ids ``parsed_N``."""
     ids_M = parsed_N
     if len(ids_M) > MEASURED_ROWS:
         ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]
@@ -59,20 +59,20 @@ def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: Doma
 
 
 class Decided(NamedTuple):
-    """Where gold arms have their completions from, and why."""
+    """The source of gold arms' completions, and the counts behind the decision."""
 
     source: GoldSource
     weak: WeakFormat
     num_gold: int
-    """Labelled rows with a gold label."""
+    """The number of labelled rows with a gold label."""
     num_solved: int
-    """Of these, with a worked solution."""
+    """The number of these with a worked solution."""
 
 
 def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
-    """Where the gold arms of a pool have their completions from: as ``wanted``, or as its weak completions are made."""
+    """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
     table = store.read(labels, columns=["row_id", "label"], filter="error IS NULL")
     ids_N = table["row_id"].to_numpy()
     parsed_N = ids_N[table["label"].is_valid().to_numpy()]
@@ -84,7 +84,7 @@ def decide(
 
 
 class Gold:
-    """The gold labels of a pool and what is taught of them; read when they are asked for."""
+    """The gold labels of a pool and the completions to train on; read lazily."""
 
     def __init__(self, texts: GoldTexts, *, audit: TableRef, labels: TableRef, grades: TableRef | None) -> None:
         self._texts, self._audit, self._labels, self._grades = texts, audit, labels, grades
@@ -107,7 +107,7 @@ class Gold:
         return graded.row_ids_N[graded.correct_N]
 
     def can_teach(self, row_ids_N: Int64s) -> Bools:
-        """Of which rows there is a completion that states the gold label, bool [N]."""
+        """Which rows have a completion that states the gold label, bool [N]."""
         if self._texts.source == "answer":
             return np.isin(row_ids_N, self.labelled_M)
         if self._texts.source == "solution":
@@ -115,7 +115,7 @@ class Gold:
         return np.isin(row_ids_N, self.right_M) | np.isin(row_ids_N, self._sampled_M)
 
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
-        """What is taught of rows that can be taught, in their order."""
+        """What to train on for rows that can be taught, in their order."""
         source = self._texts.source
         rows = store.take(self._audit, row_ids_n, ["gold", *(["solution"] if source == "solution" else [])]).to_pylist()
         golds = [row["gold"] for row in rows]
@@ -136,7 +136,7 @@ class Gold:
         return found
 
     def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
-        """The teacher's right completion of each row, its weak one where that is right, and where it is from."""
+        """The teacher's right completion of each row (the weak one if it is right), and its source."""
         weak_n = np.isin(row_ids_n, self.right_M)
         texts: list[str] = store.take(self._labels, row_ids_n, ["completion"])["completion"].to_pylist()
         if self._texts.samples is not None and not weak_n.all():

@@ -1,4 +1,4 @@
-"""The grade stage: which weak labels of a labelled split are right, by the domain's own rule, in parallel tasks."""
+"""The grade stage: grades the weak labels of a labelled split by the domain's own rule, in parallel tasks."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -17,7 +17,7 @@ from curation.refs import TableRef
 from curation.standing import Standing, Update
 
 PAIRS = 2_000
-"""Pairs of a weak and a gold label in one task."""
+"""The number of pairs of a weak and a gold label per task."""
 
 
 def grade(
@@ -28,9 +28,9 @@ def grade(
     *,
     progress: Update | None = None,
 ) -> TableRef:
-    """The table of grades (schema ``tables.GRADES``) of the rows that are labelled without error and have a gold label.
+    """The table of grades (schema ``tables.GRADES``) of rows that were labelled without error and have a gold label.
 
-    A stage that was cut off grades anew: nothing here costs a model's pass.
+    An interrupted stage starts again: nothing here costs a model's pass.
     """
     total = store.count(labels, filter="error IS NULL")
     task = ray.remote(_grade).options(num_cpus=1)
@@ -59,7 +59,7 @@ def grade(
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """The grades with those corrected that a judge calls right (``verdicts``: schema ``tables.SIGNAL``, 1 is right)."""
+    """The grades, corrected where a judge calls a label right (``verdicts``: schema ``tables.SIGNAL``, 1 is right)."""
     table = store.read(grades)
     accepted = store.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
     correct_N = table["correct"].to_numpy()
@@ -93,5 +93,5 @@ def _grade(weak: pa.Array, right: pa.Array, domain: DomainConfig) -> tuple[Bools
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Domain:
-    """One domain a worker process, not one a task: it may hold a helper process of its own."""
+    """One domain per worker process, not per task, because it may have its own helper process."""
     return get_domain(DomainConfig.model_validate_json(config))

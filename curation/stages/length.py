@@ -1,11 +1,11 @@
-"""The length stage: which labelled rows are too long for the student, found before anything is selected.
+"""The length stage: finds labelled rows that are too long for the student, before anything is selected.
 
-What training drops would leave its arm with fewer rows than the others, though all arms of a generation are to differ
-in their selection and in nothing else. So a row is out for every arm where any completion that one of them may train
-on, weak or gold, a worked solution too, is too long. Of a calibration split the same rows are out: it stays
-exchangeable with the pool.
+If training dropped rows, its arm would have fewer rows than the others, but all arms of a generation should differ only
+in their selection. So a row is excluded for every arm if any completion that one of them may train on (weak, gold or a
+worked solution) is too long. The same rows of a calibration split are excluded, so that it stays exchangeable with the
+pool.
 
-Tokens are counted as training counts them (:mod:`train.tokens`), in parallel tasks; the driver reads row ids alone.
+Parallel tasks count tokens as training does (:mod:`train.tokens`); the driver reads only row ids.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROWS = 4_000
-"""Rows in one task."""
+"""The number of rows per task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class Limit:
     """The longest row that a student can be trained on; pickled to every task."""
 
     student: ModelRef
-    """Whose tokenizer counts."""
+    """The model whose tokenizer counts."""
     max_length: int
     chat_template: bool
 
     def allows(self, prompt: str, completion: str) -> bool:
-        """Whether prompt, completion and end token stay within it."""
+        """Whether prompt, completion and end token together are within the limit."""
         tokenizer = _tokenizer(self.student)
         (start,) = prompt_ids(tokenizer, [prompt], chat_template=self.chat_template)
         (end,) = completion_ids(tokenizer, [completion])
@@ -54,55 +54,55 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class LengthJob:
-    """All that a task needs to know; pickled to every task."""
+    """The settings of a task; pickled to every task."""
 
     examples: TableRef
     labels: TableRef
-    """Of these examples, without scores."""
+    """The labels of these examples, without scores."""
     weak: bool
-    """An arm trains on weak completions."""
+    """Whether an arm trains on weak completions."""
     gold: TableRef | None
-    """Gold labels of the examples, where an arm trains on them."""
+    """Gold labels of the examples, if an arm trains on them."""
     solutions: bool
-    """Gold arms train on worked solutions instead of the domain's sentence for the label."""
+    """Whether gold arms train on worked solutions instead of the domain's sentence for the label."""
     domain: DomainConfig
     limit: Limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class TooLong:
-    """The rows that are out, and how many."""
+    """The excluded rows, and their numbers."""
 
     table: TableRef
     """Schema ``tables.TOO_LONG``."""
     num_rows: int
-    """Labelled without error, from which they were taken."""
+    """The number of rows labelled without error."""
     num_too_long: int
     num_weak: int
-    """Rows whose weak completion is too long."""
+    """The number of rows whose weak completion is too long."""
     num_gold: int
-    """Rows whose gold completion is too long."""
+    """The number of rows whose gold completion is too long."""
     num_gold_only: int
-    """Of these, whose weak completion is not: gold labels decide there what weak arms may take (stamped ``oracle``)."""
+    """The number of rows where only the gold completion is too long; gold then restricts weak arms (``oracle``)."""
 
 
 class _Found(NamedTuple):
-    """What a task found."""
+    """The result of a task."""
 
     rows: pa.Table
     num_rows: int
     shortest: int | None
-    """The limit from which on a row would fit; None of no rows."""
+    """The smallest limit at which some row would fit; None without rows."""
 
 
 def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = None) -> TooLong:
-    """The rows labelled without error that some arm could not train on, counted, and their table at ``uri``.
+    """Count the rows labelled without error that some arm could not train on, and write their table at ``uri``.
 
-    A stage that was cut off counts anew: nothing here costs a model's pass.
+    An interrupted stage starts again: nothing here costs a model's pass.
 
     Raises:
         SourceError: no labelled row is short enough.
-        ModelError: a tokenizer that does not load, or lacks an end token or the chat template.
+        ModelError: the tokenizer does not load, or lacks an end token or the chat template.
         CommitError: a labelled row is not among the examples.
     """
     examples = store.Lookup(job.examples)
@@ -155,7 +155,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
 
 
 def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
-    """Rows of the labels table from ``start`` on; their places among the examples and the gold labels (-1: none)."""
+    """Measure rows of the labels table from ``start`` on, given their positions in examples and gold (-1: none)."""
     domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.limit.student)
     columns = ["row_id", "completion", "error"]
     labelled = store.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
@@ -193,12 +193,12 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
 
 
 def _answer(domain: Domain, gold: str | None, example: Example) -> str | None:
-    """The completion that states a gold label; None without one, and where the domain cannot state it."""
+    """The completion that states a gold label; None without one, or if the domain cannot state it."""
     return None if gold is None else attempt(domain.answer, gold, example)[0]
 
 
 def _tokens(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str | None]) -> Int64s:
-    """The number of tokens of each completion, end token included, int64 [N]; 0 where there is none."""
+    """The number of tokens of each completion, end token included, int64 [N]; 0 without a completion."""
     num_N = np.zeros(len(texts), dtype=np.int64)
     ids = completion_ids(tokenizer, [text for text in texts if text is not None])
     num_N[_given(texts)] = [len(completion) for completion in ids]
@@ -211,11 +211,11 @@ def _given(texts: Sequence[str | None]) -> "np.ndarray[Any, np.dtype[np.bool_]]"
 
 @lru_cache(maxsize=2)
 def _domain(config: str) -> Domain:
-    """One domain a worker process, not one a task."""
+    """One domain per worker process, not per task."""
     return get_domain(DomainConfig.model_validate_json(config))
 
 
 @lru_cache(maxsize=2)
 def _tokenizer(student: ModelRef) -> "PreTrainedTokenizerBase":
-    """One tokenizer a worker process."""
+    """One tokenizer per worker process."""
     return load_tokenizer(student)

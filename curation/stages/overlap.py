@@ -1,13 +1,13 @@
-"""The same question in two splits: what something was trained or fitted on is neither tested on nor curated.
+"""Finds the same question in two splits, because rows used for training or fitting must not be tested on or curated.
 
-Rows are compared by what identifies the question (``Domain.identity``), not by their prompts: the same question with
-its options in another order, or with another distractor, is a leak too. The rule is
-:func:`curation.domains.identity.same_question`; here it is an equality of keys, so that no two rows have to be held
-side by side. A key is a digest of 128 bits of the text and two of the options.
+Rows are compared by their identity (``Domain.identity``), not by their prompts: the same question with its options in
+another order, or with another distractor, is a leak too. The rule is
+:func:`curation.domains.identity.same_question`. Here it is expressed as equality of keys, so that no two rows have to
+be compared directly. A key is a 128-bit digest of the text and two of the options.
 
-Ray tasks make the keys. The halves of the keys of all splits but the pool become one sorted index in Ray's object
-store, past which the pool is streamed; the driver sees rows that stand in two splits and nothing else. Of the pool one
-number a row is kept to count the rows that repeat an earlier one, in the object store too.
+Ray tasks make the keys. The first halves of the keys of all splits but the pool form one sorted index in Ray's object
+store, and the pool's keys are streamed past it. The driver sees only rows that are in two splits. One number per pool
+row is kept, also in the object store, to count rows that repeat an earlier one.
 """
 
 import hashlib
@@ -32,49 +32,49 @@ Int64s = npt.NDArray[np.int64]
 Uint64s = npt.NDArray[np.uint64]
 
 TASK_ROWS = 100_000
-"""Rows that a task reads, or those of one fragment where it has more."""
+"""The number of rows that a task reads, or one fragment if that has more."""
 BUCKET_ROWS = 1 << 25
-"""Pool rows whose repetitions one task counts: 256 MiB."""
+"""The number of pool rows whose repetitions one task counts: 256 MiB."""
 _ORDER = ("test", "calibration", "probe-", "shots", "source", "adapt", "pool")
 _HELD_OUT = ("test", "probe-")
 
 
 def rank(split: str) -> int:
-    """The place of a split in the order of keeping; a question stays in the split with the smallest one."""
+    """The rank of a split in the order of keeping; a question stays in the split with the smallest rank."""
     return next(place for place, name in enumerate(_ORDER) if split.startswith(name))
 
 
 def harmless(one: str, other: str) -> bool:
-    """Whether a question may stand in both splits: models and trust are measured on both, and learn from neither."""
+    """Whether a question may be in both splits: models and trust are measured on both, and trained on neither."""
     return one.startswith(_HELD_OUT) and other.startswith(_HELD_OUT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """Rows of the split ``other`` whose question stands in ``kept`` too, ascending by row id."""
+    """Rows of the split ``other`` whose question is in ``kept`` too, ascending by row id."""
 
     kept: str
     other: str
     row_ids_M: Int64s
     rules: dict[str, int]
-    """Their number by the strictest rule that finds them."""
+    """The number of rows by the strictest rule that finds them."""
     example: tuple[int, int]
     """A row of ``kept`` and one of ``other``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """What was found: by pair of splits, and what each split holds twice itself."""
+    """The result: matches by pair of splits, and repetitions within each split."""
 
     pairs: list[Found]
     repeats: dict[str, int]
     """Rows by split that repeat an earlier one: the same text and the same set of options."""
     uncompared: dict[str, dict[str, int]]
-    """Healthy rows by split that give no identity, by kind of problem."""
+    """Healthy rows without an identity, by split and kind of problem."""
 
 
 class _Entries(NamedTuple):
-    """Keys of rows, an entry a key: [K]."""
+    """Keys of rows, one entry per key: [K]."""
 
     row_ids_K: Int64s
     rule_K: npt.NDArray[np.uint8]
@@ -82,7 +82,7 @@ class _Entries(NamedTuple):
     low_K: Uint64s
 
     def taken(self, places: Int64s) -> "_Entries":
-        """The entries at these places."""
+        """The entries at these positions."""
         return _Entries(self.row_ids_K[places], self.rule_K[places], self.high_K[places], self.low_K[places])
 
 
@@ -95,9 +95,9 @@ class _Part(NamedTuple):
 
 
 def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, last: str) -> Compared:
-    """Compare the healthy rows of all splits, each with those of the splits that come before it in the order.
+    """Compare the healthy rows of each split with those of the splits before it in the order.
 
-    ``last`` is the split that is streamed; it comes last in the order. Splits of different kinds of rows share none.
+    ``last`` is the split that is streamed; it comes last in the order. Splits of different domains share no rows.
 
     Raises:
         SourceError: no row of a split can be compared.
@@ -134,7 +134,7 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
     if problems and sum(problems.values()) == store.count(ref, "error IS NULL"):
         raise SourceError(
-            f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); mend the "
+            f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); fix the "
             "member identity of the domain (docs/own_domain.md)"
         )
 
@@ -157,7 +157,7 @@ def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Part]:
 
 
 def _identities(part: _Part, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
-    """Id and identity of each healthy row, or what kept it from one."""
+    """The id of each healthy row, and its identity or the reason why it has none."""
     dataset = store.open_table(part.ref)
     fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in part.fragments]
     scanner = dataset.scanner(
@@ -174,7 +174,7 @@ def _identity(domain: Domain, row: Mapping[str, Any]) -> Identity:
 
 
 class _Digests:
-    """Digests of what two identities may have in common, 16 bytes each; those of different domains differ."""
+    """Digests of the parts that two identities may share, 16 bytes each; those of different domains differ."""
 
     def __init__(self, domain: str, identity: Identity) -> None:
         self._text = _digest(f"{domain}\n{identity.text}".encode())
@@ -182,7 +182,7 @@ class _Digests:
         self._unique = sorted(set(self._parts))
 
     def near(self) -> list[bytes]:
-        """Rows are near-copies, or closer, where they have one of these in common: that is ``same_question``."""
+        """Rows that share one of these are near-copies or closer: this is the rule ``same_question``."""
         sizes = {SHARED_PARTS, 1} if len(self._unique) == SHARED_PARTS else {min(len(self._unique), SHARED_PARTS)}
         kept = (b"".join(chosen) for size in sizes for chosen in itertools.combinations(self._unique, size))
         alone = b"of two" if len(self._unique) == SHARED_PARTS else b""
@@ -205,7 +205,7 @@ def _halves(digests: Sequence[bytes]) -> tuple[Uint64s, Uint64s]:
 
 
 def _known(part: _Part) -> tuple[Uint64s, Counter[str], Uint64s]:
-    """The first halves of the keys, each once; rows without an identity by kind; a hash of each row's question."""
+    """The distinct first halves of the keys; rows without an identity by kind; a hash of each row's question."""
     domain, problems = get_domain(part.domain), Counter[str]()
     near: list[bytes] = []
     sets: list[bytes] = []
@@ -220,7 +220,7 @@ def _known(part: _Part) -> tuple[Uint64s, Counter[str], Uint64s]:
 
 
 def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
-    """All first halves, ascending, and those that two splits have; ``sizes`` is the number of arrays a split."""
+    """All first halves, ascending, and those that two splits share; ``sizes`` is the number of arrays per split."""
     given = iter(highs)
     splits = [np.unique(np.concatenate(list(itertools.islice(given, size)))) for size in sizes]
     all_K = np.sort(np.concatenate(splits))
@@ -231,7 +231,7 @@ def _index(sizes: Sequence[int], *highs: Uint64s) -> tuple[Uint64s, Uint64s]:
 def _matched(part: _Part, index_K: Uint64s, num_buckets: int) -> tuple[Any, ...]:
     """The entries of the rows that have a key in the index; rows without an identity by kind; ``num_buckets`` hashes.
 
-    The hashes of the rows' questions are dealt to the buckets by their value.
+    The hashes of the rows' questions go into buckets by their value.
     """
     domain, problems = get_domain(part.domain), Counter[str]()
     found, sets = [], []
@@ -284,13 +284,13 @@ def _concatenated(entries: Sequence[_Entries]) -> _Entries:
 
 
 def _repeats(*hashes: Uint64s) -> int:
-    """How many of all the numbers stand there already."""
+    """The number of values that repeat an earlier one."""
     all_N = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
     return len(all_N) - len(np.unique(all_N))
 
 
 def _pairs(names: Sequence[str], entries: Mapping[str, _Entries]) -> list[Found]:
-    """The rows of each split whose keys stand in an earlier one, by pair of splits; both halves of a key count."""
+    """The rows of each split whose whole keys occur in an earlier split, by pair of splits."""
     whole = _concatenated([entries[name] for name in names])
     split_K = np.repeat(np.arange(len(names), dtype=np.uint64), [len(entries[name].rule_K) for name in names])
     order_K = np.lexsort((whole.row_ids_K, split_K, whole.low_K, whole.high_K))

@@ -1,9 +1,10 @@
-"""The prepare stage: input files become the tables of the splits, every row once, bad rows as error rows.
+"""The prepare stage: turns input files into the tables of the splits, every row once, bad rows as error rows.
 
-A task reads one chunk of one file and writes a fragment a split; all source files are read once, whatever the number of
-splits. Tables keep the order of the files. What is committed is not written again; a table that does not consist of
-whole chunks of its split, because files came or a setting changed since, is begun anew. When all tables are whole the
-splits are compared, and what asks a question of a more precious split is dealt with as ``splits.overlap`` says.
+A task reads one chunk of one file and writes one fragment per split. All source files are read once, whatever the
+number of splits. Tables keep the order of the files. Committed rows are not written again. A table that does not
+consist of whole chunks of its split, because there are new files or changed settings, is started again. When all tables
+are complete, the splits are compared, and rows that repeat a question of an earlier split in the order of keeping are
+handled as ``splits.overlap`` says.
 """
 
 import json
@@ -44,7 +45,7 @@ NUM_CHUNKS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class SplitCounts:
-    """What became of the rows of a split, before any were dropped for what other splits ask."""
+    """The counts of a split's rows, before rows with questions of other splits are dropped."""
 
     rows: int
     errors: dict[str, int]
@@ -53,7 +54,7 @@ class SplitCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedRefs:
-    """The tables of the splits (``audit`` where it is kept) and their counts, by name, and what splits shared."""
+    """The tables of the splits (with ``audit`` if it is kept) and their counts, by name, and the overlap of splits."""
 
     tables: dict[str, TableRef]
     counts: dict[str, SplitCounts]
@@ -88,12 +89,12 @@ def prepare(
 ) -> PreparedRefs:
     """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
 
-    ``progress`` is told where it stands. ``chunk_rows`` is the unit of work and of commit; unset, a 32nd of
-    all rows, at most 50,000.
+    ``progress`` receives progress updates. ``chunk_rows`` is the unit of work and of commit; unset, 1/32 of all rows,
+    at most 50,000.
 
     Raises:
-        SourceError: a column is missing, ids repeat, a split has no (healthy) row or loses all, splits share a question
-            and ``splits.overlap`` is ``refuse``.
+        SourceError: a column is missing, ids repeat, a split has no (healthy) row or loses all, or splits share a
+            question and ``splits.overlap`` is ``refuse``.
         ConfigError: two splits take the rest of a source.
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
@@ -140,7 +141,7 @@ def prepare(
 
 
 def _compared(config: RowsConfig, refs: Mapping[str, TableRef], directory: Place) -> Settled:
-    """What the splits share and what is to be done, written down where rows are to be deleted."""
+    """What the splits share and what to do about it; written to disk if rows have to be deleted."""
     domains = {name: config.domain_of(name) for name in refs}
     columns = {name: get_domain(domain).columns.names for name, domain in domains.items()}
     settled = settle(find(refs, domains, last=POOL), config.splits.overlap, refs, columns)
@@ -150,7 +151,7 @@ def _compared(config: RowsConfig, refs: Mapping[str, TableRef], directory: Place
 
 
 def _settled(job: Job, chunks: Sequence[Chunk], directory: Place) -> Settled | None:
-    """What a run that was cut off had settled; ``None`` where it does not fit the tables, or nothing was written."""
+    """The decision of an interrupted run; ``None`` if it does not match the tables, or nothing was written."""
     settled = Settled.load(directory)
     if settled is None:
         return None
@@ -166,7 +167,7 @@ def _settled(job: Job, chunks: Sequence[Chunk], directory: Place) -> Settled | N
 
 
 def _gone(settled: Settled, name: str) -> BitMap64:
-    """The rows to delete of a table; the audit table loses those that the pool loses."""
+    """The rows to delete from a table; the audit table loses the same rows as the pool."""
     return settled.row_ids.get(POOL if name == AUDIT else name, BitMap64())
 
 
@@ -199,7 +200,7 @@ def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
 def _filled(
     job: Job, chunks: Sequence[Chunk], done: Mapping[str, BitMap64]
 ) -> tuple[dict[str, set[int]], dict[str, int]]:
-    """By table, the numbers of the chunks whose rows are all done, and how many rows those are."""
+    """By table: the numbers of the complete chunks, and how many rows those have."""
     filled: dict[str, set[int]] = {name: set() for name in job.uris}
     found = dict.fromkeys(job.uris, 0)
     for number, chunk in enumerate(chunks if any(done.values()) else ()):
@@ -214,12 +215,12 @@ def _filled(
 
 
 def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: Sequence[Chunk]) -> tuple[list[Chunk], int]:
-    """The chunks with the tables that each still has to fill, and how many rows are committed."""
+    """The chunks with the tables that each still has to fill, and the number of committed rows."""
     done = {name: commits.committed_ids(uri) for name, uri in job.uris.items()}
     filled, found = _filled(job, chunks, done)
     for name, uri in job.uris.items():
         if found[name] != len(done[name]):
-            # Older versions stay readable: the mode adds a version without rows.
+            # Older versions stay readable: this mode adds a version without rows.
             lance.write_dataset(schemas[name].empty_table(), uri, mode="overwrite")
             done[name], filled[name] = BitMap64(), set()
     left = []
@@ -231,7 +232,7 @@ def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: Sequence[Chunk]) -
 
 
 def _written(job: Job, chunks: list[Chunk]) -> ray.data.Dataset:
-    """The lazily written chunks, one block an item; outputs, hence the tables' rows, come in the chunks' order."""
+    """The chunks, written lazily, one block per chunk; outputs, and so the tables' rows, have the chunks' order."""
     context = ray.data.DataContext.get_current().copy()
     context.execution_options.preserve_order = True
     items: list[Any] = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
@@ -248,7 +249,7 @@ def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expe
             raise CommitError(f"{ref.uri}: {expected[name]} rows in, {rows} rows out")
         if name != AUDIT and sum(errors.values()) == rows:
             kind, number = next(iter(errors.items()))
-            raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); mend them")
+            raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); fix them")
 
 
 def _count(ref: TableRef, name: str) -> SplitCounts:

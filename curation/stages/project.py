@@ -1,4 +1,4 @@
-"""The PCA stage: a projection of the source split's hidden states, fitted and added to its labels as ``state_pca``."""
+"""The PCA stage: fits a projection of the source split's hidden states and adds it to the labels as ``state_pca``."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     """Fit on the rows that the trust function's weights are fitted on, graded or not, and save to ``output``.
 
     Raises:
-        ConfigError: more components than numbers a row, or than rows.
+        ConfigError: there are more components than numbers per row, or than rows.
     """
     columns = [tables.state_column(state) for state in config.states]
 

@@ -1,6 +1,6 @@
-"""What a labelling actor makes of the hidden states where not all of them are stored (``teacher.store_states``).
+"""Reduces the hidden states in the labelling actor if not all of them are stored (``teacher.store_states``).
 
-It is given the states as they would be stored, so that it finds what a later stage would find in stored ones.
+The input is the states as they would be stored, so that the result equals that of a later stage on stored states.
 """
 
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from curation.stages.score import score_fields, scores
 
 
 class Reduction(Protocol):
-    """Labels with all states to labels with less; pickled to every actor."""
+    """Turns labels with all states into labels with fewer; pickled to every actor."""
 
     def to_json(self) -> dict[str, Any]:
-        """What the labels depend on beyond the teacher."""
+        """The cache key: everything that the labels depend on besides the teacher."""
         ...
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """The schema of what is left of labels."""
+        """The schema of the reduced labels."""
         ...
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """What is left of labels, row by row."""
+        """The reduced labels, row by row."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Projected:
-    """The projection of the states, for the score stage to read."""
+    """Stores the projection of the states, which the score stage reads."""
 
     projection: ProjectionRef
 
@@ -43,12 +43,12 @@ class Projected:
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
         """``tables.projected_states``."""
-        from curation.trust.pca import load_projection  # it takes torch, which not every teacher needs
+        from curation.trust.pca import load_projection  # imports torch, which not every teacher needs
 
         return tables.projected_states(labels, load_projection(self.projection).size)
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """The labels with the projection in place of their states."""
+        """The labels with the projection instead of their states."""
         from curation.trust.pca import load_projection
 
         column = tables.state_column("pca")
@@ -59,14 +59,14 @@ class Projected:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredOnly:
-    """Scores by fitted trust functions, and the states of a sample of the rows, as the shift stage draws it."""
+    """Stores scores of fitted trust functions, and the states of the sample of rows that the shift stage draws."""
 
     fitted: tuple[tuple[str, TrustRef], ...]
-    """By name."""
+    """The trust functions by name."""
     states: tuple[str, ...]
-    """Those to keep of the sample."""
+    """The states to keep for the sample."""
     num_rows: int
-    """Rows of the split, of which the sample is drawn."""
+    """The number of rows of the split from which the sample is drawn."""
     seed: int
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class ScoredOnly:
         return pa.schema([*tables.kept_states(labels, self.states), *score_fields(dict(self.fitted))])
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
-        """The labels with their scores, less most of their states."""
+        """The labels with their scores, without most of their states."""
         left_out_N = ~sampled(labels.column("row_id").to_numpy(), self.num_rows, self.seed)
         places = pa.array(np.arange(labels.num_rows), mask=left_out_N)  # a null takes a null
         schema = self.schema(labels.schema)

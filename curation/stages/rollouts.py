@@ -1,9 +1,9 @@
 """The rollouts stage: further samples of the teacher for the rows of gold arms whose weak label is wrong.
 
-A weak completion that is right is its row's rollout already. Of the other rows the teacher is asked again, until gold
-grades a sample right (rejection sampling): all rows of an arm that ranks, and of one that draws as many, in the order
-of the draw, as its budget needs. Rows that the teacher never solves are not among them, so that they are easier rows
-than the pool's.
+A right weak completion already serves as its row's rollout. For the other rows the stage asks the teacher again, until
+gold grades a sample right (rejection sampling). For an arm that ranks it asks about all rows; for an arm that draws,
+about as many as its budget needs, in the order of the draw. Rows that the teacher never solves get no rollout, so rows
+with one are easier than the pool's.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from curation.teachers import Teacher
 from curation.telemetry import Telemetry
 
 UNKNOWN, NO, YES = -1, 0, 1
-"""Whether a row can be taught."""
+"""Whether a row has a completion to train on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,18 @@ class RolloutJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """Where gold arms have their completions from, why, and what it took."""
+    """The source of gold arms' completions, the counts behind the decision, and the samples drawn."""
 
     texts: GoldTexts
     weak: WeakFormat
     num_gold: int
-    """Rows with a gold label."""
+    """The number of rows with a gold label."""
     num_solved: int
-    """Of these, with a worked solution."""
+    """The number of these with a worked solution."""
     num_asked: int = 0
-    """Rows whose weak label is wrong that the teacher was asked again about."""
+    """The number of rows with a wrong weak label about which the teacher was asked again."""
     num_found: int = 0
-    """Of these, with a right sample."""
+    """The number of these with a right sample."""
     num_samples: int = 0
 
 
@@ -127,9 +127,10 @@ def draw(
     limit: Limit | None = None,
     on_batch: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
-    """Sample each row's completion until one states its ``gold`` label within the limit, ``num_samples`` times at most.
+    """Sample each row's completion until one states its ``gold`` label within the limit, at most ``num_samples`` times.
 
-    A row of ``tables.ROLLOUTS`` each. The i-th samples of all rows are drawn together, with a seed of their own.
+    Returns one row of ``tables.ROLLOUTS`` per row. The i-th samples of all rows are drawn together, with their own
+    seed.
     """
     found = {row["row_id"]: {"row_id": row["row_id"], "num_samples": 0} for row in rows}
     asked = {row["row_id"]: (row, attempt(label_request, domain, row["row_id"], row)[0]) for row in rows}
@@ -161,12 +162,12 @@ def roll_out(
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> Rollouts:
-    """What the gold arms of ``job`` train on; makes their rollouts where the dataset's or none will not do.
+    """Decide what the gold arms of ``job`` train on, and sample rollouts if they need the teacher's own.
 
     Raises:
-        RunFailedError: an actor kept dying without getting anything done.
+        RunFailedError: an actor kept dying without doing any work.
         CommitError: the store refused, or rows in and rows out differ.
-        BudgetError: the budget comes to no row, or to more than a gold arm has candidates.
+        BudgetError: the budget is 0, or larger than a gold arm's number of candidates.
     """
     assert job.audit is not None, "RunConfig refuses gold arms without an audit set"
     wanted = job.selection.gold_rollouts.source
@@ -193,11 +194,11 @@ def roll_out(
 
 
 def num_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
-    """How many rows of a draw have to be asked about, counted from its start, until n of them can be taught.
+    """How many rows from the start of a draw have to be resolved until n of them can be taught.
 
-    ``state_M`` says of each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``,
-    which a share ``rate`` of the rows asked so far turned out to be able to. 0 where nothing need be asked: n rows that
-    can be taught stand before the first unknown one, or no row is unknown.
+    ``state_M`` says for each row of the draw, in its order, whether it can be taught: ``YES``, ``NO`` or ``UNKNOWN``.
+    Of the rows asked so far, a share ``rate`` could be taught. Returns 0 if nothing needs to be asked: n rows that can
+    be taught come before the first unknown one, or no row is unknown.
     """
     unknown = np.flatnonzero(state_M == UNKNOWN)
     if not len(unknown) or int((state_M[: unknown[0]] == YES).sum()) >= n:
@@ -207,7 +208,7 @@ def num_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
 
 
 class _Sampling:
-    """The table of samples, filled in rounds: which rows have to be asked about depends on what others gave."""
+    """The table of samples, filled in rounds, because the rows to ask about depend on the results of others."""
 
     def __init__(
         self,
@@ -228,7 +229,7 @@ class _Sampling:
         self._read(self.table)
 
     def fill(self, chooser: Chooser, n: int, gold: Gold) -> None:
-        """Ask about the rows of every gold arm."""
+        """Ask the teacher about the rows of every gold arm."""
         if not n:
             return
         seed = derive(self._job.seed, "ties")
@@ -250,7 +251,7 @@ class _Sampling:
         lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
         ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), seed).row_ids_n
         right_M = np.isin(ids_M, gold.right_M)
-        rate = 1.0  # at first only rows that are needed whatever they give
+        rate = 1.0  # at first only rows that are needed in any case
         while True:
             state_M = np.where(np.isin(ids_M, self._ids), NO, UNKNOWN).astype(np.int8)
             state_M[right_M | np.isin(ids_M, self._found)] = YES
@@ -261,7 +262,7 @@ class _Sampling:
             rate = max(len(self._found), 1) / len(self._ids)
 
     def _ask(self, ids_M: Int64s) -> None:
-        """Have the teacher asked about rows, besides those that it was asked about before."""
+        """Ask the teacher about rows, except those that it was already asked about."""
         wanted = np.union1d(self._ids, ids_M)
         if len(wanted) == len(self._ids):
             return

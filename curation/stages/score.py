@@ -1,4 +1,4 @@
-"""The score stage: scores of the fitted trust functions, and what signals found, as columns of the labels table."""
+"""The score stage: adds scores of the fitted trust functions, and signals, to the labels table as columns."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -24,8 +24,8 @@ def score(
 ) -> TableRef:
     """A version of the labels table with two columns a fitted trust function and one a signal, both by name.
 
-    A score is null where the row has no hidden state, a signal where nothing could be read. Where the labels have
-    their scores already, ``fitted`` is empty; where there is nothing to add, they are returned as they are.
+    A score is null if the row has no hidden state, a signal if it could not be read. If the labels already have their
+    scores, ``fitted`` is empty. If there is nothing to add, the labels are returned unchanged.
     """
     added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
     features = {feature for ref in fitted.values() for feature in _loaded(ref).features}
@@ -64,12 +64,12 @@ def _nullable(values_N: Scores) -> pa.Array:
 
 @lru_cache(maxsize=4)
 def _loaded(ref: TrustRef) -> FittedTrust:
-    """One load a worker process, not one a batch."""
+    """Loads once per worker process, not once per batch."""
     return load_fitted(ref)
 
 
 def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
-    """The signal's value of each row, NaN where it has none, float32 [N]."""
+    """The signal's value of each row, float32 [N]; NaN if it has none."""
     ids_M, values_M = _values(signal)
     found_N = np.full(len(row_ids_N), np.nan, dtype=np.float32)
     if len(ids_M):

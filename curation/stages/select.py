@@ -1,11 +1,10 @@
-"""The select stage: one selection an arm, all under one budget, written as tables and exported for training.
+"""The select stage: makes one selection per arm, all with one budget, writes them as tables and exports them.
 
-Of the stages only this one, and those that find long rows and make rollouts for it, read the audit table and the pool's
-grades, and they pass plain numbers on: ``selection`` never sees a gold label. What used gold labels is stamped
-``oracle``. Unparsed rows stay in the paper's uniform draws (they are part of what the teacher gives, and count as
-wrong); arms that rank leave them out, since a label that cannot be read cannot be trusted, and so does
-``naive_parsed``, the control for that. Rows that are too long for the student are left out by all arms alike: whatever
-they rank by, they train on n rows each.
+Only this stage, and those that find long rows and make rollouts for it, read the audit table and the pool's grades.
+They pass on plain numbers: ``selection`` never sees a gold label. Everything that used gold labels is marked
+``oracle``. Unparsed rows stay in the paper's uniform draws (they are part of the teacher's output, and count as wrong).
+Arms that rank skip them, because an unreadable label cannot be trusted, and so does ``naive_parsed``, the control for
+that. All arms skip rows that are too long for the student, so each trains on n rows.
 """
 
 import json
@@ -42,20 +41,20 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class SelectJob:
-    """What all arms of a generation share."""
+    """The inputs that all arms of a generation share."""
 
     pool: TableRef
     labels: TableRef
-    """With the scores and signals that the arms ask for."""
+    """The pool's labels, with the scores and signals that the arms need."""
     audit: TableRef | None
     grades: TableRef | None
-    """Of the pool's labels, where there is an audit table."""
+    """The grades of the pool's labels, if there is an audit table."""
     texts: GoldTexts
-    """Where gold arms have their completions from."""
+    """The source of gold arms' completions."""
     too_long: TableRef | None = None
-    """Of the pool: rows that no student can be trained on (schema ``tables.TOO_LONG``); None: there are none."""
+    """Pool rows that are too long for the student (schema ``tables.TOO_LONG``); None: there are none."""
     measured: Scored
-    """The labelled rows on which the purity of a ``fit_purity`` budget is taken."""
+    """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: Scored | None
     domain: DomainConfig
     selection: SelectionConfig
@@ -65,14 +64,14 @@ class SelectJob:
 
     @property
     def gold(self) -> Gold:
-        """What gold arms teach; for runs with an audit table."""
+        """What gold arms train on; only for runs with an audit table."""
         assert self.audit is not None, "RunConfig refuses gold arms without an audit set"
         return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What one arm selected."""
+    """The selection of one arm."""
 
     arm: str
     table: TableRef
@@ -80,23 +79,23 @@ class Selection:
     jsonl: str
     num_rows: int
     digest: str
-    """Of what a student would learn, row ids and completions: equal selections train equal students."""
+    """A digest of row ids and completions: equal selections train equal students."""
     threshold: float | None
     """The lowest raw score selected; none for uniform arms."""
     oracle: bool
-    """Gold labels of the pool went into it: as labels, as quotas or into the budget."""
+    """Whether the pool's gold labels were used: as labels, for quotas or for the budget."""
     format: Format
-    """Of its completions: the pool's of weak arms."""
+    """The format of its completions; for weak arms the pool's."""
     completion_source: str
     """``weak``, or what gold arms train on (``curation.domains.formats.GoldSource``)."""
     median_characters: float | None
-    """Of its completions."""
+    """The median length of its completions."""
     format_note: str | None
-    """What else sets its rows apart from those of the other arms."""
+    """Other differences of its rows from those of the other arms."""
 
     @property
     def words(self) -> str:
-        """Label source, format, completion source and length, to be read under another arm's."""
+        """Label source, format, completion source and length in words, for a list of arms."""
         length = "" if self.median_characters is None else f", median {self.median_characters:,.0f} characters"
         label = "gold" if ARMS[self.arm].gold else "weak"
         note = "" if self.format_note is None else f"; {self.format_note}"
@@ -161,7 +160,7 @@ def format_of_pool(job: SelectJob, labels: pa.RecordBatch) -> WeakFormat:
 
 
 def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int) -> dict[str, Any]:
-    """What an arm's ``Selection`` says of its format."""
+    """The fields of an arm's ``Selection`` about its format."""
     if not arm.gold:
         return {"format": weak.format, "completion_source": "weak", "format_note": None}
     source = job.texts.source
@@ -186,7 +185,7 @@ def _median_characters(rows: pa.Table) -> float | None:
 def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> TableRef:
     """All healthy rows of a labelled split with their gold labels, written as a selection named ``adapt``.
 
-    Rows that the domain cannot render are left out.
+    Rows that the domain cannot render are skipped.
     """
     domain = get_domain(domain_config)
 
@@ -211,7 +210,7 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
 
 
 class Chooser:
-    """Cuts the labelled pool by an arm's rule; what several arms share is worked out once, when it is needed."""
+    """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed."""
 
     def __init__(self, job: SelectJob, labels: pa.RecordBatch, n: int) -> None:
         self._job, self._labels, self._n = job, labels, n
@@ -220,7 +219,7 @@ class Chooser:
         self._bin_N: Int64s | None = None
 
     def cut(self, arm: Arm) -> Cut:
-        """The rows of an arm, in its order."""
+        """The rows of an arm, in rank order."""
         if not self._n:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
         seed = derive(self._job.seed, "ties")
@@ -241,7 +240,7 @@ class Chooser:
         return self._bin_N
 
     def candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
-        """The rows that an arm may take; of gold arms those with a gold label."""
+        """The rows that an arm may take; for gold arms only rows with a gold label."""
         trust = _trust_of(arm, self._job.seed)
         left_out = choosable if arm.parsed else without
         raw_N = left_out(trust.raw_score(self._labels), self._labels, self.too_long_M)
@@ -254,10 +253,10 @@ class Chooser:
         return self._job.gold
 
     def _cut_gold(self, arm: Arm, seed: int) -> Cut:
-        """A gold arm's rows: fewer than the budget where too few can be taught.
+        """A gold arm's rows: fewer than the budget if too few can be taught.
 
-        One that draws takes the first of the draw that can. One that ranks has the rows of its weak twin, and leaves
-        out those that cannot: other rows in their place would be another selection.
+        An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
+        weak twin, without those that cannot be taught; replacing them would make a different selection.
         """
         candidates = self.candidates(arm)
         if arm.ranked or self._job.texts.source == "answer":
@@ -291,7 +290,7 @@ class Chooser:
 
 
 def _trust_of(arm: Arm, seed: int) -> TrustFunction:
-    # All uniform arms share one draw: they differ in whose label is used, or in their quotas, and in nothing else.
+    # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
     return get_trust(arm.trust, derive(seed, "draw"))
 
 
@@ -338,7 +337,7 @@ def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
 
 
 def _write(rows: pa.Table, stem: Place) -> TableRef:
-    """Write a selection as a Lance table, Parquet and JSONL; replaces what a run that was cut off left there."""
+    """Write a selection as a Lance table, Parquet and JSONL; replaces what an interrupted run left there."""
     with staged(stem.with_suffix(".parquet")) as path:
         pq.write_table(rows, path)
     with staged(stem.with_suffix(".jsonl")) as path, path.open("w") as file:

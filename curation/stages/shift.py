@@ -1,4 +1,4 @@
-"""The shift stage: whether the teacher's hidden states of the pool differ from those of another split."""
+"""The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
 
 
 def _sample(ref: TableRef, columns: Sequence[str], seed: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
-    """The states of the sampled rows that have all of them, columns side by side, float32 [N, D]."""
+    """The states of the sampled rows that have all of them, concatenated, float32 [N, D]."""
     table = store.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]

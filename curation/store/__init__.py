@@ -1,4 +1,4 @@
-"""Lance tables: made, opened, read, counted; rows taken by their ids."""
+"""Lance tables: create, open, read and count them; take rows by id."""
 
 import os
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS)
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
-    """An empty table with ``schema``, or the newest version of the one that is there.
+    """Create an empty table with ``schema``, or return the newest version of the existing one.
 
     Raises:
-        CommitError: the table that is there has other columns.
+        CommitError: the existing table has other columns.
     """
     place(uri).parent.mkdir(parents=True, exist_ok=True)
     try:
-        # not write_dataset(mode="create"): where two do that at once, the slower one empties what the other made
+        # not write_dataset(mode="create"): of two concurrent calls, the slower one empties the other's table
         operation = lance.LanceOperation.Overwrite(schema, [])
         lance.LanceDataset.commit(uri, operation, read_version=0, max_retries=0)
     except OSError as refused:
@@ -47,7 +47,7 @@ def latest(uri: str) -> TableRef:
 
 
 def write(table: pa.Table, uri: str) -> TableRef:
-    """A whole small table at once; replaces what a run that was cut off left there."""
+    """Write a whole small table at once; replaces what an interrupted run left there."""
     place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if place(uri).exists() else "create"
     return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
@@ -59,12 +59,12 @@ def open_table(ref: TableRef) -> lance.LanceDataset:
 
 
 def read(ref: TableRef, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
-    """The rows that pass an SQL ``filter``, the named columns only, in the table's own order."""
+    """The rows that match an SQL ``filter``, with only the named columns, in the table's own order."""
     return open_table(ref).to_table(columns=None if columns is None else list(columns), filter=filter)
 
 
 def count(ref: TableRef, filter: str | None = None) -> int:
-    """The number of rows that pass an SQL ``filter``."""
+    """The number of rows that match an SQL ``filter``."""
     return int(open_table(ref).count_rows(filter=filter))
 
 
@@ -88,7 +88,7 @@ def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[st
 
 
 class Lookup:
-    """:func:`take` again and again: holds 16 bytes a row of the table instead of scanning its ids each time."""
+    """Repeated :func:`take`: holds 16 bytes per row of the table instead of scanning its ids each time."""
 
     def __init__(self, ref: TableRef) -> None:
         self._ref = ref
@@ -101,7 +101,7 @@ class Lookup:
         return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
 
     def offsets(self, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
-        """Where each id stands in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
+        """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
         place_N = np.minimum(np.searchsorted(self._sorted_M, row_ids_N), len(self._sorted_M) - 1)
         offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
         if len(self._sorted_M):
@@ -110,10 +110,10 @@ class Lookup:
 
 
 def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows at the places that :meth:`Lookup.offsets` has found, in their order.
+    """The rows at the positions from :meth:`Lookup.offsets`, in that order.
 
     Raises:
-        CommitError: a place is -1.
+        CommitError: a position is -1.
     """
     if (offsets_N < 0).any():
         num_missing = int((offsets_N < 0).sum())
@@ -127,7 +127,7 @@ def _take(
     offsets_N: "npt.NDArray[np.int64]",
     columns: Sequence[str] | None,
 ) -> pa.Table:
-    """The rows at the offsets; -1 marks an id that the table does not hold."""
+    """The rows at the offsets; -1 marks an id that is not in the table."""
     if (offsets_N < 0).any():
         missing = row_ids_N[offsets_N < 0]
         raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")

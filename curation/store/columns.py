@@ -1,4 +1,4 @@
-"""Columns added to a table, as a new version of it."""
+"""Adds columns to a table, as a new version."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,10 +23,10 @@ def add_columns(
     *,
     guard: Guard = unguarded,
 ) -> TableRef:
-    """A new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
+    """Make a new version of a table with the columns ``added``, computed fragment by fragment in Ray tasks.
 
-    ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay untouched. Where versions newer
-    than ``ref`` are there (columns added by a run that was cut off), the new one is built on ``ref`` all the same.
+    ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay unchanged. If there are
+    versions newer than ``ref`` (columns that an interrupted run added), the new version is still built on ``ref``.
     """
     import ray.data
 

@@ -1,13 +1,14 @@
-"""Fragments written in workers, appended by one committer.
+"""Workers write fragments, and one committer appends them to the table.
 
-The protocol (DESIGN: exactly once): a task writes its own fragment and emits one small row a table that names it, as
-its only output; the driver alone commits, every few seconds. What is committed is done; a fragment that no commit names
-is an orphan on disk that nobody reads. A restart asks what is committed (:attr:`Committer.done`) and does the rest.
+The protocol (DESIGN: exactly once): a task writes its own fragment and emits one small row per table that names it, as
+its only output. Only the driver commits, every few seconds. Committed rows are done. A fragment that no commit names is
+an orphan on disk that nobody reads. After a restart the driver asks what is committed (:attr:`Committer.done`) and does
+the rest.
 
-A commit is conditional: it lands on the version whose ids the committer knows or not at all. Lance rebases an append
-over whatever came in between, another driver's append of the same rows too, and lets a commit that timed out land later
-beside its own repetition. So a commit is not an append: it is an update that names a fragment of the version it was
-made for (the table's first, unchanged), and two of those conflict.
+A commit is conditional: it succeeds only on the version whose ids the committer knows. Lance rebases an append over
+other appends, even over another driver's append of the same rows, and a commit that timed out can still land later,
+next to its own repetition. So a commit here is not an append but an update that names a fragment of the version it was
+made for (the table's first, unchanged). Two such updates conflict.
 """
 
 import json
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4
-"""Before the second attempt of a commit; doubled for each further one, 51 s in all: a store may be down for a while."""
+"""The pause before the second attempt of a commit; it doubles each time (51 s in all): a store may be down a while."""
 WRITTEN = pa.schema(
     [
         ("uri", pa.string()),
@@ -42,15 +43,15 @@ WRITTEN = pa.schema(
         ("note", pa.string()),
     ]
 )
-"""What a writing task emits, a row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes, when
-they were written (seconds since 1970) and, where there is something to tell of the worker, a JSON object."""
+"""The output of a writing task, one row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes,
+the time of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
 
 
 def committed_ids(uri: str) -> BitMap64:
-    """The row ids of the newest version; a bitmap, 10^8 ids of which every other one is there take 12.5 MB.
+    """The row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
 
     Raises:
-        CommitError: an id stands there twice.
+        CommitError: an id occurs twice.
     """
     found = RowIds(uri)
     found.follow(lance.dataset(uri))
@@ -58,7 +59,7 @@ def committed_ids(uri: str) -> BitMap64:
 
 
 def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mapping[str, Any] | None = None) -> pa.Table:
-    """Write rows as fragments of a table without committing; the one row that names them (schema ``WRITTEN``)."""
+    """Write rows as fragments of a table without committing; return the row that names them (schema ``WRITTEN``)."""
     fragments = write_fragments(table, uri, schema=schema, mode="append")
     return pa.table(
         {
@@ -78,7 +79,7 @@ class Committer:
     def __init__(self, uri: str, guard: Guard = unguarded) -> None:
         self.uri, self._guard = uri, guard
         self.num_rows = 0
-        """Rows committed by this committer."""
+        """The number of rows committed by this committer."""
         self._row_ids = RowIds(uri)
         self._queue: list[_Queued] = []
         self._pending = BitMap64()
@@ -87,14 +88,14 @@ class Committer:
 
     @property
     def done(self) -> BitMap64:
-        """The row ids that are committed, by whomever, as of the last look or commit; not to be changed."""
+        """The committed row ids, from any driver, as of the last read or commit; do not modify."""
         return self._row_ids.ids
 
     def add(self, fragments: str, row_ids: bytes) -> None:
-        """Queue one ``WRITTEN`` row; a replay of rows that are queued or committed is left out.
+        """Queue one ``WRITTEN`` row; ignore a replay of rows that are already queued or committed.
 
         Raises:
-            CommitError: only some of the rows are known already, or an id stands twice in the fragment.
+            CommitError: only some of the rows are already known, or an id occurs twice in the fragment.
         """
         ids_N = np.frombuffer(row_ids, dtype=np.int64)
         ids = bitmap(ids_N)
@@ -106,11 +107,11 @@ class Committer:
             self._pending.update(ids)
 
     def flush(self) -> None:
-        """Commit what is queued, as one new version.
+        """Commit the queue as one new version.
 
         Raises:
-            CommitError: the store refused the commit again and again, another driver committed some of the rows of a
-                queued fragment, or the lease on the run directory was lost.
+            CommitError: the store refused all attempts, another driver committed some of the rows of a queued fragment,
+                or the lease on the run directory was lost.
         """
         if not self._queue:
             return
@@ -130,7 +131,7 @@ class Committer:
         self.num_rows += num_queued
 
     def _look(self) -> None:
-        """Read the newest version; what is queued and stands there is done."""
+        """Read the newest version, and drop from the queue what it already has."""
         dataset = lance.dataset(self.uri)
         self._row_ids.follow(dataset)
         self._dataset, self._first = dataset, _first(dataset)
@@ -149,7 +150,7 @@ class Committer:
         return num_known == 0
 
     def _commit(self) -> None:
-        """Add the queued fragments to the version that is known; raises what Lance raises where another one came."""
+        """Add the queued fragments to the known version; lets Lance's error through if there is a newer version."""
         new = [fragment for queued in self._queue for fragment in queued.fragments]
         operation = (
             lance.LanceOperation.Merge(new, self._dataset.schema)
@@ -173,7 +174,7 @@ def _first(dataset: lance.LanceDataset) -> FragmentMetadata | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Queued:
-    """What one ``WRITTEN`` row names."""
+    """The content of one ``WRITTEN`` row."""
 
     fragments: list[FragmentMetadata]
     ids: BitMap64

@@ -1,4 +1,4 @@
-"""What tasks write, committed as it comes."""
+"""Commits the output of tasks as it arrives."""
 
 import json
 import time
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import ray.data
 
 COMMIT_SHARE = 0.1
-"""Of the time, at most, that commits take: a commit names all fragments, so it takes the longer the more there are."""
+"""The largest share of the time for commits. A commit names all fragments, so it takes longer the more there are."""
 MOST_SECONDS = 30.0
-"""To which that may put off a commit: what a kill costs at most."""
+"""Longest pause between two commits that ``COMMIT_SHARE`` may cause; a kill costs at most this much work."""
 
 
 class Written(NamedTuple):
-    """What is told of a ``WRITTEN`` row as it arrives."""
+    """The facts about a ``WRITTEN`` row, reported as it arrives."""
 
     uri: str
     num_rows: int
@@ -30,7 +30,7 @@ class Written(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What is told after a round of commits: the rows committed so far, by table, and the seconds of this round."""
+    """The report of a round of commits: the rows committed so far, by table, and the seconds of this round."""
 
     rows: Mapping[str, int]
     seconds: float
@@ -45,15 +45,15 @@ def commit_stream(
     on_commit: Callable[[Round], None] | None = None,
     on_written: Callable[[Written], None] | None = None,
 ) -> None:
-    """Consume ``WRITTEN`` rows as they come and commit every ``seconds``, and when the stream ends or breaks off.
+    """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
-    Commits that take long are made less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
+    Slow commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
     A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
     their first rows. So where each task names its tables in that order, a row of a later one is never committed before
     the same task's rows of an earlier one.
 
-    ``on_commit`` is told of each round, ``on_written`` of each row as it comes.
+    ``on_commit`` is called after each round, ``on_written`` for each row as it arrives.
     """
     of = {committer.uri: committer for committer in committers}
     last, pause = time.monotonic(), seconds
@@ -80,7 +80,7 @@ def commit_stream(
                 pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
     except CommitError:
         raise
-    except BaseException:  # a failed task, Ctrl-C, SIGTERM: what has come is work done
+    except BaseException:  # a failed task, Ctrl-C, SIGTERM: commit what has arrived
         with suppress(CommitError):
             commit()
         raise
@@ -88,7 +88,7 @@ def commit_stream(
 
 
 def arriving(dataset: "ray.data.Dataset") -> Iterator[dict[str, Any]]:
-    """The rows of a dataset, each as soon as its block is there; the wait can be broken off."""
+    """The rows of a dataset, each as soon as its block is ready; the wait can be interrupted."""
     batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
     for batch in stopping.arriving(batches):
         yield from batch.to_pylist()

@@ -1,6 +1,6 @@
-"""Trackers of experiments, where the configuration asks for them: a finished run's settings, main numbers and report.
+"""Experiment trackers, if the configuration names them: they record a finished run's settings, main numbers and report.
 
-A tracker is one file with one class. What it fails at is told, and never fails the run.
+A tracker is one file with one class. Its errors are reported, and never fail the run.
 """
 
 import importlib
@@ -18,26 +18,26 @@ __all__ = ["Entry", "entry_of", "publish", "require"]
 
 TRACKERS = {"mlflow": "curation.tracking.mlflow:MlflowTracker", "wandb": "curation.tracking.wandb:WandbTracker"}
 SECONDS = 120.0
-"""How long a tracker may take; a server that is gone is asked again and again by its client."""
+"""Time limit of a tracker; some clients retry an unreachable server for ever."""
 
 
 class Tracker(Protocol):
-    """Takes its section of the configuration; writes one entry, over the one of the same id."""
+    """Constructed from its section of the configuration; writes one entry, replacing the one with the same id."""
 
     def log(self, entry: Entry) -> None:
-        """Write an entry; whatever is raised is told."""
+        """Write an entry; any exception is reported."""
         ...
 
 
 def require(config: TrackingConfig) -> None:
-    """Are the packages there that the configuration's trackers need?
+    """Check that the packages of the configuration's trackers are installed.
 
     Raises:
         ConfigError: one is not installed.
     """
     for name in config.given():
         found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:  # a mere folder, as W&B makes one of its name
+        if found is None or found.origin is None:  # a plain folder, such as the one that W&B creates
             raise ConfigError(
                 f'tracking.{name}: the package {name} is not installed; pip install "trust-curation[{name}]", '
                 "or leave the key out"
@@ -45,7 +45,7 @@ def require(config: TrackingConfig) -> None:
 
 
 def publish(config: TrackingConfig, entry: Entry) -> Iterator[str]:
-    """Have each tracker write the entry; a sentence on each one that failed or takes too long."""
+    """Let each tracker write the entry; yield a sentence for each one that failed or takes too long."""
     for name, settings in config.given().items():
         if (problem := _problem(partial(_log, name, settings, entry))) is not None:
             yield f"tracking.{name} failed ({problem}); the run is complete without it"
@@ -57,7 +57,7 @@ def _log(name: str, settings: object, entry: Entry) -> None:
 
 
 def _problem(work: Callable[[], None]) -> str | None:
-    """What work fails with, in one line, or that it does not end; it is left to itself then."""
+    """The error of ``work`` in one line, or that it timed out; after a time-out its thread is abandoned."""
     problems: list[str] = []
 
     def attempt() -> None:

@@ -1,4 +1,4 @@
-"""What a tracker is told of a run: its settings, the main numbers of its report, and the report itself."""
+"""What a tracker records of a run: its settings, the main numbers of its report, and the report itself."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ class Entry:
     """A finished run, for a tracker."""
 
     id: str
-    """The same for the same settings in the same run directory, so that a repeated command writes the same entry."""
+    """Depends on the settings and the run directory, so that a repeated command writes the same entry."""
     name: str
     settings: Json
     """The configuration, nested; without ``tracking``, whose address may hold a password."""
     numbers: Mapping[str, float]
     """``gen-0/neural/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
     tags: Mapping[str, str]
-    """Where it ran, and with which versions."""
+    """The place of the run, and the versions."""
     files: Mapping[str, str]
     """Text by file name: the report."""
 
@@ -71,7 +71,7 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
 
 
 def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:
-    """A number with its interval and rows; nothing of one that is not defined."""
+    """A number with its interval and rows; nothing if it is undefined."""
     if estimate is not None and estimate["value"] is not None:
         yield name, estimate["value"]
         for bound in BOUNDS:

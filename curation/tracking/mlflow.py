@@ -7,9 +7,9 @@ from curation.tracking.entry import Entry
 
 ID_TAG = "curation.id"
 BATCH = 100
-"""Parameters of a request, and as many metrics: what MLflow's servers take."""
+"""The number of parameters, and of metrics, per request: the limit of MLflow's servers."""
 MAX_PARAMETER = 500
-"""Characters of a parameter that servers of all ages take."""
+"""The number of characters of a parameter that servers of all versions accept."""
 
 
 class MlflowTracker:
@@ -37,7 +37,7 @@ class MlflowTracker:
         self._client.set_terminated(run_id)
 
     def _run(self, entry: Entry) -> str:
-        """The run of that id; a new one where there is none."""
+        """The run with the entry's id; a new one if there is none."""
         experiment = self._client.get_experiment_by_name(self._experiment)
         where = self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         for run in self._client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1):

@@ -1,8 +1,9 @@
 """Trust functions: how likely each weak label is right, judged without gold labels.
 
-The arm that selects by one is one line in ``curation.arms``. Heuristics read one column of the labels table, a line
-each in ``curation.trust.column``. Those in ``FITTED`` are fitted on the source split (``train.trust``), loaded from a
-``TrustRef`` to score the labels, and from then on read from the column that the scores went to.
+An arm that selects by a trust function is one line in ``curation.arms``. A heuristic reads one column of the labels
+table and is one line in ``curation.trust.column``. A function in ``FITTED`` is fitted on the source split
+(``train.trust``) and loaded from a ``TrustRef`` to score the labels. Later readers take its scores from the labels
+table.
 """
 
 import importlib
@@ -20,14 +21,14 @@ Scores = npt.NDArray[np.float32]
 
 
 class TrustFunction(Protocol):
-    """A trust function tau (paper, section "Trust Functions"); larger is more reliable.
+    """A trust function tau (paper, section "Trust Functions"); a larger score means a more reliable label.
 
-    Rows with ``error`` set or an unparsed label are the caller's business; a row whose features are null scores NaN.
+    The caller handles rows with ``error`` set or an unparsed label. A row whose features are null scores NaN.
     """
 
     @property
     def name(self) -> str:
-        """As ``curation.arms`` calls it."""
+        """Its name in ``curation.arms``."""
         ...
 
     @property
@@ -36,7 +37,7 @@ class TrustFunction(Protocol):
         ...
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """What rows are ranked by, on any scale that grows with trust, float32 [N]."""
+        """The score that ranks rows, on any scale that grows with trust, float32 [N]."""
         ...
 
     def score(self, labels: pa.RecordBatch) -> Scores:
@@ -54,11 +55,11 @@ class FittedTrust(Protocol):
 
     @property
     def fit(self) -> Mapping[str, Any]:
-        """What it was fitted on and how that went, as JSON."""
+        """The data and the course of the fit, as JSON."""
         ...
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """What rows are ranked by, float32 [N]."""
+        """The score that ranks rows, float32 [N]."""
         ...
 
     def to_trust(self, raw_N: Scores) -> Scores:
@@ -66,16 +67,16 @@ class FittedTrust(Protocol):
         ...
 
     def noted(self, **notes: Any) -> Self:
-        """This trust function, with notes on record of how its fit went."""
+        """This trust function, with notes on its fit added to ``fit``."""
         ...
 
     def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``, made where missing."""
+        """Write weights and description into ``directory``; make the directory if it is missing."""
         ...
 
     @classmethod
     def made(cls, weights: Mapping[str, Any], description: Mapping[str, Any]) -> Self:
-        """The trust function of saved weights and their description."""
+        """Build the trust function from saved weights and their description."""
         ...
 
 
@@ -83,11 +84,11 @@ FITTED = {
     "neural": "curation.trust.neural:NeuralTrust",
     "linear_probe": "curation.trust.linear_probe:LinearProbe",
 }
-"""By kind."""
+"""Classes by kind."""
 
 
 def load_fitted(ref: TrustRef) -> FittedTrust:
-    """A fitted trust function of any kind, ready to score labels that hold its states.
+    """Load a fitted trust function of any kind, ready to score labels that hold its states.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
@@ -102,7 +103,7 @@ def load_fitted(ref: TrustRef) -> FittedTrust:
 
 
 def get_trust(name: str, seed: int) -> TrustFunction:
-    """The trust function of that name over scored labels; ``seed`` is that of a draw."""
+    """The trust function of that name over scored labels; ``seed`` is for the naive draw."""
     from curation.trust.column import COLUMN_TRUST
     from curation.trust.naive import Naive
 

@@ -1,7 +1,7 @@
 """Trust as a probability: Platt scaling of raw scores on rows that the fit did not see (ours; the paper has none).
 
-A class weight shifts every logit, and a net that fits its rows closely is too sure of itself; two numbers take both
-back. The slope is never negative, so that trust rises with the raw score and ranks stay as they are.
+A class weight shifts every logit, and a network that fits its rows closely is overconfident. A slope and an intercept
+correct both. The slope is never negative, so trust never falls as the raw score rises, and ranks stay as they are.
 
 Source: Platt, "Probabilistic Outputs for Support Vector Machines" (1999), with its smoothed targets.
 """
@@ -18,24 +18,24 @@ from curation.trust import Scores
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Trust is sigmoid(``slope`` * raw score + ``intercept``); as made here it is the bare sigmoid."""
+    """Trust is sigmoid(``slope`` * raw score + ``intercept``); the defaults give the bare sigmoid."""
 
     slope: float = 1.0
     intercept: float = 0.0
     num_rows: int = 0
-    """Rows that it was fitted on."""
+    """The number of rows that it was fitted on."""
 
     def to_trust(self, raw_N: Scores) -> Scores:
-        """Trust in [0, 1] of raw scores, float32 [N]; NaN to NaN."""
+        """Trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""
         trust_N: Scores = expit(self.slope * raw_N.astype(np.float64) + self.intercept).astype(np.float32)
         return trust_N
 
 
 def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_]) -> Calibration:
-    """The likeliest slope (at least 0) and intercept for finite raw scores and whether each row's label is right.
+    """Fit slope (at least 0) and intercept by maximum likelihood, from finite raw scores and each label's correctness.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all wrong.
+        DegenerateSourceError: all labels are right, or all are wrong.
     """
     from sklearn.linear_model import LogisticRegression
 
@@ -49,7 +49,7 @@ def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_]) -> Calibrat
     wide_N = raw_N.astype(np.float64)
     right, wrong = (num_right + 1) / (num_right + 2), 1 / (num_rows - num_right + 2)
     target_N = np.where(correct_N, right, wrong)
-    # A score that says nothing on these rows, or the contrary, leaves the constant as the likeliest.
+    # If the score carries no information on these rows, or the opposite, the constant is the most likely fit.
     constant = Calibration(slope=0.0, intercept=float(logit(target_N.mean())), num_rows=num_rows)
     centre, scale = wide_N.mean(), wide_N.std()
     if not scale:

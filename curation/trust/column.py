@@ -1,8 +1,8 @@
 """Trust read from columns of the labels table.
 
-The heuristics of the paper's App. "Baseline Details" and ours read one, fitted trust functions the two that their
-scores went to. Each is one line of ``_COLUMN_TRUST``; what a column holds is documented by the pass or the signal that
-fills it.
+The heuristics of the paper's App. "Baseline Details" and our own read one column. Fitted trust functions read the two
+columns with their scores. Each function is one line of ``_COLUMN_TRUST``. The pass or signal that fills a column
+documents it.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from curation.trust import FITTED, Scores, TrustFunction
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnTrust:
-    """Raw score: the column itself; trust: a function of it that never falls as it grows."""
+    """The raw score is the column itself; trust is a non-decreasing function of it."""
 
     name: str
     column: str
     to_unit: Callable[[Scores], Scores]
-    """Raw scores to [0, 1], NaN to NaN."""
+    """Maps raw scores to [0, 1], and NaN to NaN."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class FittedColumns:
         return _values(labels, raw_column(self.name), self.name)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """Trust in [0, 1] of each row as it was calibrated, float32 [N]; NaN for a null.
+        """Calibrated trust in [0, 1] of each row, float32 [N]; NaN for a null.
 
         Raises:
             SourceError: the column is missing.
@@ -79,12 +79,12 @@ def _values(labels: pa.RecordBatch, column: str, arm: str) -> Scores:
 
 
 def of_share(raw_N: Scores) -> Scores:
-    """A share is its own trust; what rounding put outside [0, 1] is cut off."""
+    """A share is its own trust; clips values that rounding put outside [0, 1]."""
     return np.clip(raw_N, np.float32(0), np.float32(1))
 
 
 def of_logprob(raw_N: Scores) -> Scores:
-    """The (geometric mean) probability; rounding above a log-probability of 0 is cut off."""
+    """The (geometric mean) probability; clips log-probabilities that rounding put above 0."""
     trust_N: Scores = np.exp(np.minimum(raw_N, np.float32(0)))
     return trust_N
 
@@ -106,4 +106,4 @@ _COLUMN_TRUST: tuple[TrustFunction, ...] = (
     *(FittedColumns(name=name) for name in FITTED),
 )
 COLUMN_TRUST = {trust.name: trust for trust in _COLUMN_TRUST}
-"""By the name that ``curation.arms`` gives."""
+"""Trust functions by their name in ``curation.arms``."""

@@ -18,7 +18,7 @@ MAX_ITERATIONS = 1000
 
 
 class LinearProbe(StateTrust):
-    """A fitted linear probe; raw score: the logit, trust: its calibrated sigmoid."""
+    """A fitted linear probe. The raw score is the logit, trust its calibrated sigmoid."""
 
     kind = "linear_probe"
 
@@ -34,10 +34,10 @@ class LinearProbe(StateTrust):
         self.weight_D, self.bias = weight_D.double(), bias.double()
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null.
+        """The logit of each row, float32 [N]; NaN if a state is null.
 
         Raises:
-            SourceError: a state column is missing, or the states have another size than those it was fitted on.
+            SourceError: a state column is missing, or the states differ in size from those of the fit.
         """
         states = read_states(labels, self.features)
         if states.size != len(self.weight_D):
@@ -78,18 +78,18 @@ def fit_linear_probe(
 ) -> LinearProbe:
     """Fit on hidden states, columns of ``states`` side by side, and whether each row's weak label is right.
 
-    Inputs are standardised (folded into the weights afterwards) and the weights shrunk by scikit-learn's default
-    penalty. The fit draws nothing at random.
+    The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
+    scikit-learn's default penalty. It is deterministic.
 
     Args:
         hidden_ND: the states.
         correct_N: the target.
         states: the positions that form the input, in order.
         class_weight: as ``TrustConfig.class_weight``.
-        origin: what to put on record of where the rows are from, as JSON.
+        origin: where the rows come from, as JSON for the record.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all wrong.
+        DegenerateSourceError: all labels are right, or all are wrong.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler

@@ -8,7 +8,7 @@ from curation.trust import Scores
 
 
 class Naive:
-    """Trust: a seeded hash of the row id, uniform in [0, 1]; the same whatever the order, batch or machine."""
+    """Trust is a seeded hash of the row id, uniform in [0, 1]; it does not depend on order, batch or machine."""
 
     name = "naive"
     features = ("row_id",)

@@ -1,9 +1,9 @@
 """The neural trust function (paper, section "Neural Trust Functions"): a residual MLP over the teacher's hidden states.
 
-Left open by the paper and chosen here: a linear projection of the input to the width; a block is
+The paper leaves some choices open. Ours are: a linear projection of the input to the width; blocks
 ``x + drop_path(dropout(SwiGLU(RMSNorm(x))))`` with matrices without bias; stochastic depth per row, at rates that grow
-linearly over the blocks to the last one's (Huang et al. 2016); PyTorch's own initialisation. Ours, and to be switched
-off: standardised inputs. Ours, and off by default: several states side by side as one input.
+linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own initialisation. We also add
+standardised inputs (can be switched off) and several states side by side as one input (off by default).
 """
 
 from abc import ABC, abstractmethod
@@ -36,7 +36,7 @@ class Architecture:
     """The shape of a network; ``TrustConfig`` documents the fields that it shares."""
 
     input_size: int
-    """Sum of the sizes of the states that it reads."""
+    """The sum of the sizes of the states that it reads."""
     width: int
     depth: int
     expansion: float
@@ -89,7 +89,7 @@ class NeuralTrustNet(nn.Module):
         self.head = nn.Linear(width, 1)
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
-        """The logit of each row, [N]; states may come in any floating type."""
+        """The logit of each row, [N]; states may have any floating type."""
         hidden_ND = hidden_ND.to(self.head.weight.dtype)
         if self.architecture.standardise:
             hidden_ND = (hidden_ND - self.mean_D) / self.scale_D
@@ -102,7 +102,7 @@ class NeuralTrustNet(nn.Module):
 
 
 def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
-    """Zero whole rows with probability ``rate``, the others scaled so that the expectation stays, [N, W]."""
+    """Zero whole rows with probability ``rate`` and scale the others so that the expectation stays, [N, W]."""
     if not training or rate == 0:
         return x_NW
     kept_N1 = torch.rand(len(x_NW), 1, device=x_NW.device) >= rate
@@ -110,7 +110,7 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
 
 
 class StateTrust(ABC):
-    """A trust function that gives a logit from hidden states; trust is its calibrated sigmoid."""
+    """A trust function that computes a logit from hidden states; trust is its calibrated sigmoid."""
 
     kind: ClassVar[str]
     """Its name in ``curation.trust.FITTED``."""
@@ -118,7 +118,7 @@ class StateTrust(ABC):
     def __init__(self, states: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
         self.states = tuple(states)
         self.fit = fit
-        """What it was fitted on and how that went, as JSON."""
+        """The data and the course of the fit, as JSON."""
         self.calibration = calibration or Calibration()
 
     @property
@@ -128,20 +128,20 @@ class StateTrust(ABC):
 
     @abstractmethod
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null."""
+        """The logit of each row, float32 [N]; NaN if a state is null."""
 
     @property
     @abstractmethod
     def weights(self) -> Mapping[str, Tensor]:
-        """What was fitted, by name."""
+        """The fitted tensors, by name."""
 
     @classmethod
     @abstractmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
-        """The trust function that :meth:`save` described so."""
+        """Build the trust function from what :meth:`save` wrote."""
 
     def description(self) -> dict[str, Any]:
-        """What :meth:`made` needs beside the weights, as JSON."""
+        """What :meth:`made` needs besides the weights, as JSON."""
         return {
             "kind": self.kind,
             "states": self.states,
@@ -154,21 +154,21 @@ class StateTrust(ABC):
         return self.calibration.to_trust(raw_N)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN where a state is null."""
+        """The trust score of each row, float32 [N]; NaN if a state is null."""
         return self.to_trust(self.raw_score(labels))
 
     def noted(self, **notes: Any) -> Self:
-        """This trust function, with notes on record of how its fit went."""
+        """This trust function, with notes on its fit added to ``fit``."""
         self.fit = {**self.fit, **notes}
         return self
 
     def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``, made where missing."""
+        """Write weights and description into ``directory``; make the directory if it is missing."""
         return saved.save(directory, TrustRef, self.weights, self.description())
 
 
 class NeuralTrust(StateTrust):
-    """A fitted neural trust function; raw score: the logit, trust: its calibrated sigmoid."""
+    """A fitted neural trust function. The raw score is the logit, trust its calibrated sigmoid."""
 
     kind = "neural"
 
@@ -183,10 +183,10 @@ class NeuralTrust(StateTrust):
         self.net = net.eval()
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null.
+        """The logit of each row, float32 [N]; NaN if a state is null.
 
         Raises:
-            SourceError: a state column is missing, or the states have another size than those it was fitted on.
+            SourceError: a state column is missing, or the states differ in size from those of the fit.
         """
         states = read_states(labels, self.features)
         size = self.net.architecture.input_size
@@ -209,7 +209,7 @@ class NeuralTrust(StateTrust):
         return self.net.state_dict()
 
     def description(self) -> dict[str, Any]:
-        """With the network's architecture."""
+        """Adds the network's architecture."""
         return {**super().description(), "architecture": asdict(self.net.architecture)}
 
     @classmethod
@@ -225,13 +225,13 @@ class States:
     """Hidden states of N rows, as views of Arrow's memory."""
 
     columns: tuple[Tensor, ...]
-    """[N, D] a column, in the stored type; the numbers of a missing row are undefined."""
+    """One tensor [N, D] per column, in the stored type; the numbers of a missing row are undefined."""
     missing_N: npt.NDArray[np.bool_]
-    """One of the row's states is null."""
+    """Whether one of the row's states is null."""
 
     @property
     def size(self) -> int:
-        """Numbers a row, over all columns."""
+        """The number of values per row, over all columns."""
         return sum(column.shape[1] for column in self.columns)
 
     def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
@@ -245,7 +245,7 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
     """The ``fixed_size_list`` columns of a batch without a copy.
 
     Raises:
-        SourceError: a column is missing or no fixed-size list of floating-point numbers.
+        SourceError: a column is missing, or is no fixed-size list of floating-point numbers.
     """
     missing_N = np.zeros(labels.num_rows, dtype=np.bool_)
     views = []
@@ -256,7 +256,7 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
         if not pa.types.is_fixed_size_list(array.type) or not pa.types.is_floating(array.type.value_type):
             raise SourceError(f"labels: column {name} is {array.type}, not a fixed-size list of floating-point numbers")
         size, values = array.type.list_size, array.values
-        # ``values`` ignores the slice and holds a slot for null rows too; without its validity bitmap DLPack takes it.
+        # ``values`` ignores the slice and has a slot for null rows too; DLPack accepts it without its validity bitmap.
         offset = values.offset + array.offset * size
         flat = pa.Array.from_buffers(values.type, len(array) * size, [None, values.buffers()[1]], offset=offset)
         views.append(from_dlpack(flat).reshape(len(array), size))

@@ -1,4 +1,4 @@
-"""The labelled source rows that a trust function may learn from, and their parts: fit, early stopping, calibration."""
+"""The labelled source rows that a trust function may use, and their parts: fit, early stopping, calibration."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,13 +8,13 @@ from curation.hashing import Int64s, hash_unit
 
 FIT, VALIDATION, CALIBRATION = 0, 1, 2
 NAMES = ("fit", "validation", "calibration")
-"""Of the parts, by number."""
+"""Names of the parts, by number."""
 ROW_KEYS = {"fit_on", "validation_fraction", "calibration_fraction"}
-"""What of ``TrustConfig`` says which rows are which."""
+"""The keys of ``TrustConfig`` that decide which part a row is in."""
 
 
 def candidates(config: TrustConfig) -> str:
-    """The rows of a labels table that may be learned from, as a filter."""
+    """A filter for the rows of a labels table that a trust function may use."""
     return "error IS NULL" if config.fit_on == "all" else "error IS NULL AND label IS NOT NULL"
 
 

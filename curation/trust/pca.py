@@ -1,8 +1,8 @@
-"""Principal components of the hidden states, to store in their place (paper, App. "Dimensionality Ablations").
+"""Principal components of the hidden states, to store instead of the states (paper, App. "Dimensionality Ablations").
 
-Fitted on the states that the trust function's weights are fitted on, and on no others, as in the paper. Ours: several
-states side by side have one projection; components are ordered by variance and signed so that their largest number is
-positive; nothing is rescaled.
+As in the paper, the projection is fitted only on the rows on which the trust function's weights are fitted. Our
+choices: several states side by side have one projection; components are ordered by variance and signed so that the
+number of the largest magnitude is positive; nothing is rescaled.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +28,11 @@ class Projection:
         self.mean_D, self.components_DK = mean_D.float(), components_DK.float()
         self.states = tuple(states)
         self.fit = fit
-        """What it was fitted on and the share of the variance that it keeps, as JSON."""
+        """The data of the fit and the share of the variance that the projection keeps, as JSON."""
 
     @property
     def size(self) -> int:
-        """Numbers a row of what it makes."""
+        """The number of components."""
         return int(self.components_DK.shape[1])
 
     @property
@@ -41,7 +41,7 @@ class Projection:
         return tuple(state_column(state) for state in self.states)
 
     def project(self, labels: pa.RecordBatch) -> pa.FixedSizeListArray:
-        """The projection of each row in the type of its states; null where one is null, or the type too narrow."""
+        """The projection of each row in the type of its states; null if a state is null or the type is too narrow."""
         states = read_states(labels, self.features)
         dtype = states.columns[0].dtype
         projected_NK = torch.empty(labels.num_rows, self.size, dtype=dtype)
@@ -54,7 +54,7 @@ class Projection:
         return pa.FixedSizeListArray.from_arrays(values, self.size, mask=pa.array(null_N))
 
     def save(self, directory: Place) -> ProjectionRef:
-        """Write weights and description into ``directory``, made where missing."""
+        """Write weights and description into ``directory``; make the directory if it is missing."""
         weights = {"mean_D": self.mean_D, "components_DK": self.components_DK}
         return saved.save(directory, ProjectionRef, weights, {"states": self.states, "fit": self.fit})
 
@@ -72,17 +72,17 @@ class Projection:
 
 @lru_cache(maxsize=4)
 def load_projection(ref: ProjectionRef) -> Projection:
-    """One load a worker process, not one a batch."""
+    """Loads once per worker process, not once per batch."""
     return Projection.load(ref)
 
 
 def fit_projection(
     batches: Iterable[States], *, size: int, states: Sequence[str], origin: Mapping[str, Any]
 ) -> Projection:
-    """The first ``size`` principal components of the rows of all batches that have every state; one pass over them.
+    """The first ``size`` principal components of all rows that have every state, in one pass over the batches.
 
     Raises:
-        ConfigError: more components than numbers a row, or than rows.
+        ConfigError: ``size`` exceeds the numbers per row, or the number of rows.
     """
     num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
     for batch in batches:

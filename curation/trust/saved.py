@@ -1,4 +1,4 @@
-"""What was fitted, in files: a directory of safetensors and JSON, pinned by the digest of its content."""
+"""Files of fitted functions: a directory of safetensors and JSON, pinned by the digest of its content."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Ref = TypeVar("Ref", TrustRef, ProjectionRef)
 
 
 def save(directory: Place, kind: type[Ref], weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Ref:
-    """Write both into ``directory``, made where missing; the reference, of the kind asked for."""
+    """Write both into ``directory`` (made if missing) and return a reference of the given kind."""
     with staged(directory) as local:
         local.mkdir(exist_ok=True)
         copies = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
@@ -29,7 +29,7 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, Tensor], descr
 
 
 def load(ref: Ref, make: Callable[[dict[str, Tensor], dict[str, Any]], Fitted]) -> Fitted:
-    """What ``make`` makes of the weights and the description that ``ref`` pins.
+    """Call ``make`` with the weights and the description that ``ref`` pins.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
@@ -45,7 +45,7 @@ def load(ref: Ref, make: Callable[[dict[str, Tensor], dict[str, Any]], Fitted]) 
 
 
 def described(ref: TrustRef | ProjectionRef) -> dict[str, Any]:
-    """The description that was saved with what ``ref`` names."""
+    """The saved description of what ``ref`` names."""
     description: dict[str, Any] = json.loads((place(ref.uri) / DESCRIPTION).read_text())
     return description
 

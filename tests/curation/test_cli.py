@@ -409,4 +409,4 @@ def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config:
     assert "another run is using it" in line and str(os.getpid()) in line
     (directory / "manifest.json").write_text("{")
     for verb in ("plan", "status", "report", "run"):
-        assert "is no manifest" in mistake(verb, config)
+        assert "is not a manifest" in mistake(verb, config)

@@ -201,7 +201,7 @@ def test_the_command_prints_the_facts_as_text_and_as_json(table: Path):
         (["--columns", "row_id,lable"], ("no column 'lable'", "did you mean label?")),
         (["--columns", "zzzzz"], ("no column 'zzzzz'", "it has: row_id, label")),
         (["--version", "99"], ("has no version 99", "there are 6, 1 to 6")),
-        (["gen-0/label-pool"], ("is no run directory", "'gen-0/label-pool'")),
+        (["gen-0/label-pool"], ("is not a run directory", "'gen-0/label-pool'")),
     ],
 )
 def test_what_a_table_does_not_have_is_named(table: Path, arguments: list[str], told: tuple[str, ...]):
@@ -213,10 +213,10 @@ def test_what_a_table_does_not_have_is_named(table: Path, arguments: list[str], 
 def test_paths_that_are_no_table(table: Path, tmp_path: Path):
     line = mistake(tmp_path / "label.lance")
     assert "no such table" in line and f"tables under {tmp_path}: labels.lance" in line
-    assert "is no Lance table" in (line := mistake(tmp_path)) and "labels.lance" in line
+    assert "is not a Lance table" in (line := mistake(tmp_path)) and "labels.lance" in line
     file = tmp_path / "file.txt"
     file.write_text("x")
-    assert "is no Lance table" in mistake(file)
+    assert "is not a Lance table" in mistake(file)
     assert "nor is there a folder" in mistake("/no/such/folder/x.lance")
     newest = sorted((table / "_versions").glob("*.manifest"))[0]
     newest.write_bytes(b"x" * 100)

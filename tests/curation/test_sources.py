@@ -153,8 +153,8 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.jsonl", b'{"a": 1}\n{"a": \n', "record 2 is no JSON"),
-        ("x.jsonl", b"[1]\n", "no JSON object but list"),
+        ("x.jsonl", b'{"a": 1}\n{"a": \n', "record 2 is not JSON"),
+        ("x.jsonl", b"[1]\n", "not a JSON object but list"),
         ("x.jsonl", b"\n\n", "holds no rows"),
         ("x.csv", b"a,b\n", "holds no rows"),
         ("x.csv", b"a,a\n1,2\n", "names a column twice"),
@@ -177,7 +177,7 @@ def test_broken_records_are_named(tmp_path: Path) -> None:
         rows_of(found(path)[0])
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n' * 1_500 + '{"a"\n')
-    with pytest.raises(SourceError, match=r"x\.jsonl: record 1501 is no JSON"):
+    with pytest.raises(SourceError, match=r"x\.jsonl: record 1501 is not JSON"):
         rows_of(found(path)[0], 1_400)
 
 
@@ -205,8 +205,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([[1, 2], [3, 1]], "b.parquet: id: the id 1 stands on more than one row"),
-        ([[1, 1], [3]], "a.parquet: id: the id 1 stands on more than one row"),
+        ([[1, 2], [3, 1]], "b.parquet: id: the id 1 occurs in more than one row"),
+        ([[1, 1], [3]], "a.parquet: id: the id 1 occurs in more than one row"),
         ([[1, None], [3]], "1 rows have no id"),
         ([[1.5], [2.5]], "ids are double, not integers"),
         ([[-1], [2]], "the id -1 is negative"),

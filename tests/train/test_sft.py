@@ -173,7 +173,7 @@ def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: Mo
 def test_batch_sizes_that_do_not_divide_are_refused() -> None:
     assert accumulation_steps(SftConfig(), 2) == 16
     with pytest.raises(
-        ConfigError, match="global_batch_size: 128 is no multiple of micro_batch_size 128 x num_workers 2"
+        ConfigError, match="global_batch_size: 128 is not a multiple of micro_batch_size 128 x num_workers 2"
     ):
         accumulation_steps(SftConfig(preset="scratch"), 2)
 

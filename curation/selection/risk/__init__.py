@@ -1,33 +1,33 @@
 """Risk-controlled selection: the most inclusive cut whose noise is certified to stay at or under alpha.
 
-From a calibration split (labelled rows drawn as the pool's rows are) a rule chooses a cut of the raw score; noise R is
-the share of wrong weak labels that rows past the cut have in expectation. The paper's four rules (section and App.
+A rule uses a calibration split (labelled rows drawn as the pool's rows are) to choose a cut of the raw score. Noise R
+is the expected share of wrong weak labels among rows that pass the cut. The paper's four rules (section and App.
 "Risk-Controlled Data Selection") compare Hoeffding's upper bound on R with alpha: ``hoeffding`` at each observed score
 without a correction, ``hoeffding_bonferroni`` with delta split over all of them, ``hoeffding_grid`` over a hundred
 candidates, ``hoeffding_split`` on one half after choosing on the other.
 
 The default, ``fixed_sequence``, is ours: learn then test (Angelopoulos, Bates, Candes, Jordan, Lei, "Learn then Test",
-2021) with a fixed sequence and exact binomial tests. Candidates are tried from the strictest on, each at the full
-delta, and the last one before the first failure is taken. A wrong cut can only be taken if the first candidate with
-R > alpha passes, and which one that is does not depend on the calibration rows; so all that is needed is that each
-single test is valid, and there is no price for the number of candidates.
+2021) with a fixed sequence and exact binomial tests. It tests candidates from the strictest to the most inclusive, each
+at the full delta, and takes the last one before the first failure. It can only take a wrong cut if the first candidate
+with R > alpha passes. Which candidate that is does not depend on the calibration rows. So each single test only has to
+be valid by itself, and more candidates cost no power.
 
-**Why candidates are quantiles of the pool.** At a threshold fixed before the calibration rows are drawn, those at or
-above it are, given their number, independent draws of a coin with bias R: the binomial test (as a bound: Clopper and
-Pearson 1934) is exact in finite samples, with ties and for any shape of R. A threshold put at the k-th best calibration
-row is itself random: that row is no draw from the rows it delimits, and which candidate is the first bad one then
+**Why candidates are quantiles of the pool.** Let the threshold be fixed before the calibration rows are drawn. Then,
+given their number, the rows at or above it are independent draws of a coin with bias R: the binomial test (as a bound:
+Clopper and Pearson 1934) is exact in finite samples, with ties and for any shape of R. A threshold at the k-th best
+calibration row is itself random: that row is not a draw from the rows it delimits, and the first bad candidate then
 depends on the rows that test it.
 
-**What holds for** ``top_k``. The k best calibration rows are tested and the row after them marks the boundary; what
-scores strictly more than it is selected, so neither the boundary nor what ties with it is evidence. Given the
-boundary, the rows above it are independent draws from there: each single prefix is exact. Over the search the level
-holds as well if scores do not tie and R, as the cut is lowered, exceeds alpha from some point on for good: the first
-bad prefix then consists of the rows above that point, of noise alpha, and of rows below it, which are noisier. Where
-scores tie (prefixes of nothing but the best score are passed over) or R crosses alpha several times, the conditioning
-on earlier prefixes leaves a small gap: take ``threshold``, which needs neither.
+**What holds for** ``top_k``. The rule tests the k best calibration rows. The row after them is the boundary: rows that
+score strictly more are selected, so neither the boundary nor a row that ties with it counts as evidence. Given the
+boundary, the rows above it are independent draws from above it, so each single prefix test is exact. The level also
+holds over the search if scores do not tie and if R, as the cut is lowered, exceeds alpha from some point on for good.
+The first bad prefix then consists of the rows above that point, of noise alpha, and of rows below it, which are
+noisier. If scores tie (the search skips prefixes that contain only the best score) or R crosses alpha several times,
+the conditioning on earlier prefixes leaves a small gap. In that case use ``threshold``, which needs neither condition.
 
-Departures from the paper: the coarse grid is one of quantiles (raw scores have no fixed range), of the pool for
-``threshold`` and of the calibration rows for ``top_k``; a prefix never cuts through equal scores.
+Departures from the paper: the coarse grid consists of quantiles (raw scores have no fixed range), of the pool for
+``threshold`` and of the calibration rows for ``top_k``. A prefix never separates equal scores.
 """
 
 import math
@@ -47,29 +47,29 @@ from curation.selection.risk.problem import Floats, Found, Kind, Problem, Rows, 
 
 @dataclass(frozen=True, kw_only=True)
 class RiskCut:
-    """Where a rule cuts, and what certifies it.
+    """The cut that a rule chose, and the evidence for it.
 
-    ``num_kept``, ``noise`` (observed) and ``bound`` (an upper confidence bound on R) are those of the calibration rows
-    that certified the cut; where none is certified, of the one at which the fixed sequence stopped or which came
-    nearest.
+    ``num_kept``, ``noise`` (observed) and ``bound`` (an upper confidence bound on R) describe the calibration rows that
+    certified the cut. If no cut is certified, they describe the cut at which the fixed sequence stopped, or the one
+    that came nearest.
     """
 
     threshold: float | None
-    """The raw score from which on a pool row is selected; None: infeasible, nothing is."""
+    """Pool rows with at least this raw score are selected; None: infeasible, nothing is selected."""
     num_calibration: int
     num_kept: int
     noise: float | None
     bound: float | None
     guarantee: str
-    """What holds, with which probability, and on what assumption."""
+    """The guarantee in words: what holds, with which probability, under which assumption."""
     needed: int | None = None
-    """Only where infeasible: about how many calibration rows would have sufficed; None if more would not have helped.
+    """Only if infeasible: about how many calibration rows would have sufficed; None if more would not have helped.
 
-    An estimate: the least number with which the rule would have certified a cut, were the noise there what it is among
-    the given rows; it may turn out to be more.
+    An estimate: the smallest number with which the rule would have certified a cut at the noise observed among the
+    given rows. The true number may be larger.
     """
     needed_basis: str | None = None
-    """What ``needed`` follows from: the observed noise, or where there is none, the least number of right rows."""
+    """The basis of ``needed``: the observed noise or, if it is zero, the smallest number of right rows."""
 
 
 def calibrate(
@@ -87,19 +87,19 @@ def calibrate(
 
     Args:
         scores_M: raw scores of the calibration rows, larger is better; -inf for a row that may not be selected (its
-            label could not be read), which counts as a calibration row and lies below every cut.
+            label could not be read). Such a row counts as a calibration row and lies below every cut.
         correct_M: whether the weak label is right, bool.
-        pool_scores_N: raw scores of all pool rows; -inf or NaN for one that may not be selected.
-        alpha: the noise to stay under, in (0, 1).
-        delta: how often that may fail over draws of the calibration rows, in (0, 1).
-        rule: see the module's header.
-        kind: ``threshold`` or ``top_k``, prefixes of the calibration rows sorted by score.
-        seed: of the halves of ``hoeffding_split``, which are drawn by position.
+        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected.
+        alpha: the highest allowed noise, in (0, 1).
+        delta: the highest allowed probability of failure over draws of the calibration rows, in (0, 1).
+        rule: see the module's docstring.
+        kind: ``threshold``, or ``top_k``: prefixes of the calibration rows sorted by score.
+        seed: for the halves of ``hoeffding_split``, which are drawn by position.
 
     Raises:
-        ConfigError: alpha or delta outside (0, 1), an unknown rule or kind.
-        UserError: calibration rows that are missing, have NaN scores, other than boolean correctness or differing
-            lengths; a pool without a row that may be selected.
+        ConfigError: alpha or delta is outside (0, 1), or rule or kind is unknown.
+        UserError: the calibration rows are missing, have NaN scores, correctness that is not boolean, or differing
+            lengths; or no pool row may be selected.
     """
     problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed)
     return _cut(problem, rule, _RULES[rule](problem))
@@ -116,9 +116,9 @@ def curve(
     kind: Kind = "threshold",
     seed: int = 0,
 ) -> Curve:
-    """Noise and the rule's bound on it at cuts through the whole pool: what :func:`calibrate` looks at, to be drawn.
+    """Noise and the rule's bound on it at cuts through the whole pool, for a chart of what :func:`calibrate` tests.
 
-    Args and errors are those of :func:`calibrate`.
+    Arguments and errors are those of :func:`calibrate`.
     """
     return curve_of(_problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed), rule)
 

@@ -1,8 +1,9 @@
 """A rule's curves: noise on calibration and its upper bound against the share of the pool that a cut keeps.
 
 The paper draws both against the threshold (figure "Risk-controlled threshold calibration"). Raw scores have no fixed
-range, so the cuts here are quantiles of the pool: for ``fixed_sequence`` and ``hoeffding_grid`` of the kind
-``threshold`` the rule's own candidates, for the other rules the same bound at the same level in coarser steps.
+range, so the cuts here are quantiles of the pool. For ``fixed_sequence`` and ``hoeffding_grid`` of the kind
+``threshold`` these are the rule's own candidates; for the other rules they show the same bound at the same level in
+coarser steps.
 """
 
 from dataclasses import dataclass
@@ -19,25 +20,25 @@ NUM_POINTS = 100
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Curve:
-    """Cuts [G] from the strictest on, each at another score of the pool."""
+    """Cuts [G] from the strictest to the most inclusive, each at a different score of the pool."""
 
     threshold_G: Floats
-    """The raw score from which on a row is kept."""
+    """The cut keeps rows with at least this raw score."""
     share_G: Floats
-    """Of the pool, unparsed rows included, what the cut keeps."""
+    """The share of the pool, unparsed rows included, that the cut keeps."""
     kept_G: Counts
-    """Calibration rows that the cut keeps."""
+    """The number of calibration rows that the cut keeps."""
     wrong_G: Counts
     bound_G: Floats
-    """The rule's upper bound on the noise; infinite or 1 where no calibration row is kept."""
+    """The rule's upper bound on the noise; infinite or 1 if no calibration row is kept."""
     tried_G: npt.NDArray[np.bool_]
-    """Whether the rule looks at cuts of that size: the fixed sequence starts later."""
+    """Whether the rule tests cuts of that size: the fixed sequence may start later."""
     start: float
-    """The share of the pool (``top_k``: of the calibration rows) from which on the rule looks; 0: from the first."""
+    """The share of the pool (``top_k``: of the calibration rows) at which the rule starts; 0: at the first cut."""
     level: float
     """The part of delta at which each bound holds."""
     num_rows: int
-    """Calibration rows behind the curves: all, or for ``hoeffding_split`` the half whose test decided."""
+    """The number of calibration rows: all, or for ``hoeffding_split`` the half whose test decided."""
 
 
 def curve_of(problem: Problem, rule: Rule) -> Curve:
@@ -53,7 +54,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
     if rule == "fixed_sequence":
         start = start_share(problem)
         if problem.kind == "top_k":
-            # All calibration rows are one prefix more than those that may be selected.
+            # The prefix of all calibration rows comes after those of rows that may be selected.
             reached_G = np.where(kept_G < len(rows.score_M), kept_G / rows.num_rows, 1.0)
     upper = exact_upper if rule == "fixed_sequence" else hoeffding_upper
     return Curve(
@@ -70,7 +71,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
 
 
 def _tested(problem: Problem, rule: Rule) -> tuple[Rows, float]:
-    """The calibration rows that decide, and the level of each test."""
+    """The calibration rows on which the rule decides, and the level of each test."""
     if rule == "hoeffding_bonferroni":
         return problem.rows, bonferroni_level(problem)
     if rule == "hoeffding_grid":

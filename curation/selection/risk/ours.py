@@ -1,4 +1,4 @@
-"""Our rule, the default: cuts in a fixed sequence, each by an exact binomial test."""
+"""Our rule, the default: tests cuts in a fixed sequence, each by an exact binomial test."""
 
 import bisect
 
@@ -7,14 +7,14 @@ import numpy as np
 from curation.selection.risk.problem import Candidates, Counts, Floats, Found, Problem, ranks
 
 FIRST_SHARE = 0.05
-"""Of the pool (``top_k``: of the calibration rows): the strictest cut that the fixed sequence tries."""
+"""The strictest cut that the fixed sequence tests, as a share of the pool (``top_k``: of the calibration rows)."""
 STEP = 0.01
 MOST_TIMES = 1000
-"""How many times the given calibration rows are looked at when it is asked how many would have sufficed."""
+"""The estimate of how many calibration rows would have sufficed tries up to so many times the given number."""
 
 
 def fixed_sequence(problem: Problem) -> Found:
-    """The candidates from the strictest on, each at the full delta; the last one before the first failure."""
+    """Test the candidates from the strictest on, each at the full delta; take the last one before the first failure."""
     rows, num_rows = problem.rows, problem.rows.num_rows
     share_G = _shares()
     if problem.kind == "threshold":
@@ -23,7 +23,7 @@ def fixed_sequence(problem: Problem) -> Found:
         padded_M = np.append(rows.score_M, np.full(num_rows + 1 - len(rows.score_M), -np.inf))
         boundary_G = padded_M[ranks(share_G, num_rows)]
         kept_G = np.searchsorted(-rows.score_M, -boundary_G, side="left")
-        # the least pool score above the boundary, not the next number: that one would not survive a cast to float32
+        # the smallest pool score above the boundary, not the next float: that one would not survive a cast to float32
         place_G = np.searchsorted(problem.selectable_N, boundary_G, side="right")
         last = len(problem.selectable_N) - 1
         threshold_G = np.where(place_G <= last, problem.selectable_N[np.minimum(place_G, last)], np.inf)
@@ -50,17 +50,20 @@ def start_share(problem: Problem) -> float:
 
 
 def _starts(problem: Problem, share_G: Floats, num_rows_S: Counts) -> Counts:
-    """Where the sequence starts for these numbers of calibration rows; they alone, alpha and delta decide.
+    """Where the sequence starts for these numbers of calibration rows. It depends only on them, alpha and delta.
 
-    At ``FIRST_SHARE``, or where as many rows are expected as certify a cut in spite of one error: fewer would often
-    fall short even of the number that certifies it without one.
+    The start is at ``FIRST_SHARE``, or at the cut that is expected to hold enough rows to certify it in spite of one
+    error. A stricter cut would often hold too few rows to be certified even without an error.
     """
     share_S = np.maximum(FIRST_SHARE, rows_with_one_error(problem.alpha, problem.delta) / num_rows_S)
     return np.searchsorted(share_G[:-1], share_S)
 
 
 def rows_with_one_error(alpha: float, delta: float) -> int:
-    """How many rows with one error among them certify a noise of at most alpha: P(Bin(rows, alpha) <= 1) <= delta."""
+    """The smallest number of rows that certifies a noise of at most alpha in spite of one error among them.
+
+    That is: P(Bin(rows, alpha) <= 1) <= delta.
+    """
 
     def chance(num_rows: int) -> float:
         return float((1 - alpha) ** (num_rows - 1) * (1 + (num_rows - 1) * alpha))
@@ -69,7 +72,7 @@ def rows_with_one_error(alpha: float, delta: float) -> int:
 
 
 def _needed_for_sequence(problem: Problem, candidates: Candidates, share_G: Floats) -> tuple[int | None, str]:
-    """With how many rows of the same noise the sequence would have passed its start, which moves with their number."""
+    """How many rows of the same noise would have passed the start of the sequence, which depends on their number."""
     num_rows = problem.rows.num_rows
     rows_S = np.unique(np.geomspace(num_rows + 1, MOST_TIMES * num_rows, 200).astype(np.int64))
     start_S = _starts(problem, share_G, rows_S)

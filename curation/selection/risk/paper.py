@@ -11,17 +11,17 @@ NUM_COARSE = 100
 
 
 def hoeffding(problem: Problem) -> Found:
-    """Each observed score is a candidate, each at the full delta."""
+    """Every observed score is a candidate, tested at the full delta."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), problem.delta)
 
 
 def hoeffding_bonferroni(problem: Problem) -> Found:
-    """Each observed score is a candidate; delta is split over all of them."""
+    """Every observed score is a candidate; delta is split over all of them."""
     return _most_inclusive(problem, problem.rows.at(distinct(problem.rows.score_M)), bonferroni_level(problem))
 
 
 def bonferroni_level(problem: Problem) -> float:
-    """Each candidate's part of delta: one for each distinct score, or for each calibration row (``top_k``)."""
+    """Each candidate's part of delta. There is a candidate per distinct score, or per calibration row (``top_k``)."""
     num_candidates = len(distinct(problem.rows.score_M)) if problem.kind == "threshold" else problem.rows.num_rows
     return problem.delta / max(num_candidates, 1)
 
@@ -41,7 +41,7 @@ def coarse_grid(problem: Problem) -> tuple[Floats, float]:
 
 
 def hoeffding_split(problem: Problem) -> Found:
-    """One half of the calibration rows chooses a cut, the other tests it alone."""
+    """One half of the calibration rows chooses a cut; the other half tests only this cut."""
     choose, check = halves(problem)
     proposed = _proposed(problem, choose)
     if proposed.place is None or not proposed.certified:
@@ -54,7 +54,7 @@ def hoeffding_split(problem: Problem) -> Found:
 
 
 def deciding_half(problem: Problem) -> Rows:
-    """The half of the calibration rows whose bound decides: the testing one, unless the other proposes nothing."""
+    """The half of the calibration rows whose bound decides: the testing half, unless the other proposes no cut."""
     choose, check = halves(problem)
     return check if _proposed(problem, choose).certified else choose
 
@@ -82,7 +82,7 @@ def _most_inclusive(problem: Problem, candidates: Candidates, level: float) -> F
 
 
 def _needed_for_hoeffding(problem: Problem, candidates: Candidates, level: float) -> tuple[int | None, str]:
-    """With how many rows of the same noise the best candidate would have passed, at the same level."""
+    """How many rows of the same noise would have let the best candidate pass, at the same level."""
     noise_G = candidates.noise_G()
     hopeful = np.flatnonzero(noise_G < problem.alpha - 1e-6)
     if len(hopeful) == 0:

@@ -1,4 +1,4 @@
-"""What a rule is given, calibration rows and pool, and what it finds: cuts with their counts."""
+"""The input of a rule (calibration rows and pool) and its result (cuts with their counts)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -13,47 +13,47 @@ Counts = npt.NDArray[np.int64]
 
 
 class Candidates(NamedTuple):
-    """Cuts from the strictest on; how many calibration rows are past each, and how many of these are wrong."""
+    """Cuts from the strictest on, with the calibration rows that pass each, and how many of these are wrong."""
 
     threshold_G: Floats
     kept_G: Counts
     wrong_G: Counts
 
     def noise_G(self) -> Floats:
-        """The observed noise; NaN where no row is kept."""
+        """The observed noise of each cut; NaN if it keeps no row."""
         noise_G: Floats = np.where(self.kept_G > 0, self.wrong_G / np.maximum(self.kept_G, 1), np.nan)
         return noise_G
 
 
 class Rows(NamedTuple):
-    """Calibration rows that may be selected, best first, in a number of rows that counts all."""
+    """The calibration rows that may be selected, best first; ``num_rows`` counts all calibration rows."""
 
     score_M: Floats
     wrong_M: Counts
-    """Wrong labels among the first 0, 1, 2 ... of them."""
+    """The number of wrong labels among the first 0, 1, 2 ... rows."""
     num_rows: int
 
     @staticmethod
     def sort(scores_M: Floats, correct_M: npt.NDArray[np.bool_]) -> "Rows":
-        """All calibration rows in any order; those of a score of -inf are counted only."""
+        """Sort calibration rows given in any order; rows with a score of -inf only count in ``num_rows``."""
         order = np.argsort(-scores_M)[: np.count_nonzero(scores_M > -np.inf)]
         wrong_M = np.concatenate([[0], np.cumsum(~correct_M[order])])
         return Rows(score_M=scores_M[order], wrong_M=wrong_M, num_rows=len(scores_M))
 
     def at(self, threshold_G: Floats) -> Candidates:
-        """Cuts that keep what scores at least so much."""
+        """Cuts that keep the rows with at least these scores."""
         kept_G = np.searchsorted(-self.score_M, -threshold_G, side="right")
         return Candidates(threshold_G, kept_G, self.wrong_M[kept_G])
 
     def prefix_ends(self, share_G: Floats) -> Floats:
-        """The scores of the last rows of the prefixes of these shares; those of rows without one left out."""
+        """The score of the last row of each prefix of these shares; skips prefixes that end at an unscored row."""
         last_G = ranks(share_G, self.num_rows) - 1
         return self.score_M[last_G[last_G < len(self.score_M)]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """What a rule is given (see :func:`curation.selection.risk.calibrate`)."""
+    """The input of a rule (see :func:`curation.selection.risk.calibrate`)."""
 
     rows: Rows
     scores_M: Floats
@@ -67,25 +67,25 @@ class Problem:
     seed: int
 
     def quantiles(self, share_G: Floats) -> Floats:
-        """The scores at or above which these shares of the pool lie, or all rows that may be selected."""
+        """The scores at or above which these shares of the pool lie (at most all rows that may be selected)."""
         rank_G = np.minimum(ranks(share_G, self.num_pool), len(self.selectable_N))
         return self.selectable_N[-rank_G]
 
 
 class Found(NamedTuple):
-    """What a rule found."""
+    """The result of a rule."""
 
     candidates: Candidates
     bound_G: Floats
     place: int | None
-    """Of the chosen candidate; where none is certified, of the one to show; None where there are none."""
+    """The index of the chosen candidate; if none is certified, of the one to show; None without candidates."""
     certified: bool
     needed: int | None = None
     needed_basis: str | None = None
 
 
 def ranks(share_G: Floats, num_rows: int) -> Counts:
-    """These shares of a number of rows, rounded up, at least 1."""
+    """The number of rows in each of these shares, rounded up, at least 1."""
     rank_G: Counts = np.maximum(np.ceil(share_G * num_rows - 1e-9), 1).astype(np.int64)
     return rank_G
 

@@ -159,7 +159,7 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path, made):
         (directory / "manifest.json").write_text("{")
     code, told = curate(directory)
     assert code == 2 and len(told) == 1
-    assert ("is no manifest" if made == "damaged" else "is no run directory (no manifest.json)") in told[0]
+    assert ("is not a manifest" if made == "damaged" else "is not a run directory (no manifest.json)") in told[0]
 
 
 def test_a_run_at_work_is_left_alone(run):
@@ -195,7 +195,7 @@ def test_a_run_in_an_object_store_is_cleaned_alike():
         assert versions(second.uri) == [3, 4] and store.count(second) == 20
         assert not place(first.uri).parent.exists()
         code, told = curate(f"{run}-other")
-        assert code == 2 and "is no run directory" in told[0]
+        assert code == 2 and "is not a run directory" in told[0]
 
 
 def test_of_a_stage_whose_outputs_name_no_file_the_newest_directory_stays(run):

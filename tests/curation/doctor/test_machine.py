@@ -30,7 +30,7 @@ def test_a_check_that_crashes_is_a_finding():
         raise ConfigError("seed: 'many' is no number; give one")
 
     finding = found("config", refuses)
-    assert finding.state == "fail" and finding.told == "seed: 'many' is no number; give one" and not finding.mend
+    assert finding.state == "fail" and finding.told == "seed: 'many' is no number; give one" and not finding.fix
 
 
 def test_this_machine_passes_and_says_what_it_is():
@@ -62,7 +62,7 @@ def test_requirements_that_are_not_met_are_named():
 @pytest.mark.parametrize(("free", "state"), [(0, "fail"), (GIB - 1, "fail"), (5 * GIB, "warn"), (10 * GIB, "ok")])
 def test_space_for_a_run(free: int, state: str):
     verdict = machine.disk_verdict(Path("/data"), free)
-    assert verdict.state == state and bool(verdict.mend) == (state != "ok")
+    assert verdict.state == state and bool(verdict.fix) == (state != "ok")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_rays_disk_fails_where_ray_itself_stops_writing(free: int, total: int, s
 def test_shared_memory_is_measured_by_rays_own_share():
     assert machine.shared_memory_verdict(int(0.31 * 100 * GIB), 100 * GIB).state == "ok"
     small = machine.shared_memory_verdict(64 * 2**20, 100 * GIB)  # what Docker gives
-    assert small.state == "warn" and "--shm-size=31g" in small.mend
+    assert small.state == "warn" and "--shm-size=31g" in small.fix
     assert machine.shared_memory_verdict(200 * 10**9, 2000 * GIB).state == "ok"  # Ray takes no more
 
 

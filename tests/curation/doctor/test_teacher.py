@@ -39,7 +39,7 @@ def answer(version: str | None = "0.32.0", **probed: str) -> VllmAnswer:
 def test_vllm_is_judged_by_the_backend(backend: str, seen: VllmAnswer, state: str, told: str):
     verdict = vllm_verdict(backend, seen)
     assert verdict.state == state and told in verdict.told
-    assert bool(verdict.mend) == (state != "ok")
+    assert bool(verdict.fix) == (state != "ok")
 
 
 def test_vllm_is_started_only_where_it_is_asked_for():

@@ -191,7 +191,7 @@ def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path
     result = combine(*same, "-o", folder / "out")
     content = json.loads((folder / "out" / "combined.json").read_text())
     assert content["test_rows"] == {"total": 500, "distinct": 250}
-    assert "250 of 500 test rows stand in several runs" in result.stdout
+    assert "250 of 500 test rows occur in several runs" in result.stdout
     assert "runs share test rows" in (folder / "out" / "combined.html").read_text()
     records = [finished(load_config(directory / "config.yaml")) for directory in same]
     arm = by_name(content)["neural"]
@@ -245,8 +245,8 @@ def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path,
     assert "they have 1 and 2 generations" in refused(first, longer)
     open_run = finished_run(tmp_path, "open", 1, skip="gen-0/grade-test-neural")
     assert "is unfinished, stage gen-0/grade-test-neural is missing (not done yet)" in refused(first, open_run)
-    assert "is no run directory" in refused(first, tmp_path)
-    assert "is no run directory" in refused(first, tmp_path / "nowhere")
+    assert "is not a run directory" in refused(first, tmp_path)
+    assert "is not a run directory" in refused(first, tmp_path / "nowhere")
     assert "are one directory" in refused(first, second, first / ".." / first.name)
     assert "two run directories or more, not 1" in refused(first)
     assert "--set" in refused(first, second, "--set", "seed=1")

@@ -138,7 +138,7 @@ def test_work_takes_references_and_sections_and_the_key_holds_json():
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, b"x", {"a": {3}}, [complex(1, 1)]])
 def test_a_key_refuses_what_is_no_json(value: Any):
-    with pytest.raises(TypeError, match=r"which is no (JSON|string)"):
+    with pytest.raises(TypeError, match=r"which is not (JSON|a string)"):
         key_of(stage("read", value=value), {})
 
 

@@ -147,7 +147,7 @@ def test_the_file_names_the_versions_that_made_it(tmp_path: Path):
 def test_a_damaged_manifest_is_refused_and_left_alone(tmp_path: Path, content: bytes):
     path = tmp_path / "manifest.json"
     path.write_bytes(content)
-    with pytest.raises(RunDirError, match="is no manifest") as caught:
+    with pytest.raises(RunDirError, match="is not a manifest") as caught:
         Manifest.load(tmp_path)
     assert str(path) in str(caught.value) and path.read_bytes() == content
 

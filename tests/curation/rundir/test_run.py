@@ -79,7 +79,7 @@ def test_loads_fit_beside_each_other_where_there_is_room_and_one_that_is_too_lar
     ("error", "raised", "message"),
     [
         (ConfigError("x: is wrong"), ConfigError, "^x: is wrong$"),
-        (KeyError("lost"), RunFailedError, "stage bad failed: KeyError: 'lost' .*the same command goes on"),
+        (KeyError("lost"), RunFailedError, "stage bad failed: KeyError: 'lost' .*run the same command to resume"),
         (SystemExit(3), RunFailedError, "stage bad failed: RuntimeError: its work ended by SystemExit: 3"),
     ],
 )
@@ -92,7 +92,7 @@ def test_where_one_fails_those_under_way_end_and_no_other_begins(tmp_path, capsy
         run(tmp_path, [*healthy, bad, after])
     assert set(Manifest.load(tmp_path).stages) == {"healthy-0", "healthy-1"}
     assert ("failed", "bad") in events(tmp_path) and ("started", "after") not in events(tmp_path)
-    assert "bad failed; waiting for what is under way: healthy-0, healthy-1" in capsys.readouterr().err
+    assert "bad failed; waiting for the running stages: healthy-0, healthy-1" in capsys.readouterr().err
     mended = quick.stage("bad", seed=0)
     run(tmp_path, [*healthy, mended, after])
     assert set(Manifest.load(tmp_path).stages) == {"healthy-0", "healthy-1", "bad", "after"}

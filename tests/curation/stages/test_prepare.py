@@ -292,7 +292,7 @@ def test_mistakes_of_the_user(puzzles: list[dict[str, Any]], tmp_path: Path) -> 
     settings = config({"source": {"from": "x", "rows": 5}, "pool": {"from": "x"}}, **source)
     files = {"x": discover(settings.sources["x"])}
     path.write_text(path.read_text().replace('"moves"', "moves"))
-    with pytest.raises(SourceError, match=r"^\S+x\.jsonl: record 1 is no JSON"):  # found in a task
+    with pytest.raises(SourceError, match=r"^\S+x\.jsonl: record 1 is not JSON"):  # found in a task
         prepare(settings, tmp_path / "c", files)
     path.write_text("".join(json.dumps({"fen": "x", "moves": "x"}) + "\n" for _ in range(9)))
     with pytest.raises(SourceError, match=r"none of its 5 rows is usable \(5 of them bad_fen\)"):
