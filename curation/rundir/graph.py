@@ -50,9 +50,9 @@ class Stage:
     rows: int | None = None
     """The number of rows that it will work on, if known in advance."""
     takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
-    """What of the cluster it keeps busy, by Ray's names (``CPU``, ``GPU``)."""
+    """The cluster resources that it occupies, by Ray's names (``CPU``, ``GPU``)."""
     host: Host | None = None
-    """What it works by that other stages work by too: a model's actors, a process that trains."""
+    """The actors of a model or the training workers that it uses, which may serve other stages too."""
     asks_teacher: bool = False
     """Whether the run's first teacher answers its rows, so that a probe of that model predicts its time."""
 
