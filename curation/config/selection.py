@@ -1,11 +1,10 @@
 """The arms and how many rows each selects."""
 
-import difflib
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM
+from curation.arms import ARMS, REFERENCE_ARM, Signal
 from curation.config.base import PositiveInt, Section, Share
 
 
@@ -101,7 +100,7 @@ class SelectionConfig(Section):
 
     budget: BudgetConfig
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural", "ground_truth")
-    """Names of ``curation.arms.ARMS``."""
+    """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md)."""
     difficulty_bins: PositiveInt = 10
     """Bins of about equal size by which the stratified arms draw; rows of unknown difficulty are one more."""
 
@@ -117,11 +116,20 @@ class SelectionConfig(Section):
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
         for name in self.used:
-            if name not in ARMS:
-                near = difflib.get_close_matches(name, ARMS, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARMS)}"
-                raise ValueError(f"no arm is called {name!r}; {hint}")
+            ARMS.find(name)
+        _refuse_one_column(self.used)
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
         return self
+
+
+def _refuse_one_column(arms: tuple[str, ...]) -> None:
+    """Refuse two signals that would fill one column."""
+    found: dict[str, tuple[str, Signal]] = {}
+    for arm in arms:
+        if (signal := ARMS[arm].signal) is None:
+            continue
+        first, other = found.setdefault(signal.column, (arm, signal))
+        if other != signal:
+            raise ValueError(f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one")

@@ -10,7 +10,6 @@ from curation.places import Place
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
 from curation.rundir.graph import Done, Out, Stage, Table
 from curation.rundir.run import Task
-from curation.signals import ASK_AGAIN
 
 if TYPE_CHECKING:
     from curation.stages.asks import Ask
@@ -37,7 +36,7 @@ def labelling(
     """The answers of a model to the examples of a split, or to its ``share`` of them.
 
     With all hidden states; with their ``projection`` instead; or with the scores of ``fitted`` trust functions instead,
-    and the ``states`` of a ``sample`` by ``seed``. Signals that ask the same model are measured as the rows are
+    and the ``states`` of a ``sample`` by ``seed``. ``signals`` ask the same model: they are measured as the rows are
     labelled, for their own stages to find.
     """
     inputs = {
@@ -50,10 +49,8 @@ def labelling(
         "fitted": fitted,
         "sample": sample,
     }
-    again = {signal: how for signal, how in (signals or {}).items() if signal in ASK_AGAIN}
-    return asked.stage(
-        name, label, inputs, settings={**settings, "signals": again}, rows=rows, asks_teacher=asks_teacher
-    )
+    settings = {**settings, "signals": signals or {}}
+    return asked.stage(name, label, inputs, settings=settings, rows=rows, asks_teacher=asks_teacher)
 
 
 def label(

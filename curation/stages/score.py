@@ -9,7 +9,6 @@ import pyarrow as pa
 from curation import store, tables
 from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
-from curation.signals import SIGNALS
 from curation.store.columns import add_columns
 from curation.trust import FittedTrust, Scores, load_fitted
 
@@ -70,7 +69,7 @@ def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
     return found_N
 
 
-@lru_cache(maxsize=len(SIGNALS))
+@lru_cache(maxsize=8)
 def _values(signal: TableRef) -> tuple[Int64s, Scores]:
     table = store.read(signal, columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()

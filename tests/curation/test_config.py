@@ -255,10 +255,13 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ),
         (
             {"selection.arms": ["neural", "ensemble"]},
-            "the ensemble arm asks a second teacher: set signals.second_teacher",
+            "the ensemble arm asks another model than the teacher: set signals.second_teacher",
         ),
-        ({"selection.arms": ["neural", "reward"]}, "the reward arm ranks by a reward model: set signals.reward.model"),
-        ({"selection.budget.reference": "reward"}, "the reward arm ranks by a reward model"),
+        (
+            {"selection.arms": ["neural", "reward"]},
+            "the reward arm asks another model than the teacher: set signals.reward.model",
+        ),
+        ({"selection.budget.reference": "reward"}, "the reward arm asks another model than the teacher"),
         (
             {"judge": {"model": {"path": "org/judge"}, "splits": ["pool", "sauce"]}},
             "judge.splits: sauce not among the splits",

@@ -1,0 +1,96 @@
+"""Registries: what can be added to a run as one new file and one line, found by name.
+
+An entry declares what the part is, what it reads and where its code is (``module:Name``). It is light, so that a
+configuration can be checked without Ray, torch or transformers. ``module:NAME`` in place of a name is an entry that
+stands in a module of the user's own.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from curation.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def code(path: str) -> Any:
+    """The class, function or constant that ``module:Name`` names.
+
+    Raises:
+        ImportError, AttributeError, ValueError: there is none.
+    """
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def check_options(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Refuse settings of a user that a class or function does not take.
+
+    Raises:
+        ConfigError: names the ``key`` of the configuration where they stand.
+    """
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", function)
+        raise ConfigError(f"{key}: {name} cannot be made of {options}: {error}") from error
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Entries by name; ``module:NAME`` finds an entry elsewhere. Iteration gives the names that are registered here.
+
+    Args:
+        what: an entry in words, e.g. ``arm``.
+        entries: by name.
+        accept: the entry that a constant of a user's module stands for, from its path and value; raises ``TypeError``
+            where it is none.
+    """
+
+    def __init__(self, what: str, entries: Mapping[str, T], accept: Callable[[str, Any], T]) -> None:
+        self._what, self._entries, self._accept = what, dict(entries), accept
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self.find(name)
+        except ValueError as error:
+            raise KeyError(name) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, name: str) -> T:
+        """The entry of that name.
+
+        Raises:
+            ValueError: there is none; the message names the nearest one, or says what is wrong with ``module:NAME``.
+        """
+        if name in self._entries:
+            return self._entries[name]
+        if ":" not in name:
+            near = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._entries)}, or module:NAME"
+            raise ValueError(f"no {self._what} is called {name!r}; {hint}")
+        try:
+            return self._accept(name, code(name))
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"no {self._what} is at {name!r} ({error}); name a constant of a module that Python finds "
+                "(docs/extending.md)"
+            ) from error
+
+
+def instance_of(kind: type[T]) -> Callable[[str, Any], T]:
+    """For ``accept``: constants of one type."""
+
+    def accept(path: str, found: Any) -> T:
+        if not isinstance(found, kind):
+            raise TypeError(f"it is a {type(found).__name__}, not a {kind.__name__}")
+        return found
+
+    return accept
