@@ -9,7 +9,8 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from curation.errors import ConfigError
 
@@ -94,3 +95,25 @@ def instance_of(kind: type[T]) -> Callable[[str, Any], T]:
         return found
 
     return accept
+
+
+@dataclass(frozen=True)
+class Method:
+    """How students are trained (``student.method``)."""
+
+    config: str
+    """Its section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
+    trained_by: str
+    """A function with the parameters and the result of ``train.student.train_student``, as ``module:function``."""
+    reads: tuple[Literal["domain"], ...] = ()
+    """What it takes beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows."""
+
+
+METHODS: Registry[Method] = Registry(
+    "student method",
+    {
+        "sft": Method("curation.config.models:SftConfig", "train.student:train_student"),
+    },
+    instance_of(Method),
+)
+"""By name."""

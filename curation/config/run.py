@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
 from curation.config.base import PositiveInt, Section, Share
 from curation.config.defaults import defaults_of, filled
 from curation.config.inputs import DomainConfig, RowsConfig
-from curation.config.models import GenerationConfig, ModelConfig, SftConfig
+from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
@@ -94,7 +94,7 @@ class RunConfig(RowsConfig):
     signals: SignalsConfig = SignalsConfig()
     judge: JudgeConfig | None = None
     selection: SelectionConfig
-    student: SftConfig = SftConfig()
+    student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] = SftConfig()
     """How every student is trained."""
     generations: tuple[GenerationConfig, ...] = ()
     """The students' bases, one a generation; none: curate only, train nothing."""

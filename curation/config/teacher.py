@@ -163,6 +163,8 @@ class TeacherConfig(AskConfig):
     def _consistent(self) -> Self:
         if self.backend != "scripted" and self.model is None:
             raise ValueError(f"backend {self.backend} needs a model (path or init)")
+        if self.adapt is not None and self.adapt.method != "sft":
+            raise ValueError(f"adapt.method: a teacher's format is taught by sft; found {self.adapt.method!r}")
         if len(set(self.states)) != len(self.states) or not self.states:
             raise ValueError("states must name at least one position, none twice")
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus

@@ -282,6 +282,7 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
         selected.table("rows_of", arm),
         selected.value("arms", arm, "digest"),
         config.student,
+        config.domain_of("pool"),
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         num=config.selection.budget.n,
     )

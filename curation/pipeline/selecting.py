@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from curation.arms import ARMS
-from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, SftConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, StudentConfig
 from curation.pipeline.asking import Asked, whole
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Model, Out, Stage, Table
@@ -34,7 +34,7 @@ class Measured:
         return {"labels": self.labels, "grades": self.grades, "too_long": too_long}
 
 
-def limit(student: Model | None, recipe: SftConfig) -> dict[str, Any] | None:
+def limit(student: Model | None, recipe: StudentConfig) -> dict[str, Any] | None:
     """The longest row that a student can be trained on, as an input of a stage; ``None`` where none is trained."""
     if student is None:
         return None
