@@ -117,3 +117,31 @@ METHODS: Registry[Method] = Registry(
     instance_of(Method),
 )
 """By name."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many rows every arm selects (a key of ``selection.budget``)."""
+
+    counted_by: str
+    """A class with the member ``count`` of ``curation.selection.budget.BudgetRule``, as ``module:Class``."""
+    reads: tuple[Literal["scores", "right", "measured", "calibration"], ...] = ()
+    """What it reads of ``curation.selection.budget.Pool`` beside the number of rows; ``right`` makes it an oracle."""
+    keys: tuple[str, ...] | None = None
+    """The keys of ``selection.budget`` that its class takes; unset, what stands under its own name."""
+
+
+_BUDGETS = "curation.selection.budget"
+BUDGETS: Registry[Budget] = Registry(
+    "budget",
+    {
+        "n": Budget(f"{_BUDGETS}:Fixed", keys=("n",)),
+        "share": Budget(f"{_BUDGETS}:Share", keys=("share",)),
+        "oracle": Budget(f"{_BUDGETS}:Oracle", ("right",), keys=("cap",)),
+        "fit_purity": Budget(f"{_BUDGETS}:FitPurity", ("right", "scores", "measured"), keys=()),
+        "threshold": Budget(f"{_BUDGETS}:Threshold", ("scores",), keys=("threshold",)),
+        "risk": Budget("curation.selection.risk:Certified", ("scores", "calibration"), keys=("risk",)),
+    },
+    instance_of(Budget),
+)
+"""By name."""

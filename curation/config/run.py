@@ -197,14 +197,15 @@ class RunConfig(RowsConfig):
             raise ValueError(
                 f"trust.options: {', '.join(sorted(unread))}: no arm that is selected fits such a function"
             )
-        graded = {"pool": self.splits.audit, "calibration": self.selection.budget.risk is not None}
+        budget = self.selection.budget
+        graded = {"pool": self.splits.audit, "calibration": budget.needs_calibration}
         for split in self.judge.splits if self.judge is not None else ():
             if not graded.get(split, True):
                 mend = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
                 raise ValueError(f"judge.splits: {split} is not graded in this run; {mend}, or leave it out")
-        if self.selection.budget.risk is not None and self.splits.calibration is None:
+        if budget.needs_calibration and self.splits.calibration is None:
             raise ValueError(
-                "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: "
+                f"selection.budget.{budget.rule} is calibrated on labelled rows of the pool's own distribution: "
                 "add splits.calibration"
             )
 

@@ -1,11 +1,13 @@
 """The arms and how many rows each selects."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, Signal
 from curation.config.base import PositiveInt, Section, Share
+from curation.registry import BUDGETS, Budget
 
 
 class RiskConfig(Section):
@@ -26,8 +28,6 @@ class RiskConfig(Section):
 class BudgetConfig(Section):
     """How many rows every arm selects; exactly one rule, each resolved into one common n."""
 
-    RULES: ClassVar = ("n", "share", "oracle", "fit_purity", "threshold", "risk")
-
     n: PositiveInt | None = None
     """A fixed number of rows."""
     share: Share | None = None
@@ -45,6 +45,9 @@ class BudgetConfig(Section):
     """As many rows as a calibrated threshold of the reference arm lets pass; none where none can be certified."""
     reference: str = REFERENCE_ARM
     """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
+    own: dict[str, dict[str, Any]] = Field(default={})
+    """Another rule of ``curation.registry.BUDGETS``, or ``module:NAME`` of one's own, with its settings; it may stand
+    beside these keys, like them (docs/extending.md)."""
 
     @property
     def rule(self) -> str:
@@ -52,32 +55,69 @@ class BudgetConfig(Section):
         return self._given()[0]
 
     @property
+    def declared(self) -> Budget:
+        """What the rule reads, and where its code is."""
+        return BUDGETS[self.rule]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the rule's class is made with."""
+        if self.declared.keys is None:
+            return self.own[self.rule]
+        found: dict[str, Any] = {}
+        for key in self.declared.keys:
+            value = getattr(self, key)
+            found |= value.model_dump() if isinstance(value, Section) else {key: value}
+        return found
+
+    @property
     def reads_scores(self) -> bool:
         """The reference arm's scores go into n."""
-        return self.rule in ("fit_purity", "threshold", "risk")
+        return "scores" in self.declared.reads
 
     @property
     def needs_gold(self) -> bool:
         """The pool's gold labels go into n."""
-        return self.oracle or bool(self.fit_purity)
+        return "right" in self.declared.reads
+
+    @property
+    def needs_calibration(self) -> bool:
+        """The grades of ``splits.calibration`` go into n."""
+        return "calibration" in self.declared.reads
 
     @property
     def purity_split(self) -> str | None:
-        """The split whose purity ``fit_purity`` takes; None for other rules."""
-        if not self.fit_purity:
+        """The graded split, other than pool and calibration, that goes into n; None for rules that read none."""
+        if "measured" not in self.declared.reads:
             return None
-        return "source" if self.fit_purity in (True, "source") else f"probe-{self.fit_purity}"
+        return "source" if not self.fit_purity or self.fit_purity in (True, "source") else f"probe-{self.fit_purity}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_registry(cls, value: Any) -> Any:
+        """Put rules that have no key here under ``own``."""
+        if not isinstance(value, Mapping):
+            return value
+        named = [key for key in value if isinstance(key, str) and key not in cls.model_fields]
+        own = {key: value[key] for key in named if key in BUDGETS or ":" in key}
+        if not own:
+            return value
+        settings = {key: options if isinstance(options, Mapping) else {} for key, options in own.items()}
+        return {**{key: item for key, item in value.items() if key not in own}, "own": settings}
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         given = self._given()
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise ValueError(f"takes exactly one of {', '.join(self.RULES)}; found {found}")
+            raise ValueError(f"takes exactly one of {', '.join(BUDGETS)}; found {found}")
+        BUDGETS.find(given[0])
         return self
 
     def _given(self) -> list[str]:
-        return [name for name in self.RULES if (value := getattr(self, name)) is not None and value is not False]
+        fields = [name for name in BUDGETS if name in type(self).model_fields]
+        given = [name for name in fields if (value := getattr(self, name)) is not None and value is not False]
+        return [*given, *self.own]
 
 
 class GoldRolloutsConfig(Section):

@@ -100,7 +100,7 @@ def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[st
 
 def labelled_splits(config: RunConfig) -> list[str]:
     """The splits that the teacher labels, the source first and the pool last."""
-    calibration = ["calibration"] if config.selection.budget.risk is not None else []
+    calibration = ["calibration"] if config.selection.budget.needs_calibration else []
     return ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
 
 

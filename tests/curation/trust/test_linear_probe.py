@@ -111,9 +111,8 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
 def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
     from curation.trust.saved import described, pin
 
-    (directory / "description.json").write_text(
-        json.dumps(described(ref) | {"made_by": "curation.trust.neural:NeuralTrust"})
-    )
+    other = {"made_by": "curation.trust.neural:NeuralTrust"}
+    (directory / "description.json").write_text(json.dumps(described(ref) | other))
     return pin(directory, TrustRef)
 
 
