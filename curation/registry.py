@@ -145,3 +145,34 @@ BUDGETS: Registry[Budget] = Registry(
     instance_of(Budget),
 )
 """By name."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How models answer (``teacher.backend``)."""
+
+    made_by: str
+    """A class with the members of ``curation.teachers.Teacher``, as ``module:Class``."""
+    weights: bool = True
+    """It needs a model; one that needs none is asked for the width of its states (``width``, a static method)."""
+    calls: int = 1
+    """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
+
+
+BACKENDS: Registry[Backend] = Registry(
+    "backend",
+    {
+        "transformers": Backend("curation.teachers.transformers:TransformersTeacher"),
+        "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=2),
+        "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
+    },
+    instance_of(Backend),
+)
+"""By name; ``auto`` stands for one of the first two."""
+
+DOMAINS = {
+    "chess": "curation.domains.chess:Chess",
+    "math": "curation.domains.math:Math",
+    "mcqa": "curation.domains.mcqa:Mcqa",
+}
+"""Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point (``curation.domains``)."""

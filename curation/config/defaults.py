@@ -1,15 +1,16 @@
 """What follows from the domain where the file does not say it: decoding, test runs, the trust function's preset.
 
-A table for the domains of this package; a class of a user's own may have an attribute ``defaults``, a mapping of the
+A table for the first domains of this package; any other class may have an attribute ``defaults``, a mapping of the
 same shape (sections ``teacher``, ``evaluation`` and ``trust``, with their keys). Values are the paper's (App. "Training
 Details", "Evaluation Details", table of NTF architectures); the room for a generated answer of multiple choice is ours.
 """
 
-import importlib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
+
+from curation.registry import DOMAINS, code
 
 ENTRY_POINTS = "curation.domains"
 """The group of entry points under which domains are found by name."""
@@ -88,21 +89,20 @@ def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
     return result
 
 
-def class_named(name: str, known: Mapping[str, str]) -> Any:
-    """The class of an entry point of that name, of ``known`` or, as ``module:Class``, of any module.
+def class_named(name: str) -> Any:
+    """The class of a domain: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of any module.
 
     Raises:
         ImportError, AttributeError, ValueError: there is none.
     """
-    if name not in known and (found := entry_points(group=ENTRY_POINTS, name=name)):
+    if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
-    module_name, _, class_name = known.get(name, name).partition(":")
-    return getattr(importlib.import_module(module_name), class_name)
+    return code(DOMAINS.get(name, name))
 
 
 def _own(name: str) -> Defaults:
     try:
-        values = getattr(class_named(name, {}), "defaults", GENERIC)
+        values = getattr(class_named(name), "defaults", GENERIC)
     except (ImportError, AttributeError, ValueError):
         return GENERIC  # said where the domain is made
     sections = {"teacher", "evaluation", "trust"}

@@ -15,6 +15,7 @@ from curation.pipeline.learning import base_model, student
 from curation.pipeline.measuring import grading, judging
 from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
 from curation.pipeline.trusting import fitting, projecting, scoring, shifting
+from curation.registry import BACKENDS
 from curation.rundir.graph import Model, Out, Stage
 
 
@@ -288,6 +289,11 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
     )
 
 
+def _needs_no_weights(backend: str | Out) -> bool:
+    """Whether a backend answers without a model, so that students are asked by another; ``auto`` stands for others."""
+    return isinstance(backend, str) and not BACKENDS[backend].weights
+
+
 def _tests(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Stage]) -> dict[str, list[Out]]:
     """The grades of every model's answers to the test split, a table a run."""
     config, evaluation = generation.config, generation.config.evaluation
@@ -297,7 +303,7 @@ def _tests(generation: Generation, teacher: Asked, base: Model, students: Mappin
     students_are = asked(base, config.teacher.ask, name=generation.name("backend-student"))
     for name, model in models.items():
         answering = model if isinstance(model, Asked) else replace(students_are, model=model)
-        if answering.model is not None and answering.backend == "scripted":
+        if answering.model is not None and _needs_no_weights(answering.backend):
             answering = replace(answering, backend="transformers")
         found[name] = [
             _graded(

@@ -73,11 +73,12 @@ def label(
     fragment_mb: int,
 ) -> Done:
     """Label the rows that are not labelled yet, and count."""
-    from curation import models, store
+    from curation import store
     from curation.compaction import compact
     from curation.stages.label import Share, count_labels
     from curation.stages.label import label as label_stage
     from curation.stages.label_actor import LabelJob
+    from curation.teachers import width
 
     teacher, part = whole(ask, backend, spread, decoding), Share(**(share or {}))
     job = LabelJob(
@@ -95,7 +96,7 @@ def label(
     with task.progress() as update:
         result = label_stage(
             job,
-            state_size=teacher.scripted.state_size if model is None else models.state_size(model, teacher.states),
+            state_size=width(teacher, model),
             share=part,
             commit_seconds=commit_seconds,
             progress=update,

@@ -1,9 +1,8 @@
 """Teachers: prompts in, completions with log-probabilities and hidden states out, keyed by row id.
 
-A backend is one file with one class and one line in ``BACKENDS``.
+A backend is one file with one class and one line in ``curation.registry.BACKENDS``.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -11,15 +10,9 @@ from typing import Protocol, cast
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.models import here
+from curation.models import here, state_size
 from curation.refs import ModelRef
-
-BACKENDS = {
-    "transformers": "curation.teachers.transformers:TransformersTeacher",
-    "vllm": "curation.teachers.vllm:VllmTeacher",
-    "scripted": "curation.teachers.scripted:ScriptedTeacher",
-}
-_CONCURRENT = {"vllm": 2}
+from curation.registry import BACKENDS, code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +46,17 @@ class Teacher(Protocol):
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
-    module, _, name = BACKENDS[config.backend].partition(":")
-    return cast(Teacher, getattr(importlib.import_module(module), name)(config, None if model is None else here(model)))
+    made_by = code(BACKENDS[config.backend].made_by)
+    return cast(Teacher, made_by(config, None if model is None else here(model)))
+
+
+def width(config: AskConfig, model: ModelRef | None) -> int:
+    """Numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
+    if model is not None:
+        return state_size(model, config.states)
+    return int(code(BACKENDS[config.backend].made_by).width(config))
 
 
 def concurrent_calls(backend: str) -> int:
     """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
-    return _CONCURRENT.get(backend, 1)
+    return BACKENDS[backend].calls
