@@ -190,13 +190,9 @@ class RunConfig(RowsConfig):
                 key = wanting.get(signal.asks, f"signals.models.{signal.asks}")
                 raise ValueError(f"the {arm} arm asks another model than the teacher: set {key}")
         if unread := set(self.signals.options) - set(signals_of(self.selection.used)):
-            raise ValueError(
-                f"signals.options: {', '.join(sorted(unread))}: no arm that is selected asks such a signal"
-            )
+            raise ValueError(f"signals.options: {', '.join(sorted(unread))}: no selected arm asks for such a signal")
         if unread := set(self.trust.options) - set(fitted_of(self.selection.used)):
-            raise ValueError(
-                f"trust.options: {', '.join(sorted(unread))}: no arm that is selected fits such a function"
-            )
+            raise ValueError(f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function")
         budget = self.selection.budget
         graded = {"pool": self.splits.audit, "calibration": budget.needs_calibration}
         for split in self.judge.splits if self.judge is not None else ():
