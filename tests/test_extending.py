@@ -132,6 +132,7 @@ def configuration(directory: Path, names: dict[str, str]) -> dict[str, Any]:
         config["generations"] = [{"student": {"init": init}}]
         config["selection"]["arms"] = config["selection"]["arms"][:1]
         config["student"] = {"method": names["student method"], "preset": "scratch", "epochs": 1, "members": 2}
+        config["student"] |= {"global_batch_size": 8, "micro_batch_size": 8}  # several steps, whose order is the seed's
         config["evaluation"] = {"decoding": {"max_tokens": 4}}
     return config
 
