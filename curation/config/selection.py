@@ -102,8 +102,9 @@ class BudgetConfig(Section):
         own = {key: value[key] for key in named if key in BUDGETS or ":" in key}
         if not own:
             return value
-        settings = {key: options if isinstance(options, Mapping) else {} for key, options in own.items()}
-        return {**{key: item for key, item in value.items() if key not in own}, "own": settings}
+        settings = {key: {} if options is None or options is True else options for key, options in own.items()}
+        rest = {key: item for key, item in value.items() if key not in own}
+        return {**rest, "own": {**rest.get("own", {}), **settings}}
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
