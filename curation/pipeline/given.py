@@ -26,7 +26,7 @@ class Generation:
     config: RunConfig
     index: int
     teacher: Model | None
-    """``None`` for the scripted teacher."""
+    """``None`` for a teacher without weights."""
     others: Others
     tables: Mapping[str, Table]
     """Of the splits, by name."""
