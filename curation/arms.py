@@ -1,21 +1,127 @@
 """The arms, as data: which trust function ranks the rows, how they are cut, and whose label is used.
 
-An arm is one line here; its trust function is one file in ``curation/trust`` (and, where it needs a pass beyond the
-labelling one, its signal one file in ``curation/signals``). Source: paper, App. "Baseline Details".
+A trust function is one line of ``TRUST``, which makes it an arm by itself; an arm that differs in something else is one
+line of ``ARMS``. Each line names the code (``module:Class``) and what it needs. Source: paper, App. "Baseline Details".
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-Rule = Literal["top", "stratified", "distribution_aware", "matched"]
-"""How the budget is spent: on the highest scores, or by difficulty bin. The bins' quotas follow their sizes
-(``stratified``), the teacher's accuracy in them (``distribution_aware``), the reference arm's choice (``matched``)."""
+from curation.registry import Registry, instance_of
 
 REFERENCE_ARM = "neural"
 """The method's own arm."""
-FITTED = ("neural", "linear_probe")
-"""Trust functions that are fitted on the source split before they score."""
+
+Unit = Literal["share", "logprob", "logit"]
+"""The scale of a column that ranks, which says how it becomes a trust in [0, 1] (``curation.trust.column``)."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A uniform draw by row id."""
+
+    words: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the labels table that the labelling pass fills."""
+
+    words: str
+    column: str
+    unit: Unit = "share"
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A column that a further question to a model fills."""
+
+    words: str
+    column: str
+    made_by: str
+    """A class with the members of ``curation.signals.Signal``, as ``module:Class``."""
+    unit: Unit = "share"
+    asks: str = "teacher"
+    """The model that answers: the labelling one, or another of the section ``signals``: ``second_teacher``, ``reward``,
+    or one of ``signals.models``."""
+    shots: bool = False
+    """It shows demonstrations, which its class takes as ``shots``: the split of that name."""
+    section: str | None = None
+    """The part of the section ``signals`` whose keys its class takes; unset, ``signals.options`` under its column."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A function that is fitted on the source split before it scores; it gives two columns of its own."""
+
+    words: str
+    made_by: str
+    """A class with the members of ``curation.trust.FittedTrust``, as ``module:Class``."""
+    reads: tuple[str, ...] | None = ()
+    """The keys of ``RunConfig.trust`` that its fit reads, beside those that choose its rows and states; ``None``: all
+    keys of the neural fit. It is fitted again only where one of them changes."""
+    fit: str | None = None
+    """What fits it, as ``module:function``; unset, its own ``fitted`` in the driver's process (``train.trust``)."""
+
+
+Trust = Draw | Column | Signal | Fitted
+
+
+def _trust(path: str, found: Any) -> Trust:
+    if not isinstance(found, Trust):
+        raise TypeError(f"it is a {type(found).__name__}, not a Column, Signal or Fitted of curation.arms")
+    return found
+
+
+TRUST: Registry[Trust] = Registry(
+    "trust function",
+    {
+        "naive": Draw("naive among parsed"),
+        "internal_confidence": Column("internal confidence", "mean_logprob", "logprob"),
+        "icl_confidence": Signal(
+            "ICL + internal confidence",
+            "icl_mean_logprob",
+            "curation.signals.icl:IclMeanLogprob",
+            "logprob",
+            shots=True,
+        ),
+        "verbalized_confidence": Signal(
+            "verbalized confidence", "verbalized_confidence", "curation.signals.verbalized:VerbalizedConfidence"
+        ),
+        "ensemble": Signal(
+            "ensemble", "ensemble_agreement", "curation.signals.ensemble:EnsembleAgreement", asks="second_teacher"
+        ),
+        "self_consistency": Signal(
+            "self-consistency",
+            "self_consistency",
+            "curation.signals.self_consistency:SelfConsistency",
+            section="self_consistency",
+        ),
+        # of a causal model; one with a reward head is curation.signals.reward
+        "reward": Signal("reward model", "reward", "curation.signals.verifier:Verifier", "logit", asks="reward"),
+        "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
+        "neural": Fitted("neural trust", "curation.trust.neural:NeuralTrust", reads=None, fit="train.trust:fit_trust"),
+    },
+    _trust,
+)
+"""By name; all but a draw are arms of the same name."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an arm spends the budget."""
+
+    made_by: str
+    """A class with the member ``cut`` of ``curation.selection.Selector``, as ``module:Class``."""
+    reads: tuple[Literal["stratum", "accuracy", "reference"], ...] = ()
+    """What it reads of ``curation.selection.Candidates`` beside row ids and scores; ``accuracy`` makes it an oracle."""
+
+
+TOP = Rule("curation.selection.top_n:TopN")
+STRATIFIED = Rule("curation.selection.quotas:Stratified", ("stratum",))
+DISTRIBUTION_AWARE = Rule("curation.selection.quotas:DistributionAware", ("stratum", "accuracy"))
+MATCHED = Rule("curation.selection.quotas:Matched", ("stratum", "reference"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,10 +130,8 @@ class Arm:
 
     words: str
     trust: str
-    """A name that ``curation.trust.get_trust`` knows."""
-    signal: str | None = None
-    """A name of ``curation.signals.SIGNALS``: the column that another pass adds to the pool's labels for this arm."""
-    rule: Rule = "top"
+    """A name of ``TRUST``."""
+    rule: Rule = TOP
     ranked: bool = True
     """Ranks by trust; a uniform draw does not."""
     parsed: bool = True
@@ -36,44 +140,55 @@ class Arm:
     """Trains on gold labels of the pool."""
 
     @property
+    def signal(self) -> Signal | None:
+        """The column that another pass adds to the pool's labels for this arm."""
+        trust = TRUST[self.trust]
+        return trust if isinstance(trust, Signal) else None
+
+    @property
     def oracle(self) -> bool:
         """Gold labels of the pool go into it, as labels or as quotas."""
-        return self.gold or self.rule == "distribution_aware"
+        return self.gold or "accuracy" in self.rule.reads
 
 
-ARMS = {
-    "naive": Arm(words="naive", trust="naive", ranked=False, parsed=False),
-    "naive_parsed": Arm(words="naive among parsed", trust="naive", ranked=False),
-    "naive_stratified": Arm(words="naive, stratified", trust="naive", rule="stratified", ranked=False, parsed=False),
-    "naive_distribution_aware": Arm(
-        words="naive, distribution-aware", trust="naive", rule="distribution_aware", ranked=False, parsed=False
-    ),
-    "internal_confidence": Arm(words="internal confidence", trust="internal_confidence"),
-    "icl_confidence": Arm(words="ICL + internal confidence", trust="icl_confidence", signal="icl_mean_logprob"),
-    "verbalized_confidence": Arm(
-        words="verbalized confidence", trust="verbalized_confidence", signal="verbalized_confidence"
-    ),
-    "ensemble": Arm(words="ensemble", trust="ensemble", signal="ensemble_agreement"),
-    "self_consistency": Arm(words="self-consistency", trust="self_consistency", signal="self_consistency"),
-    "reward": Arm(words="reward model", trust="reward", signal="reward"),
-    "linear_probe": Arm(words="linear probe", trust="linear_probe"),
-    "neural": Arm(words="neural trust", trust="neural"),
-    "naive_matched": Arm(words="naive, difficulty-matched", trust="naive", rule="matched", ranked=False, parsed=False),
-    "neural_gold": Arm(words="neural trust, gold labels", trust="neural", gold=True),
-    "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
-}
+def _arm(path: str, found: Any) -> Arm:
+    if isinstance(found, Trust):
+        return Arm(words=found.words, trust=path)
+    return instance_of(Arm)(path, found)
+
+
+ARMS: Registry[Arm] = Registry(
+    "arm",
+    {
+        "naive": Arm(words="naive", trust="naive", ranked=False, parsed=False),
+        "naive_parsed": Arm(words="naive among parsed", trust="naive", ranked=False),
+        "naive_stratified": Arm(words="naive, stratified", trust="naive", rule=STRATIFIED, ranked=False, parsed=False),
+        "naive_distribution_aware": Arm(
+            words="naive, distribution-aware", trust="naive", rule=DISTRIBUTION_AWARE, ranked=False, parsed=False
+        ),
+        **{name: Arm(words=trust.words, trust=name) for name, trust in TRUST.items() if not isinstance(trust, Draw)},
+        "naive_matched": Arm(
+            words="naive, difficulty-matched", trust="naive", rule=MATCHED, ranked=False, parsed=False
+        ),
+        "neural_gold": Arm(words="neural trust, gold labels", trust="neural", gold=True),
+        "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
+    },
+    _arm,
+)
+"""By name."""
 
 
 def arm_of(trust: str) -> str:
     """The arm that ranks weak labels by a trust function and takes the top."""
-    return next(name for name, arm in ARMS.items() if arm.trust == trust and arm.ranked and not arm.gold)
+    return trust
 
 
-def signals_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The signals that the named arms ask for, each once."""
-    return tuple(dict.fromkeys(signal for name in names if (signal := ARMS[name].signal) is not None))
+def signals_of(names: Iterable[str]) -> dict[str, Signal]:
+    """The signals that the named arms ask for, each once, by column."""
+    return {signal.column: signal for name in names if (signal := ARMS[name].signal) is not None}
 
 
-def fitted_of(names: Iterable[str]) -> tuple[str, ...]:
-    """The trust functions that have to be fitted for the named arms, each once."""
-    return tuple(dict.fromkeys(trust for name in names if (trust := ARMS[name].trust) in FITTED))
+def fitted_of(names: Iterable[str]) -> dict[str, Fitted]:
+    """The trust functions that have to be fitted for the named arms, each once, by name."""
+    trusts = {ARMS[name].trust: TRUST[ARMS[name].trust] for name in names}
+    return {name: trust for name, trust in trusts.items() if isinstance(trust, Fitted)}

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from curation.config import ModelConfig, RunConfig, SourceConfig
+from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig
+from curation.config.models import student_section
 from curation.errors import ConfigError
 from curation.places import Place, place
 
@@ -42,7 +43,7 @@ def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
     try:
         return RunConfig.model_validate(raw)
     except ValidationError as error:
-        problems = [_explain(RunConfig, item) for item in error.errors()]
+        problems = [_explain(RunConfig, item, raw) for item in error.errors()]
         raise ConfigError(f"{where}: {'; '.join(problems)}") from error
 
 
@@ -92,11 +93,11 @@ def _is_absolute(path: str) -> bool:
     return "://" in path or Path(path).is_absolute()
 
 
-def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:
+def _explain(root: type[BaseModel], error: Mapping[str, Any], raw: Any) -> str:
     location = [str(part) for part in error["loc"]]
     key = ".".join(location) or "(top level)"
     if error["type"] == "extra_forbidden":
-        known = _known_keys(root, location[:-1])
+        known = _known_keys(root, location[:-1], raw)
         near = difflib.get_close_matches(location[-1], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
         return f"{key}: unknown key; {hint}"
@@ -106,7 +107,7 @@ def _explain(root: type[BaseModel], error: Mapping[str, Any]) -> str:
     return f"{key}: {error['input']!r}: {message}"
 
 
-def _known_keys(root: type[BaseModel], location: Sequence[str]) -> list[str]:
+def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> list[str]:
     """The keys of the section at a location, following models through optional, list and mapping types."""
     model: type[BaseModel] | None = root
     inside = False  # in a list or mapping: the next part is an index or a name, not one of our keys
@@ -119,6 +120,8 @@ def _known_keys(root: type[BaseModel], location: Sequence[str]) -> list[str]:
             return []
         annotation = fields[part].annotation
         model, inside = _model_in(annotation), _is_container(annotation)
+        if model is StudentConfig:
+            model = student_section(raw["student"])
     return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
 
 

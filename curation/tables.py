@@ -105,12 +105,17 @@ def raw_column(function: str) -> str:
 
     Added to the labels table, like :func:`trust_column` and the signals, as a new version; null for error rows.
     """
-    return f"{function}_raw"
+    return f"{_safe(function)}_raw"
 
 
 def trust_column(function: str) -> str:
     """The column of a fitted trust function's score in [0, 1], larger is more reliable."""
-    return f"{function}_trust"
+    return f"{_safe(function)}_trust"
+
+
+def _safe(name: str) -> str:
+    """A name as a part of a column's name: in Lance a dot leads into a column."""
+    return name.replace(".", "_").replace(":", "_")
 
 
 SIGNAL = pa.schema([ROW_ID, pa.field("value", pa.float32()), ERROR])

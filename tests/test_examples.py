@@ -85,8 +85,8 @@ def test_examples_read_as_configurations():
 
 
 def test_own_domain_of_the_page_runs_from_the_command_line(tmp_path):
-    page = (EXAMPLES.parent / "docs" / "own_domain.md").read_text()
-    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    section = (EXAMPLES.parent / "docs" / "extending.md").read_text().split("\n## ")[1]
+    blocks = dict(reversed(re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)))
     (tmp_path / "own_texts.py").write_text(blocks["python"])
     rng = random.Random(0)
     with (tmp_path / "texts.csv").open("w", newline="") as file:

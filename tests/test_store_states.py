@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from curation import run, store, tables
-from curation.arms import FITTED
+from curation.arms import ARMS, fitted_of
 from curation.commands.plan import make_plan
 from curation.config_file import load_config
 from curation.refs import TableRef
@@ -29,6 +29,7 @@ CONFIG = {
     "generations": [],
 }
 FIRST = ["label-source", "grade-source"]
+FITTED = sorted(fitted_of(ARMS), reverse=True)
 FITS = ["trust", "trust-linear_probe"]
 LABELS = ["label-probe-held_out", "label-pool"]
 REST = [

@@ -6,10 +6,11 @@ directory that all of them share, or in an object store.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,14 @@ from curation.errors import DegenerateSourceError
 from curation.metrics import auc_value
 from curation.places import Place, place
 from curation.refs import TableRef, TrustRef, fingerprint
+from curation.registry import check_options
 from curation.tables import state_column
 from curation.trust import FittedTrust, load_fitted, saved
 from curation.trust.calibration import fit_calibration
-from curation.trust.linear_probe import LinearProbe, fit_linear_probe
-from curation.trust.neural import NeuralTrust, read_states
+from curation.trust.linear_probe import LinearProbe
+from curation.trust.neural import NeuralTrust
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
+from curation.trust.states import StateTrust, read_states
 from train.launch import launch
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
@@ -66,42 +69,52 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     num_fit = len(rows.places(FIT))
     if num_fit >= config.probe_below or not len(rows.places(CALIBRATION)):
         return ref
-    fits: dict[str, FittedTrust] = {"neural": load_fitted(ref), "linear_probe": _probe(rows, config, origin)}
+    fits: dict[str, FittedTrust] = {
+        "neural": load_fitted(ref),
+        "linear_probe": _fitted(LinearProbe.fitted, rows, config, origin),
+    }
     aucs = {kind: fitted.fit["calibration_auc"] for kind, fitted in fits.items()}
     taken = max(aucs, key=lambda kind: aucs[kind])  # the neural one wins a tie
     choice = {"taken": taken, "num_fit": num_fit, "probe_below": config.probe_below, "calibration_auc": aucs}
     return fits[taken].noted(choice=choice).save(output)
 
 
-def fit_probe(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit a linear probe on the fit rows of :func:`fit_trust`, in this process; it does not use validation rows.
+def fit_here(
+    fitted: Callable[..., StateTrust],
+    labels: TableRef,
+    grades: TableRef,
+    config: TrustConfig,
+    *,
+    seed: int,
+    output: Place,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> TrustRef:
+    """Fit in this process on the same rows as :func:`fit_trust` fits on; validation rows are left out.
+
+    ``fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states and whether
+    each row's weak label is right. ``config`` has the keys that its line in ``curation.arms.TRUST`` reads, ``options``
+    are its own settings (``trust.options``), ``origin`` says where the rows are from, to be put on record.
 
     Raises:
-        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
+        DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
+        ConfigError: options that it does not take.
     """
+    check_options("trust.options", fitted, None, None, config, None, **options)
     rows = read_rows(labels, grades, config, seed=seed)
-    return _probe(rows, config, origin_of(labels, grades, config, seed)).save(output)
+    return _fitted(fitted, rows, config, origin_of(labels, grades, config, seed), **options).save(output)
 
 
-def _probe(rows: Rows, config: TrustConfig, origin: dict[str, Any]) -> LinearProbe:
-    """A linear probe on the fit rows, calibrated on the calibration rows, if any."""
+def _fitted(
+    fitted: Callable[..., StateTrust], rows: Rows, config: TrustConfig, origin: dict[str, Any], **options: Any
+) -> StateTrust:
+    """A trust function of the fit rows, calibrated on the calibration rows where there are any."""
     fit_F, calibration_C = rows.places(FIT), rows.places(CALIBRATION)
-    probe = fit_linear_probe(
-        rows.hidden_ND[fit_F],
-        rows.correct_N[fit_F],
-        states=config.states,
-        class_weight=config.class_weight,
-        origin=origin,
-    )
+    trust = fitted(rows.hidden_ND[fit_F], rows.correct_N[fit_F], config, origin, **options)
     if not len(calibration_C):
-        return probe
-    raw_C, correct_C = probe.logits(torch.from_numpy(rows.hidden_ND[calibration_C])), rows.correct_N[calibration_C]
-    probe.calibration = fit_calibration(raw_C, correct_C)
-    return probe.noted(num_calibration=len(calibration_C), calibration_auc=auc_value(raw_C, correct_C))
-
-
-FITS = {"neural": fit_trust, "linear_probe": fit_probe}
-"""The fitting function of each fitted arm."""
+        return trust
+    raw_C, correct_C = trust.logits(torch.from_numpy(rows.hidden_ND[calibration_C])), rows.correct_N[calibration_C]
+    trust.calibration = fit_calibration(raw_C, correct_C)
+    return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc_value(raw_C, correct_C))
 
 
 def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from curation.config import RunConfig
 from curation.domains import get_domain
 from curation.errors import RowError
 from curation.pipeline.running import open_run
+from curation.registry import BACKENDS
 from curation.rundir.graph import State, steps, waited_for
 from curation.sources import discover, raw_rows, read_rows
 
@@ -110,7 +111,7 @@ def _probe(config: RunConfig) -> float | None:
     model = config.teacher.model
     if config.teacher.backend in ("vllm", "auto"):
         return None
-    if config.teacher.backend != "scripted" and (model is None or model.path is None):
+    if BACKENDS[config.teacher.backend].weights and (model is None or model.path is None):
         return None
     ref = None if model is None or model.path is None else models.resolve(model.path, model.revision, model.adapter)
     domain = get_domain(config.domain_of("source"))

@@ -6,7 +6,7 @@ names each choice that the paper leaves open. Relative paths of sources and mode
 
 from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
-from curation.config.models import InitConfig, ModelConfig, SftConfig
+from curation.config.models import InitConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
 from curation.config.selection import BudgetConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
@@ -33,6 +33,7 @@ __all__ = [
     "SftConfig",
     "SourceConfig",
     "SplitConfig",
+    "StudentConfig",
     "TeacherConfig",
     "TrackingConfig",
     "TrainSection",

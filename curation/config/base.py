@@ -38,7 +38,7 @@ class PresetSection(Section, ABC):
     def _fill(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             return value
-        name = value.get("preset", cls.model_fields["preset"].default)
+        name = value.get("preset", cls.model_fields["preset"].default if "preset" in cls.model_fields else None)
         return {**(cls.presets().get(name, {}) if isinstance(name, str) else {}), **value}
 
 

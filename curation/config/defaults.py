@@ -1,16 +1,17 @@
 """Defaults that depend on the domain: decoding, test runs, the trust function's preset.
 
-The domains of this package have tables here. A user's own class may have an attribute ``defaults``, a mapping of the
+A table for the first domains of this package; any other class may have an attribute ``defaults``, a mapping of the
 same shape (sections ``teacher``, ``evaluation`` and ``trust``, with their keys). Values are the paper's (App. "Training
 Details", "Evaluation Details", table of NTF architectures). The maximum length of a generated multiple-choice answer is
 ours.
 """
 
-import importlib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
+
+from curation.registry import DOMAINS, code
 
 ENTRY_POINTS = "curation.domains"
 """The group of entry points under which domains are found by name."""
@@ -90,21 +91,20 @@ def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
     return result
 
 
-def class_named(name: str, known: Mapping[str, str]) -> Any:
-    """The class with this name: from an entry point, from ``known``, or from any module as ``module:Class``.
+def class_named(name: str) -> Any:
+    """The class of a domain: of ``DOMAINS``, of an entry point of that name or, as ``module:Class``, of any module.
 
     Raises:
         ImportError, AttributeError, ValueError: no such class exists.
     """
-    if name not in known and (found := entry_points(group=ENTRY_POINTS, name=name)):
+    if name not in DOMAINS and (found := entry_points(group=ENTRY_POINTS, name=name)):
         return next(iter(found)).load()
-    module_name, _, class_name = known.get(name, name).partition(":")
-    return getattr(importlib.import_module(module_name), class_name)
+    return code(DOMAINS.get(name, name))
 
 
 def _own(name: str) -> Defaults:
     try:
-        values = getattr(class_named(name, {}), "defaults", GENERIC)
+        values = getattr(class_named(name), "defaults", GENERIC)
     except (ImportError, AttributeError, ValueError):
         return GENERIC  # constructing the domain reports the error
     sections = {"teacher", "evaluation", "trust"}

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from curation.config.base import PositiveInt, Section, TrainSection
+from curation.registry import METHODS, code
 
 
 class InitConfig(Section):
@@ -59,7 +60,43 @@ class LoraConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
-class SftConfig(TrainSection):
+class StudentConfig(TrainSection):
+    """How students are trained, whatever the ``method``: what every method has."""
+
+    method: str = "sft"
+    """A name of ``curation.registry.METHODS``, or ``module:NAME`` of one's own (docs/extending.md)."""
+    max_length: PositiveInt = 1024
+    """Tokens of the longest row that is trained on; no arm selects a longer one."""
+    chat_template: bool = False
+    """Learn answers to prompts in the tokenizer's chat template, a prompt as one user turn."""
+
+    @classmethod
+    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+        """None, where a method names none."""
+        return {}
+
+
+def student_config(value: Any) -> StudentConfig:
+    """The section ``student``, by its ``method``.
+
+    Raises:
+        ValueError: no method is called so, or a broken rule.
+    """
+    return value if isinstance(value, StudentConfig) else student_section(value).model_validate(value)
+
+
+def student_section(value: Any) -> type[StudentConfig]:
+    """The class of the section ``student``.
+
+    Raises:
+        ValueError: no method is called so.
+    """
+    name = value.get("method", "sft") if isinstance(value, Mapping) else "sft"
+    found: type[StudentConfig] = code(METHODS.find(str(name)).config)
+    return found
+
+
+class SftConfig(StudentConfig):
     """Supervised fine-tuning, loss on the completion's tokens only.
 
     Preset ``paper``: App. "Training Details", table of SFT hyperparameters. Preset ``scratch``: full weights of a small
@@ -68,8 +105,7 @@ class SftConfig(TrainSection):
 
     preset: Literal["paper", "scratch"] = "paper"
     epochs: PositiveInt | None = None
-    """Passes over the rows. Unset, the paper's rule applies: 3 below 2,000 rows given to training, else 1."""
-    max_length: PositiveInt = 1024
+    """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
     global_batch_size: PositiveInt = 128
     micro_batch_size: PositiveInt = 4
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
@@ -80,8 +116,6 @@ class SftConfig(TrainSection):
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     lora: LoraConfig | None = LoraConfig()
     gradient_checkpointing: bool = True
-    chat_template: bool = False
-    """Train on prompts in the tokenizer's chat template, each prompt as one user turn."""
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:

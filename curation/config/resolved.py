@@ -11,6 +11,7 @@ from curation.config.models import InitConfig
 from curation.config.run import EvaluationConfig, RunConfig
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import TrustConfig
+from curation.registry import BACKENDS
 
 SHORT = 64
 """With fewer tokens than this, a model that was not taught to be brief cannot reason and state a final answer."""
@@ -42,7 +43,8 @@ def warnings(config: RunConfig) -> Iterator[str]:
     labelled = {domain.name: domain for split, domain in splits.items() if split != "test" and _reasons(domain)}
     model = config.teacher.model
     init, brief = None if model is None else model.init, config.teacher.adapt is not None
-    scripted = config.teacher.backend == "scripted"
+    backend = config.teacher.backend
+    scripted = backend in BACKENDS and not BACKENDS[backend].weights
     for name in labelled:
         if init is None:
             yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)

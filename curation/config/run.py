@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, signals_of
+from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
 from curation.config.base import PositiveInt, Section, Share
 from curation.config.defaults import defaults_of, filled
 from curation.config.inputs import DomainConfig, RowsConfig
-from curation.config.models import GenerationConfig, ModelConfig, SftConfig
+from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
@@ -94,7 +94,7 @@ class RunConfig(RowsConfig):
     signals: SignalsConfig = SignalsConfig()
     judge: JudgeConfig | None = None
     selection: SelectionConfig
-    student: SftConfig = SftConfig()
+    student: SerializeAsAny[Annotated[StudentConfig, BeforeValidator(student_config)]] = SftConfig()
     """How every student is trained."""
     generations: tuple[GenerationConfig, ...] = ()
     """The students' bases, one a generation; none: curate only, train nothing."""
@@ -177,23 +177,31 @@ class RunConfig(RowsConfig):
         return self
 
     def _signals_can_be_made(self) -> None:
-        asked = signals_of(self.selection.used)
-        if "icl_mean_logprob" in asked and self.splits.shots is None:
-            raise ValueError("the icl_confidence arm shows demonstrations: add splits.shots (the paper: five rows)")
-        if "icl_mean_logprob" in asked and self.domain_of("shots") != self.domain_of("pool"):
-            raise ValueError("splits.shots: demonstrations are rows of another domain than the pool's")
-        if "ensemble_agreement" in asked and self.signals.second_teacher is None:
-            raise ValueError("the ensemble arm asks a second teacher: set signals.second_teacher")
-        if "reward" in asked and self.signals.reward is None:
-            raise ValueError("the reward arm ranks by a reward model: set signals.reward.model")
-        graded = {"pool": self.splits.audit, "calibration": self.selection.budget.risk is not None}
+        wanting = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
+        for arm in self.selection.used:
+            signal = ARMS[arm].signal
+            if signal is None:
+                continue
+            if signal.shots and self.splits.shots is None:
+                raise ValueError(f"the {arm} arm shows demonstrations: add splits.shots (the paper: five rows)")
+            if signal.shots and self.domain_of("shots") != self.domain_of("pool"):
+                raise ValueError("splits.shots: demonstrations are rows of another domain than the pool's")
+            if signal.asks != "teacher" and signal.asks not in self.signals.roles:
+                key = wanting.get(signal.asks, f"signals.models.{signal.asks}")
+                raise ValueError(f"the {arm} arm asks another model than the teacher: set {key}")
+        if unread := set(self.signals.options) - set(signals_of(self.selection.used)):
+            raise ValueError(f"signals.options: {', '.join(sorted(unread))}: no selected arm asks for such a signal")
+        if unread := set(self.trust.options) - set(fitted_of(self.selection.used)):
+            raise ValueError(f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function")
+        budget = self.selection.budget
+        graded = {"pool": self.splits.audit, "calibration": budget.needs_calibration}
         for split in self.judge.splits if self.judge is not None else ():
             if not graded.get(split, True):
                 mend = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
                 raise ValueError(f"judge.splits: {split} is not graded in this run; {mend}, or leave it out")
-        if self.selection.budget.risk is not None and self.splits.calibration is None:
+        if budget.needs_calibration and self.splits.calibration is None:
             raise ValueError(
-                "selection.budget.risk is calibrated on labelled rows of the pool's own distribution: "
+                f"selection.budget.{budget.rule} is calibrated on labelled rows of the pool's own distribution: "
                 "add splits.calibration"
             )
 
@@ -211,11 +219,12 @@ class RunConfig(RowsConfig):
     @property
     def models(self) -> dict[str, ModelConfig]:
         """The models that are named, by their role in words."""
-        reward, judge = self.signals.reward, self.judge
+        roles, judge = self.signals.roles, self.judge
         named: dict[str, ModelConfig | None] = {"teacher": self.teacher.model}
         named |= {f"student {index}": generation.student for index, generation in enumerate(self.generations)}
-        named["second teacher"] = self.signals.second_teacher
-        named["reward model"] = None if reward is None else reward.model
+        named["second teacher"] = roles.pop("second_teacher", None)
+        named["reward model"] = roles.pop("reward", None)
+        named |= roles
         named["judge"] = None if judge is None else judge.model
         return {role: model for role, model in named.items() if model is not None}
 

@@ -1,12 +1,13 @@
 """The arms and the number of rows that each selects."""
 
-import difflib
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM
+from curation.arms import ARMS, REFERENCE_ARM, Signal
 from curation.config.base import PositiveInt, Section, Share
+from curation.registry import BUDGETS, Budget
 
 
 class RiskConfig(Section):
@@ -27,8 +28,6 @@ class RiskConfig(Section):
 class BudgetConfig(Section):
     """How many rows every arm selects. Exactly one rule is set; it gives one common n."""
 
-    RULES: ClassVar = ("n", "share", "oracle", "fit_purity", "threshold", "risk")
-
     n: PositiveInt | None = None
     """A fixed number of rows."""
     share: Share | None = None
@@ -45,7 +44,10 @@ class BudgetConfig(Section):
     risk: RiskConfig | None = None
     """The number of rows that pass a calibrated threshold of the reference arm; 0 if no threshold can be certified."""
     reference: str = REFERENCE_ARM
-    """The arm that ``fit_purity``, ``threshold`` and ``risk`` read; ``naive_matched`` matches its difficulties."""
+    """The arm that ``fit_purity``, ``threshold`` and ``risk`` read, whose difficulties ``naive_matched`` matches."""
+    own: dict[str, dict[str, Any]] = Field(default={})
+    """Another rule of ``curation.registry.BUDGETS``, or ``module:NAME`` of one's own, with its settings; it may stand
+    beside these keys, like them (docs/extending.md)."""
 
     @property
     def rule(self) -> str:
@@ -53,32 +55,70 @@ class BudgetConfig(Section):
         return self._given()[0]
 
     @property
+    def declared(self) -> Budget:
+        """What the rule reads, and where its code is."""
+        return BUDGETS[self.rule]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the rule's class is made with."""
+        if self.declared.keys is None:
+            return self.own[self.rule]
+        found: dict[str, Any] = {}
+        for key in self.declared.keys:
+            value = getattr(self, key)
+            found |= value.model_dump() if isinstance(value, Section) else {key: value}
+        return found
+
+    @property
     def reads_scores(self) -> bool:
-        """Whether n depends on the reference arm's scores."""
-        return self.rule in ("fit_purity", "threshold", "risk")
+        """The reference arm's scores go into n."""
+        return "scores" in self.declared.reads
 
     @property
     def needs_gold(self) -> bool:
-        """Whether n depends on the pool's gold labels."""
-        return self.oracle or bool(self.fit_purity)
+        """The pool's gold labels go into n."""
+        return "right" in self.declared.reads
+
+    @property
+    def needs_calibration(self) -> bool:
+        """The grades of ``splits.calibration`` go into n."""
+        return "calibration" in self.declared.reads
 
     @property
     def purity_split(self) -> str | None:
-        """The split whose purity ``fit_purity`` takes; None for other rules."""
-        if not self.fit_purity:
+        """The graded split, other than pool and calibration, that goes into n; None for rules that read none."""
+        if "measured" not in self.declared.reads:
             return None
-        return "source" if self.fit_purity in (True, "source") else f"probe-{self.fit_purity}"
+        return "source" if not self.fit_purity or self.fit_purity in (True, "source") else f"probe-{self.fit_purity}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_registry(cls, value: Any) -> Any:
+        """Put rules that have no key here under ``own``."""
+        if not isinstance(value, Mapping):
+            return value
+        named = [key for key in value if isinstance(key, str) and key not in cls.model_fields]
+        own = {key: value[key] for key in named if key in BUDGETS or ":" in key}
+        if not own:
+            return value
+        settings = {key: {} if options is None or options is True else options for key, options in own.items()}
+        rest = {key: item for key, item in value.items() if key not in own}
+        return {**rest, "own": {**rest.get("own", {}), **settings}}
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         given = self._given()
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise ValueError(f"takes exactly one of {', '.join(self.RULES)}; found {found}")
+            raise ValueError(f"takes exactly one of {', '.join(BUDGETS)}; found {found}")
+        BUDGETS.find(given[0])
         return self
 
     def _given(self) -> list[str]:
-        return [name for name in self.RULES if (value := getattr(self, name)) is not None and value is not False]
+        fields = [name for name in BUDGETS if name in type(self).model_fields]
+        given = [name for name in fields if (value := getattr(self, name)) is not None and value is not False]
+        return [*given, *self.own]
 
 
 class GoldRolloutsConfig(Section):
@@ -102,7 +142,7 @@ class SelectionConfig(Section):
 
     budget: BudgetConfig
     arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural", "ground_truth")
-    """Names of ``curation.arms.ARMS``."""
+    """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md)."""
     difficulty_bins: PositiveInt = 10
     """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
 
@@ -118,11 +158,20 @@ class SelectionConfig(Section):
         if len(set(self.arms)) != len(self.arms) or not self.arms:
             raise ValueError("arms must name at least one arm, none twice")
         for name in self.used:
-            if name not in ARMS:
-                near = difflib.get_close_matches(name, ARMS, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(ARMS)}"
-                raise ValueError(f"no arm is called {name!r}; {hint}")
+            ARMS.find(name)
+        _refuse_one_column(self.used)
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")
         return self
+
+
+def _refuse_one_column(arms: tuple[str, ...]) -> None:
+    """Refuse two signals that would fill one column."""
+    found: dict[str, tuple[str, Signal]] = {}
+    for arm in arms:
+        if (signal := ARMS[arm].signal) is None:
+            continue
+        first, other = found.setdefault(signal.column, (arm, signal))
+        if other != signal:
+            raise ValueError(f"arms: {first} and {arm} fill the column {signal.column!r} with two signals; rename one")

@@ -1,9 +1,10 @@
 """Model calls beyond the labelling pass: the arms' signals and the judge."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from curation.arms import Signal
 from curation.config.base import PositiveInt, Section
 from curation.config.models import ModelConfig
 from curation.config.teacher import DecodingConfig
@@ -47,6 +48,30 @@ class SignalsConfig(Section):
     """The second, independent teacher of the ensemble arm."""
     self_consistency: SelfConsistencyConfig = SelfConsistencyConfig()
     reward: RewardConfig | None = None
+    models: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ModelConfig] = Field(default={})
+    """Further models that signals of one's own ask, by the name in ``asks`` (docs/extending.md)."""
+    options: dict[str, dict[str, Any]] = Field(default={})
+    """Settings of signals of one's own, by column."""
+
+    @property
+    def roles(self) -> dict[str, ModelConfig]:
+        """The models that signals ask beside the teacher, by the name in ``curation.arms.Signal.asks``."""
+        reward = None if self.reward is None else self.reward.model
+        named = {**self.models, "second_teacher": self.second_teacher, "reward": reward}
+        return {name: model for name, model in named.items() if model is not None}
+
+    def options_of(self, signal: Signal) -> dict[str, Any]:
+        """What the class of a signal is made with, beside demonstrations."""
+        if signal.section is not None:
+            section: Section = getattr(self, signal.section)
+            return section.model_dump()
+        return self.options.get(signal.column, {})
+
+    @model_validator(mode="after")
+    def _own_names(self) -> Self:
+        if taken := {"teacher", "judge", "student", "second_teacher", "reward"} & set(self.models):
+            raise ValueError(f"models: {', '.join(sorted(taken))} has a key of its own; take another name")
+        return self
 
 
 class JudgeConfig(Section):

@@ -7,11 +7,18 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from curation.config.base import PositiveInt, Section
 from curation.config.models import ModelConfig, SftConfig
+from curation.registry import BACKENDS
 from curation.states import beyond, others_of, parse
 
 
 def _state(name: str) -> str:
     parse(name)
+    return name
+
+
+def _backend(name: str) -> str:
+    if name != "auto":
+        BACKENDS.find(name)
     return name
 
 
@@ -116,8 +123,11 @@ class AskConfig(Section):
     SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "max_error_rate"})
     """Keys that change how rows are spread over actors, not what is answered."""
 
-    backend: Literal["transformers", "vllm", "auto", "scripted"] = "transformers"
-    """``auto`` takes vLLM where a probe finds that it can run the model, else transformers."""
+    backend: Annotated[str, AfterValidator(_backend)] = "transformers"
+    """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
+    vLLM where a probe finds that it can run the model, else transformers."""
+    options: dict[str, Any] = Field(default={})
+    """Settings of a backend of one's own."""
     states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
     layer's, ``layer<L>_<position>`` are another one's (``curation.states``)."""
@@ -165,8 +175,10 @@ class TeacherConfig(AskConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.backend != "scripted" and self.model is None:
+        if self.model is None and (self.backend == "auto" or BACKENDS[self.backend].weights):
             raise ValueError(f"backend {self.backend} needs a model (path or init)")
+        if self.adapt is not None and self.adapt.method != "sft":
+            raise ValueError(f"adapt.method: a teacher's format is taught by sft; found {self.adapt.method!r}")
         if len(set(self.states)) != len(self.states) or not self.states:
             raise ValueError("states must name at least one position, none twice")
         ranks, num_gpus = self.vllm.engine.get("tensor_parallel_size", 1), self.actors.num_gpus

@@ -56,6 +56,8 @@ class TrustConfig(TrainSection):
     probe_below: Annotated[int, Field(ge=0)] = 5_000
     """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
     AUC on the calibration rows; 0: never."""
+    options: dict[str, dict[str, Any]] = Field(default={})
+    """Settings of trust functions of one's own, by name (docs/extending.md)."""
 
     @model_validator(mode="after")
     def _rows_are_left(self) -> Self:

@@ -1,9 +1,10 @@
 """Task interfaces: how a raw row becomes a prompt, and a completion becomes a label that is right or wrong.
 
-A domain is one file with one class, and one line in ``DOMAINS``. Users name their own as ``module:Class``, or register
-it as an entry point of the group ``curation.domains``.
+A domain is one file with one class and one line in ``curation.registry.DOMAINS``; users' own come as ``module:Class``,
+or by name through an entry point of the group ``curation.domains``.
 """
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -14,6 +15,7 @@ from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, class_named
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
+from curation.registry import DOMAINS
 
 __all__ = [
     "DOMAINS",
@@ -29,12 +31,6 @@ __all__ = [
 
 Example = Mapping[str, Any]
 T = TypeVar("T")
-
-DOMAINS = {
-    "chess": "curation.domains.chess:Chess",
-    "math": "curation.domains.math:Math",
-    "mcqa": "curation.domains.mcqa:Mcqa",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +120,13 @@ def get_domain(config: DomainConfig) -> Domain:
     """
     name = config.name
     try:
-        made = class_named(name, DOMAINS)
+        made = class_named(name)
     except (ImportError, AttributeError, ValueError) as error:
+        near = difflib.get_close_matches(name, DOMAINS, n=1)
         raise ConfigError(
             f"domain: {name!r} is neither one of {', '.join(sorted(DOMAINS))}, nor the name of an entry point of "
             f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
+            + (f"; did you mean {near[0]!r}?" if near else "")
         ) from error
     try:
         return cast(Domain, made(**config.options))

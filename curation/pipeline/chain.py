@@ -8,7 +8,8 @@ from curation import models
 from curation.config import ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
-from curation.pipeline.generation import Generation, Others, describe_generation
+from curation.pipeline.generation import describe_generation
+from curation.pipeline.given import Generation, Others
 from curation.pipeline.learning import adapted, base_model
 from curation.pipeline.preparing import preparing
 from curation.rundir.graph import Model, Out, Stage, Table, ordered
@@ -88,22 +89,25 @@ def _teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str,
 
 def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
     ask, reward, judge = config.teacher.ask.model_copy(update={"states": ()}), config.signals.reward, config.judge
-    second = None
+    roles = {
+        role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")
+        for role, model in config.signals.models.items()
+    }
     if config.signals.second_teacher is not None:
-        second = asked(_teacher(config, tables, sizes, "second-teacher"), ask, name="gen-0/backend-second-teacher")
-    rewarding = None
+        second = _teacher(config, tables, sizes, "second-teacher")
+        roles["second_teacher"] = asked(second, ask, name="gen-0/backend-second-teacher")
     if reward is not None:
         model = _base(config, reward.model, "reward", trust_remote_code=reward.runs_code)
         in_words = ask.model_copy(update={"chat_template": reward.chat_template})
         if reward.kind == "verifier":
-            rewarding = asked(model, in_words, name="gen-0/backend-reward")
+            roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
         else:
-            rewarding = Asked(model=model, ask=in_words, engine=in_words, backend=ask.backend)
+            roles["reward"] = Asked(model=model, ask=in_words, engine=in_words, backend=ask.backend)
     judging = None
     if judge is not None:
         in_words = ask.model_copy(update={"chat_template": judge.chat_template})
         judging = asked(_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge")
-    return Others(second_teacher=second, reward=rewarding, judge=judging)
+    return Others(roles=roles, judge=judging)
 
 
 def _base(config: RunConfig, model: ModelConfig, role: str, *, trust_remote_code: bool = False) -> Model:

@@ -1,62 +1,22 @@
 """One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from curation import arms
 from curation.config import JudgeConfig, PcaConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
+from curation.pipeline.asking_signals import asked_of_teacher, signals_of
+from curation.pipeline.given import Generation
 from curation.pipeline.labelling import labelling
 from curation.pipeline.learning import base_model, student
-from curation.pipeline.measuring import grading, judging, signalling
+from curation.pipeline.measuring import grading, judging
 from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
 from curation.pipeline.trusting import fitting, projecting, scoring, shifting
-from curation.rundir.graph import Model, Out, Stage, Table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Others:
-    """The models that a run asks beside its teacher, the same in every generation."""
-
-    second_teacher: Asked | None
-    reward: Asked | None
-    judge: Asked | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """What a generation works with."""
-
-    config: RunConfig
-    index: int
-    teacher: Model | None
-    """``None`` for the scripted teacher."""
-    others: Others
-    tables: Mapping[str, Table]
-    """Of the splits, by name."""
-    sizes: Mapping[str, int]
-    """Rows of the splits; of the pool those of the generation's share."""
-    needs: Sequence[Out] = ()
-    """The student that teaches, without which there is no generation."""
-
-    def name(self, stage: str) -> str:
-        """The name of one of its stages, e.g. ``gen-0/select``."""
-        return f"gen-{self.index}/{stage}"
-
-    def seed(self, what: str) -> int:
-        """The seed of something that this generation alone draws."""
-        return derive(self.config.seed, f"gen-{self.index}/{what}")
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How passes write."""
-        return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
-
-    def gold(self, split: str) -> Table:
-        """The table with a split's gold labels."""
-        return self.tables["audit" if split == "pool" else split]
+from curation.registry import BACKENDS
+from curation.rundir.graph import Model, Out, Stage
 
 
 def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[str, Out]]:
@@ -94,7 +54,7 @@ def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[st
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):
             grades[split] = _graded(generation, split, split, labels[split])
-        signals = {name: _signal(generation, teacher, name, split, labels[split]) for name in signals_on(config, split)}
+        signals = signals_of(generation, teacher, split, labels[split])
         if split == "pool":
             unread = {name: stage.value("num_unread") for name, stage in signals.items()}
         functions = {} if scored_as_labelled and split != "source" else fitted
@@ -141,17 +101,8 @@ def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[st
 
 def labelled_splits(config: RunConfig) -> list[str]:
     """The splits that the teacher labels, the source first and the pool last."""
-    calibration = ["calibration"] if config.selection.budget.risk is not None else []
+    calibration = ["calibration"] if config.selection.budget.needs_calibration else []
     return ["source", *calibration, *(f"probe-{name}" for name in config.splits.probes), "pool"]
-
-
-def signals_on(config: RunConfig, split: str) -> tuple[str, ...]:
-    """The signals that are made for a split: the arms' for the pool, the reference arm's where a budget reads it."""
-    selection = config.selection
-    if split == "pool":
-        return arms.signals_of(selection.used)
-    reads_reference = split in ("calibration", selection.budget.purity_split)
-    return arms.signals_of((selection.budget.reference,)) if reads_reference else ()
 
 
 def _labelling(
@@ -180,37 +131,8 @@ def _labelling(
         projection=projection,
         fitted=fitted,
         sample=None if fitted is None else {"states": list(config.trust.states), "seed": config.seed},
-        signals={name: _how(generation, name, split) for name in signals_on(config, split)},
+        signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
-    )
-
-
-def _how(generation: Generation, signal: str, split: str) -> dict[str, Any]:
-    """What of a signal its values depend on beside the model."""
-    options = generation.config.signals.self_consistency.model_dump() if signal == "self_consistency" else {}
-    return {
-        "seed": generation.seed(f"signal-{signal}-{split}"),
-        "options": options,
-        "shots": generation.tables["shots"] if signal == "icl_mean_logprob" else None,
-    }
-
-
-def _signal(generation: Generation, teacher: Asked, name: str, split: str, labels: Out) -> Stage:
-    config, others = generation.config, generation.others
-    answering = {"ensemble_agreement": others.second_teacher, "reward": others.reward}.get(name, teacher)
-    assert answering is not None, "RunConfig refuses an arm whose model is not named"
-    return signalling(
-        generation.name(f"signal-{name}-{split}"),
-        signal=name,
-        how=_how(generation, name, split),
-        examples=generation.tables[split],
-        labels=labels,
-        domain=config.domain_of(split),
-        asked=answering.changed(states=()),
-        decoding=config.teacher.decoding,
-        reward=config.signals.reward if name == "reward" else None,
-        settings=generation.settings,
-        rows=generation.sizes[split],
     )
 
 
@@ -252,18 +174,19 @@ def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[
 def _fits(generation: Generation, labels: Out, grades: Out) -> dict[str, Stage]:
     """The trust functions that the arms need, fitted on the source split, by name; the neural one always."""
     config = generation.config
-    names = dict.fromkeys((arms.REFERENCE_ARM, *arms.fitted_of(config.selection.used)))
+    needed = arms.fitted_of((arms.REFERENCE_ARM, *config.selection.used))
     return {
         name: fitting(
             generation.name("trust" if name == arms.REFERENCE_ARM else f"trust-{name}"),
             name,
+            function,
             labels,
             grades,
             config.fitting,
             seed=config.seed,
             rows=generation.sizes["source"],
         )
-        for name in names
+        for name, function in needed.items()
     }
 
 
@@ -360,9 +283,15 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
         selected.table("rows_of", arm),
         selected.value("arms", arm, "digest"),
         config.student,
+        config.domain_of("pool"),
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         num=config.selection.budget.n,
     )
+
+
+def _needs_no_weights(backend: str | Out) -> bool:
+    """Whether a backend answers without a model, so that students are asked by another; ``auto`` stands for others."""
+    return isinstance(backend, str) and not BACKENDS[backend].weights
 
 
 def _tests(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Stage]) -> dict[str, list[Out]]:
@@ -376,7 +305,7 @@ def _tests(generation: Generation, teacher: Asked, base: Model, students: Mappin
     )
     for name, model in models.items():
         answering = model if isinstance(model, Asked) else replace(students_are, model=model)
-        if answering.model is not None and answering.backend == "scripted":
+        if answering.model is not None and _needs_no_weights(answering.backend):
             answering = replace(answering, backend="transformers")
         found[name] = [
             _graded(

@@ -10,7 +10,6 @@ from curation.places import Place
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
 from curation.rundir.graph import Done, Out, Stage, Table
 from curation.rundir.run import Task
-from curation.signals import ASK_AGAIN
 
 if TYPE_CHECKING:
     from curation.stages.asks import Ask
@@ -37,7 +36,7 @@ def labelling(
     """The answers of a model to the examples of a split, or to its ``share`` of them.
 
     With all hidden states; with their ``projection`` instead; or with the scores of ``fitted`` trust functions instead,
-    and the ``states`` of a ``sample`` by ``seed``. Signals that ask the same model are measured as the rows are
+    and the ``states`` of a ``sample`` by ``seed``. ``signals`` ask the same model: they are measured as the rows are
     labelled, for their own stages to find.
     """
     inputs = {
@@ -50,10 +49,8 @@ def labelling(
         "fitted": fitted,
         "sample": sample,
     }
-    again = {signal: how for signal, how in (signals or {}).items() if signal in ASK_AGAIN}
-    return asked.stage(
-        name, label, inputs, settings={**settings, "signals": again}, rows=rows, asks_teacher=asks_teacher
-    )
+    settings = {**settings, "signals": signals or {}}
+    return asked.stage(name, label, inputs, settings=settings, rows=rows, asks_teacher=asks_teacher)
 
 
 def label(
@@ -76,11 +73,12 @@ def label(
     fragment_mb: int,
 ) -> Done:
     """Label the rows that are not labelled yet, and count."""
-    from curation import models, store
+    from curation import store
     from curation.compaction import compact
     from curation.stages.label import Share, count_labels
     from curation.stages.label import label as label_stage
     from curation.stages.label_chunks import LabelJob
+    from curation.teachers import width
 
     teacher, part = whole(ask, backend, running, decoding), Share(**(share or {}))
     with task.progress() as update, actors(task, backend, running) as by:
@@ -99,7 +97,7 @@ def label(
         )
         result = label_stage(
             job,
-            state_size=teacher.scripted.state_size if model is None else models.state_size(model, teacher.states),
+            state_size=width(teacher, model),
             share=part,
             commit_seconds=commit_seconds,
             pool=by.pool,

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from curation import models
-from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig
-from curation.places import Place
+from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig, StudentConfig
 from curation.refs import ModelRef, TableRef
+from curation.registry import METHODS, code
 from curation.rundir.graph import Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
 
@@ -65,12 +65,31 @@ def adapted(
     return stage.model("model")
 
 
-def student(name: str, base: Model, rows: Out, digest: Out, recipe: SftConfig, *, seed: int, num: int | None) -> Stage:
+def student(
+    name: str,
+    base: Model,
+    rows: Out,
+    digest: Out,
+    recipe: StudentConfig,
+    domain: DomainConfig,
+    *,
+    seed: int,
+    num: int | None,
+) -> Stage:
     """A student of the selected ``rows``; it is trained again only where what they teach, their ``digest``, changed."""
+    method = METHODS[recipe.method]
+    inputs = {
+        "base": base,
+        "digest": digest,
+        "recipe": recipe.without(recipe.RESOURCES),
+        "seed": seed,
+        "trained_by": method.trained_by,
+        "read": {"domain": domain} if "domain" in method.reads else {},
+    }
     return Stage(
         name=name,
         work=train,
-        inputs={"base": base, "digest": digest, "recipe": recipe.without(recipe.RESOURCES), "seed": seed},
+        inputs=inputs,
         settings={"rows": rows, "resources": recipe.resources},
         rows=num,
         takes=recipe.takes,
@@ -90,24 +109,33 @@ def adapt(
     from curation.stages.select import adaptation_rows
 
     rows = adaptation_rows(examples, domain, task.directory)
-    return _trained(task, base, rows, recipe.model_copy(update=resources), seed)
+    return train(task, base, "", recipe, seed, METHODS["sft"].trained_by, {}, rows, resources)
 
 
 def train(
-    task: Task, base: ModelRef, digest: str, recipe: SftConfig, seed: int, rows: TableRef, resources: dict[str, Any]
+    task: Task,
+    base: ModelRef,
+    digest: str,
+    recipe: StudentConfig,
+    seed: int,
+    trained_by: str,
+    read: dict[str, Any],
+    rows: TableRef,
+    resources: dict[str, Any],
 ) -> Done:
-    """Fine-tune on selected rows."""
-    return _trained(task, base, rows, recipe.model_copy(update=resources), seed)
-
-
-def _trained(task: Task, base: ModelRef, rows: TableRef, recipe: SftConfig, seed: int) -> Done:
+    """Train on selected rows by the method that is configured."""
     from curation import store
-    from train.student import train_student
 
-    output: Place = task.directory / "model"
     with task.progress() as update:
-        result = train_student(
-            base, rows, recipe, seed=seed, output=output, name=task.name.replace("/", "-"), update=update
+        result = code(trained_by)(
+            base,
+            rows,
+            recipe.model_copy(update=resources),
+            seed=seed,
+            output=task.directory / "model",
+            name=task.name.replace("/", "-"),
+            update=update,
+            **read,
         )
     if result.record.num_dropped:
         task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")

@@ -12,7 +12,6 @@ from curation.places import place
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Out, Stage, Table
 from curation.rundir.run import Task
-from curation.signals import ASK_AGAIN
 
 if TYPE_CHECKING:
     from curation.hashing import Int64s
@@ -116,12 +115,14 @@ def signalling(
     asked: Asked,
     decoding: DecodingConfig,
     reward: RewardConfig | None,
+    beside_labels: bool,
     settings: Mapping[str, Any],
     rows: int | None,
 ) -> Stage:
     """One more number for each row of a split that has a weak label (``tables.SIGNAL``).
 
     ``how``: ``seed``, ``options`` of the signal's class, and the table of ``shots`` for one that shows demonstrations.
+    ``beside_labels``: the labelling actors may have measured it, and have put it beside their labels.
     """
     inputs = {
         "signal": signal,
@@ -132,7 +133,7 @@ def signalling(
         "decoding": decoding,
         "reward": reward,
     }
-    return asked.stage(name, measure, inputs, settings=settings, rows=rows)
+    return asked.stage(name, measure, inputs, settings={**settings, "beside_labels": beside_labels}, rows=rows)
 
 
 def measure(
@@ -151,6 +152,7 @@ def measure(
     running: Running,
     decoding: DecodingConfig,
     reward: RewardConfig | None,
+    beside_labels: bool,
     commit_seconds: float,
     fragment_mb: int,
 ) -> Done:
@@ -163,7 +165,7 @@ def measure(
     from curation.stages.signal import SignalJob
 
     # Beside the labels, where the labelling actors put it; a model of its own writes beside other records of its stage.
-    directory = place(labels.uri).parent if signal in ASK_AGAIN else task.directory
+    directory = place(labels.uri).parent if beside_labels else task.directory
     job = SignalJob(
         ask=ask_of(signal, seed=seed, options=options, shots=shots, directory=directory),
         examples=examples,

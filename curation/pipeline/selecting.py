@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from curation.arms import ARMS
-from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, SftConfig
+from curation.arms import ARMS, TRUST
+from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, StudentConfig
 from curation.pipeline.asking import Asked, Running, actors, whole
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Model, Out, Stage, Table
@@ -34,7 +34,7 @@ class Measured:
         return {"labels": self.labels, "grades": self.grades, "too_long": too_long}
 
 
-def limit(student: Model | None, recipe: SftConfig) -> dict[str, Any] | None:
+def limit(student: Model | None, recipe: StudentConfig) -> dict[str, Any] | None:
     """The longest row that a student can be trained on, as an input of a stage; ``None`` where none is trained."""
     if student is None:
         return None
@@ -130,8 +130,16 @@ def choosing(
         "calibration": None if calibration is None else calibration.inputs,
         "domain": domain,
         "selection": selection.without({"gold_rollouts"}),
+        "declared": declared(selection),
         "seed": seed,
     }
+
+
+def declared(selection: SelectionConfig) -> dict[str, Any]:
+    """What the registries say of the arms and the budget, but for the words: another line is another selection."""
+    arms = {name: replace(ARMS[name], words="") for name in selection.used}
+    trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
+    return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
 
 
 def rolling_out(
@@ -155,8 +163,9 @@ def rolling_out(
     if not arms:
         return None
     by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
+    of_gold = selection.model_copy(update={"arms": arms})
     inputs = {
-        "choice": {**(choice if by_score else unscored), "selection": selection.model_copy(update={"arms": arms})},
+        "choice": {**(choice if by_score else unscored), "selection": of_gold, "declared": declared(of_gold)},
         "decoding": decoding,
         "rollout_seed": seed,
         "limit": limit,
@@ -268,7 +277,7 @@ def _job(
     calibration = choice["calibration"]
     return SelectJob(
         **{
-            **choice,
+            **{key: value for key, value in choice.items() if key != "declared"},
             "measured": _scored(choice["measured"]),
             "calibration": None if calibration is None else _scored(calibration),
         },

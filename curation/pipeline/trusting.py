@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from curation.arms import Fitted
 from curation.config import TrustConfig
 from curation.refs import TableRef, TrustRef
+from curation.registry import code
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
 from curation.trust.parts import ROW_KEYS
-
-READ_BY_PROBE = frozenset({"states", "class_weight", *ROW_KEYS})
-"""What of ``TrustConfig`` a linear probe reads."""
 
 
 def projecting(name: str, labels: Out, trust: TrustConfig, *, size: int, seed: int, rows: int | None) -> Stage:
@@ -35,23 +34,49 @@ def project(task: Task, labels: TableRef, size: int, trust: TrustConfig, seed: i
 
 
 def fitting(
-    name: str, function: str, labels: Out, grades: Out, trust: TrustConfig, *, seed: int, rows: int | None
+    name: str,
+    function: str,
+    fitted: Fitted,
+    labels: Out,
+    grades: Out,
+    trust: TrustConfig,
+    *,
+    seed: int,
+    rows: int | None,
 ) -> Stage:
     """The trust ``function`` of that name, fitted."""
-    read = trust.only(READ_BY_PROBE) if function == "linear_probe" else trust.without(trust.RESOURCES)
     return Stage(
         name=name,
         work=fit,
-        inputs={"function": function, "labels": labels, "grades": grades, "trust": read, "seed": seed},
+        inputs={
+            "function": function,
+            "made_by": fitted.made_by,
+            "fit_by": fitted.fit,
+            "labels": labels,
+            "grades": grades,
+            "trust": read_by(function, fitted, trust),
+            "seed": seed,
+        },
         settings={"resources": trust.resources},
         rows=rows,
         takes=trust.takes,
     )
 
 
+def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
+    """The section with what the fit of a trust function does not read at its defaults."""
+    own = {key: value for key, value in trust.options.items() if key == function}
+    unread = trust.RESOURCES
+    if fitted.reads is not None:
+        unread = type(trust).model_fields.keys() - {"states", *ROW_KEYS, *fitted.reads}
+    return trust.without(unread).model_copy(update={"options": own})
+
+
 def fit(
     task: Task,
     function: str,
+    made_by: str,
+    fit_by: str | None,
     labels: TableRef,
     grades: TableRef,
     trust: TrustConfig,
@@ -60,9 +85,13 @@ def fit(
 ) -> Done:
     """Fit a trust function, and say what was chosen on a small source."""
     from curation import store
-    from train.trust import FITS
+    from train.trust import fit_here
 
-    ref = FITS[function](labels, grades, trust.model_copy(update=resources), seed=seed, output=task.directory)
+    config, options = trust.model_copy(update=resources), trust.options.get(function, {})
+    if fit_by is not None:
+        ref = code(fit_by)(labels, grades, config, seed=seed, output=task.directory)
+    else:
+        ref = fit_here(code(made_by).fitted, labels, grades, config, seed=seed, output=task.directory, options=options)
     fitted = summary(ref)
     if (choice := fitted["choice"]) is not None:
         aucs = ", ".join(f"{kind} {auc:.3f}" for kind, auc in choice["calibration_auc"].items())

@@ -168,7 +168,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
                 **{key: record.formats[arm][key] for key in FORMAT},
                 **_trained(record.training.get(arm)),
                 "oracle": record.budget["oracle"] or ARMS[arm].oracle or _by_gold(record),
-                "num_unread": record.unread.get(ARMS[arm].signal or ""),
+                "num_unread": _unread(record, arm),
                 **tested(arm, tests, margin=margin, seed=run.seed),
             }
             for arm, table in tables.items()
@@ -205,6 +205,11 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "judging": judging(record),
         "projection": None if record.projection is None else dict(record.projection),
     }
+
+
+def _unread(record: GenerationRecord, arm: str) -> int | None:
+    signal = ARMS[arm].signal
+    return None if signal is None else record.unread.get(signal.column)
 
 
 def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:

@@ -55,7 +55,7 @@ def _selection(generation: Json, main: Json, arms: Mapping[str, Json]) -> str:
         )
     text = f"{main['num_selected']:,} of {generation['num_pool']:,} labelled pool rows were selected by {name_of(main)}"
     if generation["budget_is_oracle"]:
-        text += f" (the count is an oracle's: {ORACLES[generation['budget']['rule']]})"
+        text += f" (the count is an oracle's: {ORACLES.get(rule := generation['budget']['rule'], rule)})"
     if main["purity"] is None:
         return text + "; without an audit set nobody knows how many of their labels are right."
     text += f": {with_interval(main['purity'])} of their labels are right"

@@ -13,14 +13,20 @@ from curation.hashing import Int64s
 class Candidates:
     """The rows to choose from, in any order, with their scores.
 
-    ``row_ids_N`` are unique. ``raw_score_N`` is finite or +inf for a row that may be selected; larger is better. NaN or
-    -inf marks a row that is never selected (an error row, or a label without a readable confidence). ``stratum_N``
-    counts from 0; rules that draw by stratum need it.
+    ``row_ids_N`` are unique; ``raw_score_N`` is finite or +inf for a row that may be selected, larger is better; NaN or
+    -inf marks one that never is (an error row, a label that a confidence cannot be read from). A rule gets those of the
+    other fields that it reads (``curation.arms.Rule``).
     """
 
     row_ids_N: Int64s
     raw_score_N: npt.NDArray[np.floating[Any]]
     stratum_N: Int64s | None = None
+    """The difficulty bin of each row, from 0, the easiest; the last one is that of unknown difficulty."""
+    num_strata: int = 0
+    accuracy_S: npt.NDArray[np.float64] | None = None
+    """The share of right labels in each bin; what is cut by it is an oracle's."""
+    reference_M: Int64s | None = None
+    """The rows that the budget's reference arm selects."""
 
     def __post_init__(self) -> None:
         if self.row_ids_N.ndim != 1 or self.row_ids_N.shape != self.raw_score_N.shape:
@@ -36,7 +42,7 @@ class Cut:
 
 
 class Selector(Protocol):
-    """A rule that cuts the candidates down to a budget."""
+    """A rule that cuts the candidates down to a budget; of an arm, made without arguments."""
 
     def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
         """The selected rows; they do not depend on the order of the candidates."""

@@ -1,9 +1,126 @@
-"""Turns a budget's rule into a number of rows, the same for every arm of a generation. Inputs are plain numbers."""
+"""From a budget's rule to a number of rows, the same for every arm of a generation; plain numbers in.
 
+Each rule is a class, made with its settings, and one line of ``curation.registry.BUDGETS``.
+"""
+
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
+
+ACCEPTED = 0.5
+"""The trust from which on a row counts as accepted, where the purity on the fit set or a probe is asked for (ours)."""
+
+Scores = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+
+class Graded(NamedTuple):
+    """The graded rows of a labelled split, by the reference arm; NaN for one that is never selected."""
+
+    raw_M: Scores
+    trust_M: Scores
+    correct_M: Flags
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pool:
+    """What a budget may follow from; ``curation.registry.Budget.reads`` says which fields a rule is given."""
+
+    num_rows: int
+    """Labelled without error."""
+    num_right: int | None = None
+    """``right``: right weak labels of rows that may be selected."""
+    raw_N: Scores | None = None
+    """``scores``: the reference arm's raw score of each row, NaN for one that is never selected."""
+    trust_N: Scores | None = None
+    """``scores``: the reference arm's trust in [0, 1]."""
+    measured: Graded | None = None
+    """``measured``: the source split, or the probe that is named."""
+    calibration: Graded | None = None
+    """``calibration``: the calibration split."""
+    seed: int
+
+
+class Count(NamedTuple):
+    """The number of rows, and what certifies it where something does."""
+
+    n: int
+    threshold: float | None = None
+    """The raw score of the reference arm from which on rows pass."""
+    risk: dict[str, Any] | None = None
+    """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
+
+
+class BudgetRule(Protocol):
+    """A budget, made with its settings."""
+
+    def count(self, pool: Pool) -> Count:
+        """The number of rows."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed:
+    """A number of rows."""
+
+    n: int
+
+    def count(self, pool: Pool) -> Count:
+        """That number."""
+        return Count(self.n)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A share of the labelled pool."""
+
+    share: float
+
+    def count(self, pool: Pool) -> Count:
+        """See :func:`share_budget`."""
+        return Count(share_budget(self.share, pool.num_rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Oracle:
+    """The number of right weak labels, at most ``cap``."""
+
+    cap: int
+
+    def count(self, pool: Pool) -> Count:
+        """See :func:`oracle_budget`."""
+        assert pool.num_right is not None, "declared"
+        return Count(oracle_budget(pool.num_right, self.cap))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitPurity:
+    """The purity of what the reference arm accepts, times the number of right weak labels."""
+
+    def count(self, pool: Pool) -> Count:
+        """See :func:`fit_purity_budget`."""
+        assert pool.measured is not None and pool.num_right is not None, "declared"
+        accepted_M = pool.measured.trust_M >= ACCEPTED
+        num_right = int(pool.measured.correct_M[accepted_M].sum())
+        return Count(fit_purity_budget(num_right, int(accepted_M.sum()), pool.num_right))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """The rows whose trust reaches a threshold."""
+
+    threshold: float
+
+    def count(self, pool: Pool) -> Count:
+        """See :func:`threshold_budget`."""
+        assert pool.trust_N is not None, "declared"
+        return Count(threshold_budget(int((pool.trust_N >= self.threshold).sum()), self.threshold))
 
 
 def oracle_budget(num_right: int, cap: int) -> int:

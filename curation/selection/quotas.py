@@ -1,5 +1,6 @@
 """Selection by stratum: each difficulty bin gets a share of the budget and takes its top-scoring rows."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,3 +83,53 @@ class Quotas:
         chosen_N = np.isin(candidates.row_ids_N, np.concatenate(parts))
         chosen = Candidates(row_ids_N=candidates.row_ids_N[chosen_N], raw_score_N=candidates.raw_score_N[chosen_N])
         return TopN().cut(chosen, budget, seed)
+
+
+class ByStratum(ABC):
+    """Quotas by difficulty bin, in proportion to weights that no bin's size is exceeded by."""
+
+    def cut(self, candidates: Candidates, budget: int, seed: int) -> Cut:
+        """Each bin's top rows.
+
+        Raises:
+            BudgetError: fewer rows than the budget.
+        """
+        sizes_S = _count(candidates, np.isfinite(candidates.raw_score_N))
+        quotas_S = allocate(self.weights(candidates, sizes_S), sizes_S, budget)
+        return Quotas(quotas_S=tuple(quotas_S.tolist())).cut(candidates, budget, seed)
+
+    @abstractmethod
+    def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
+        """The weight of each bin, by its number of rows that may be selected."""
+
+
+class Stratified(ByStratum):
+    """Quotas follow the bins' sizes."""
+
+    def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
+        """The sizes."""
+        return sizes_S
+
+
+class DistributionAware(ByStratum):
+    """Quotas follow the teacher's accuracy in the bins (paper, App. "Baseline Details")."""
+
+    def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
+        """The accuracies."""
+        assert candidates.accuracy_S is not None, "curation.arms declares that the rule reads it"
+        return candidates.accuracy_S
+
+
+class Matched(ByStratum):
+    """Quotas follow the bins of the rows that the reference arm selects."""
+
+    def weights(self, candidates: Candidates, sizes_S: Int64s) -> npt.ArrayLike:
+        """The reference arm's rows in each bin."""
+        assert candidates.reference_M is not None, "curation.arms declares that the rule reads it"
+        return _count(candidates, np.isin(candidates.row_ids_N, candidates.reference_M))
+
+
+def _count(candidates: Candidates, which_N: npt.NDArray[np.bool_]) -> Int64s:
+    """How many of some candidates are in each bin, int64 [S]."""
+    assert candidates.stratum_N is not None, "curation.arms declares that the rule reads it"
+    return np.bincount(candidates.stratum_N[which_N], minlength=candidates.num_strata)

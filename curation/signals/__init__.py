@@ -1,30 +1,25 @@
 """Signals: what an arm needs beyond the labelling pass, one float a pool row, stored as a column of the labels table.
 
 A signal asks a model further questions about a row and its weak label (paper, App. "Baseline Details"). Each is one
-file with one class and one line in ``SIGNALS``; :func:`curation.signals.measure.measure` asks, by any teacher.
+file with one class and one line in ``curation.arms.TRUST``; :func:`curation.signals.measure.measure` asks, by any
+teacher.
 """
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from curation import arms
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
+from curation.registry import check_options, code
 from curation.teachers import Request
 
 SIGNALS = {
-    "icl_mean_logprob": "curation.signals.icl:IclMeanLogprob",
-    "verbalized_confidence": "curation.signals.verbalized:VerbalizedConfidence",
-    "ensemble_agreement": "curation.signals.ensemble:EnsembleAgreement",
-    "self_consistency": "curation.signals.self_consistency:SelfConsistency",
-    "reward": "curation.signals.verifier:Verifier",  # models with a reward head: curation.signals.reward
+    **{column: signal.made_by for column, signal in arms.signals_of(arms.ARMS).items()},
     "judge": "curation.signals.judge:Judge",  # grades, and never selects
 }
-
-ASK_AGAIN = frozenset({"icl_mean_logprob", "verbalized_confidence", "self_consistency"})
-"""Signals that ask the model that gave the label; the others ask another."""
-
+"""The class of each signal that comes with this package, by column."""
 
 READS_UNPARSED = frozenset({"judge"})
 """Signals that are asked of rows without a label, too; the others serve arms that rank, which leave those rows out."""
@@ -74,9 +69,14 @@ class Signal(Protocol):
 
 
 def get_signal(name: str, **options: Any) -> Signal:
-    """The signal registered as ``name``, made with ``options``."""
-    module, _, class_name = SIGNALS[name].partition(":")
-    return cast(Signal, getattr(importlib.import_module(module), class_name)(**options))
+    """The signal of a column (``SIGNALS``), or of a class ``module:Class``, made with ``options``.
+
+    Raises:
+        ConfigError: options that the class does not take.
+    """
+    made_by = code(SIGNALS.get(name, name))
+    check_options("signals.options", made_by, **options)
+    return cast(Signal, made_by(**options))
 
 
 def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> bool:

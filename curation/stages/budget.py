@@ -3,12 +3,10 @@
 This module reads the pool's gold labels only as counts. A budget that needs them is marked ``oracle``.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from curation import store, tables
@@ -17,12 +15,9 @@ from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
 from curation.hashing import Int64s
 from curation.refs import TableRef
+from curation.registry import check_options, code
 from curation.selection import budget as rules
-from curation.selection.risk import calibrate
 from curation.trust import Scores, TrustFunction, get_trust
-
-ACCEPTED = 0.5
-"""A row with at least this trust counts as accepted, for the purity on the fit set or a probe (our choice)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,22 +66,26 @@ def resolve(
         BudgetError: the budget is 0.
         ConfigError: the calibration cannot be used.
     """
-    trust = get_trust(ARMS[config.reference].trust, seed)
+    trust, reads = get_trust(ARMS[config.reference].trust, seed), config.declared.reads
     too_long_M = np.zeros(0, dtype=np.int64) if too_long_M is None else too_long_M
-    if config.n is not None:
-        n = config.n
-    elif config.share is not None:
-        n = rules.share_budget(config.share, labels.num_rows)
-    elif config.oracle:
-        n = rules.oracle_budget(_num_right(grades, too_long_M), config.cap)
-    elif config.fit_purity:
-        n = rules.fit_purity_budget(*_accepted(trust, measured), _num_right(grades, too_long_M))
-    elif config.threshold is not None:
-        trust_N = choosable(trust.score(labels), labels, too_long_M)
-        n = rules.threshold_budget(int((trust_N >= config.threshold).sum()), config.threshold)
-    else:
-        return _risk(config, trust, labels, calibration, too_long_M, seed)
-    return Budget(n=n, rule=config.rule, reference=config.reference, oracle=config.needs_gold)
+    made_by = code(config.declared.counted_by)
+    check_options(f"selection.budget.{config.rule}", made_by, **config.options)
+    rule: rules.BudgetRule = made_by(**config.options)
+    scores = {}
+    if "scores" in reads:
+        raw_N, trust_N = (choosable(found(labels), labels, too_long_M) for found in (trust.raw_score, trust.score))
+        scores = {"raw_N": raw_N, "trust_N": trust_N}
+    count = rule.count(
+        rules.Pool(
+            num_rows=labels.num_rows,
+            num_right=_num_right(grades, too_long_M) if "right" in reads else None,
+            measured=_graded(trust, measured) if "measured" in reads else None,
+            calibration=_graded(trust, calibration) if "calibration" in reads else None,
+            seed=seed,
+            **scores,
+        )
+    )
+    return Budget(**count._asdict(), rule=config.rule, reference=config.reference, oracle=config.needs_gold)
 
 
 def choosable(score_N: Scores, labels: pa.RecordBatch, too_long_M: Int64s) -> Scores:
@@ -124,47 +123,13 @@ def _num_right(grades: TableRef | None, too_long_M: Int64s) -> int:
     return int((graded.correct_N & ~np.isin(graded.row_ids_N, too_long_M)).sum())
 
 
-def _accepted(trust: TrustFunction, measured: Scored) -> tuple[int, int]:
-    """The number of right labels among the measured rows that the reference arm accepts, and how many it accepts."""
-    trust_N, correct_N = _graded(trust.score, measured)
-    accepted_N = trust_N >= ACCEPTED
-    return int(correct_N[accepted_N].sum()), int(accepted_N.sum())
-
-
-def _graded(score: Callable[[pa.RecordBatch], Scores], scored: Scored) -> tuple[Scores, npt.NDArray[np.bool_]]:
-    """Scores and correctness of the graded rows of a labelled split; a row that cannot be chosen has the score NaN."""
-    assert scored.grades is not None, "labelled splits are graded"
+def _graded(trust: TrustFunction, scored: Scored | None) -> rules.Graded:
+    """The graded rows of a labelled split; NaN where it could not be chosen."""
+    assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
     labels, graded = batch_of(scored.labels), read_grades(scored.grades)
     row_ids_N = labels.column("row_id").to_numpy()
     order_N = np.argsort(row_ids_N)
     place_M = order_N[np.searchsorted(row_ids_N, graded.row_ids_N, sorter=order_N)]
-    return choosable(score(labels), labels, too_long_ids(scored.too_long))[place_M], graded.correct_N
-
-
-def _risk(
-    config: BudgetConfig,
-    trust: TrustFunction,
-    labels: pa.RecordBatch,
-    calibration: Scored | None,
-    too_long_M: Int64s,
-    seed: int,
-) -> Budget:
-    assert config.risk is not None and calibration is not None, "RunConfig refuses risk without a calibration split"
-    raw_M, correct_M = _graded(trust.raw_score, calibration)
-    pool_N = choosable(trust.raw_score(labels), labels, too_long_M)
-    cut = calibrate(
-        np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
-        correct_M,
-        pool_N,
-        **config.risk.model_dump(),
-        seed=seed,
-    )
-    n = 0 if cut.threshold is None else int((pool_N >= cut.threshold).sum())
-    return Budget(
-        n=n,
-        rule=config.rule,
-        reference=config.reference,
-        oracle=False,
-        threshold=cut.threshold,
-        risk={**config.risk.model_dump(), **asdict(cut)},
-    )
+    out_M = too_long_ids(scored.too_long)
+    raw_M, trust_M = (choosable(found(labels), labels, out_M)[place_M] for found in (trust.raw_score, trust.score))
+    return rules.Graded(raw_M, trust_M, graded.correct_N)

@@ -135,7 +135,7 @@ def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> Non
     if problems and sum(problems.values()) == store.count(ref, "error IS NULL"):
         raise SourceError(
             f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); fix the "
-            "member identity of the domain (docs/own_domain.md)"
+            "member identity of the domain (docs/extending.md)"
         )
 
 

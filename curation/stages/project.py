@@ -10,9 +10,9 @@ from curation.lease import Guard, unguarded
 from curation.places import Place
 from curation.refs import ProjectionRef, TableRef
 from curation.store.columns import add_columns
-from curation.trust.neural import States, read_states
 from curation.trust.parts import FIT, ROW_KEYS, candidates, part_of
 from curation.trust.pca import fit_projection, load_projection
+from curation.trust.states import States, read_states
 
 
 def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, output: Place) -> ProjectionRef:

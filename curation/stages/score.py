@@ -10,7 +10,6 @@ from curation import store, tables
 from curation.hashing import Int64s
 from curation.lease import Guard, unguarded
 from curation.refs import TableRef, TrustRef
-from curation.signals import SIGNALS
 from curation.store.columns import add_columns
 from curation.trust import FittedTrust, Scores, load_fitted
 
@@ -79,7 +78,7 @@ def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
     return found_N
 
 
-@lru_cache(maxsize=len(SIGNALS))
+@lru_cache(maxsize=8)
 def _values(signal: TableRef) -> tuple[Int64s, Scores]:
     table = store.read(signal, columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curation import store, tables
-from curation.arms import ARMS, Arm
+from curation.arms import ARMS, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
 from curation.copies import staged
 from curation.domains import Domain, Example, attempt, get_domain
@@ -29,8 +29,9 @@ from curation.errors import BudgetError, CurationError
 from curation.hashing import Int64s, derive
 from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.selection import Candidates, Cut
-from curation.selection.quotas import Quotas, allocate, strata
+from curation.registry import code
+from curation.selection import Candidates, Cut, Selector
+from curation.selection.quotas import strata
 from curation.selection.top_n import TopN
 from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve, too_long_ids, without
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
@@ -225,10 +226,8 @@ class Chooser:
         seed = derive(self._job.seed, "ties")
         if arm.gold:
             return self._cut_gold(arm, seed)
-        if arm.rule == "top":
-            return TopN().cut(self.candidates(arm), self._n, seed)
-        candidates = self.candidates(arm, self.bin_N)
-        return Quotas(quotas_S=tuple(self._quotas(arm, candidates).tolist())).cut(candidates, self._n, seed)
+        rule: Selector = code(arm.rule.made_by)()
+        return rule.cut(self.candidates(arm), self._n, seed)
 
     @property
     def bin_N(self) -> Int64s:
@@ -239,14 +238,26 @@ class Chooser:
             self._bin_N = strata(_difficulties(examples, domain), self._job.selection.difficulty_bins)
         return self._bin_N
 
-    def candidates(self, arm: Arm, bin_N: Int64s | None = None) -> Candidates:
-        """The rows that an arm may take; for gold arms only rows with a gold label."""
+    def candidates(self, arm: Arm) -> Candidates:
+        """The rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
         trust = _trust_of(arm, self._job.seed)
         left_out = choosable if arm.parsed else without
         raw_N = left_out(trust.raw_score(self._labels), self._labels, self.too_long_M)
         if arm.gold:
             raw_N = np.where(np.isin(self._row_ids_N, self._gold.labelled_M), raw_N, np.float32(np.nan))
-        return Candidates(row_ids_N=self._row_ids_N, raw_score_N=raw_N, stratum_N=bin_N)
+        return Candidates(row_ids_N=self._row_ids_N, raw_score_N=raw_N, **self._read_by(arm.rule))
+
+    def _read_by(self, rule: Rule) -> dict[str, Any]:
+        """The further fields of a rule's candidates."""
+        read: dict[str, Any] = {}
+        num_strata = self._job.selection.difficulty_bins + 1
+        if "stratum" in rule.reads:
+            read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
+        if "accuracy" in rule.reads:
+            read["accuracy_S"] = self._accuracy_of_bins(num_strata)
+        if "reference" in rule.reads:
+            read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
+        return read
 
     @cached_property
     def _gold(self) -> Gold:
@@ -267,17 +278,6 @@ class Chooser:
         if not num_taught:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
         return TopN().cut(replace(candidates, raw_score_N=raw_N), min(self._n, num_taught), seed)
-
-    def _quotas(self, arm: Arm, candidates: Candidates) -> Int64s:
-        num_strata = self._job.selection.difficulty_bins + 1
-        sizes_S = np.bincount(self.bin_N[np.isfinite(candidates.raw_score_N)], minlength=num_strata)
-        if arm.rule == "matched":
-            chosen = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
-            profile_S = np.bincount(self.bin_N[np.isin(self._row_ids_N, chosen)], minlength=num_strata)
-            return allocate(profile_S, sizes_S, self._n)
-        if arm.rule == "distribution_aware":
-            return allocate(self._accuracy_of_bins(num_strata), sizes_S, self._n)
-        return allocate(sizes_S, sizes_S, self._n)
 
     def _accuracy_of_bins(self, num_strata: int) -> Floats:
         """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""

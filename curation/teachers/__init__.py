@@ -1,9 +1,8 @@
 """Teachers: prompts in, completions with log-probabilities and hidden states out, keyed by row id.
 
-A backend is one file with one class and one line in ``BACKENDS``.
+A backend is one file with one class and one line in ``curation.registry.BACKENDS``.
 """
 
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, cast
@@ -11,16 +10,9 @@ from typing import Any, Protocol, Self, cast
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.models import here
+from curation.models import here, state_size
 from curation.refs import ModelRef
-
-BACKENDS = {
-    "transformers": "curation.teachers.transformers:TransformersTeacher",
-    "vllm": "curation.teachers.vllm:VllmTeacher",
-    "scripted": "curation.teachers.scripted:ScriptedTeacher",
-}
-_CONCURRENT = {"vllm": 2}
-_KEEPS_PROCESS = frozenset({"vllm"})
+from curation.registry import BACKENDS, code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,24 +55,30 @@ class Teacher(Protocol):
 
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
-    return cast(Teacher, _backend(config)(config, None if model is None else here(model)))
+    return cast(Teacher, _class_of(config)(config, None if model is None else here(model)))
 
 
 def engine_key(config: AskConfig) -> dict[str, Any]:
     """What of a configuration a teacher is started with: one of the same key and model need not be started again."""
-    return {"backend": config.backend, **_backend(config).engine_key(config)}
+    return {"backend": config.backend, **_class_of(config).engine_key(config)}
 
 
-def _backend(config: AskConfig) -> Any:
-    module, _, name = BACKENDS[config.backend].partition(":")
-    return getattr(importlib.import_module(module), name)
+def _class_of(config: AskConfig) -> Any:
+    return code(BACKENDS[config.backend].made_by)
+
+
+def width(config: AskConfig, model: ModelRef | None) -> int:
+    """Numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
+    if model is not None:
+        return state_size(model, config.states)
+    return int(_class_of(config).width(config))
 
 
 def concurrent_calls(backend: str) -> int:
     """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
-    return _CONCURRENT.get(backend, 1)
+    return BACKENDS[backend].calls
 
 
 def can_be_replaced(backend: str) -> bool:
-    """Whether a process can give up its teacher for another one; vLLM's engine keeps its process to the end."""
-    return backend not in _KEEPS_PROCESS
+    """Whether a process can give up a teacher of this backend for another one."""
+    return BACKENDS[backend].replaceable

@@ -34,7 +34,7 @@ class ScriptedTeacher:
         self._script: ScriptedConfig = config.scripted
         self._states, self._state_dtype = config.states, config.state_dtype
         self._poison = frozenset(self._script.poison_rows)
-        self.state_size = self._script.state_size
+        self.state_size = self.width(config)
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
 
     @staticmethod
@@ -45,6 +45,11 @@ class ScriptedTeacher:
     def asked(self, config: AskConfig) -> Self:
         """The same script, asked as ``config`` says."""
         return type(self)(config)
+
+    @staticmethod
+    def width(config: AskConfig) -> int:
+        """Numbers of a hidden state."""
+        return config.scripted.state_size
 
     def label(
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True

@@ -1,12 +1,10 @@
 """Trust functions: how likely each weak label is right, judged without gold labels.
 
-An arm that selects by a trust function is one line in ``curation.arms``. A heuristic reads one column of the labels
-table and is one line in ``curation.trust.column``. A function in ``FITTED`` is fitted on the source split
-(``train.trust``) and loaded from a ``TrustRef`` to score the labels. Later readers take its scores from the labels
-table.
+Each is one line of ``curation.arms.TRUST``. Heuristics read one column of the labels table. Fitted ones are fitted on
+the source split (``train.trust``), loaded from a ``TrustRef`` to score the labels, and from then on read from the
+columns that the scores went to (``curation.trust.column``).
 """
 
-import importlib
 from collections.abc import Mapping
 from typing import Any, Protocol, Self, cast
 
@@ -14,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation.arms import TRUST, Column, Draw, Signal
 from curation.places import Place
 from curation.refs import TrustRef
+from curation.registry import code
 
 Scores = npt.NDArray[np.float32]
 
@@ -46,7 +46,10 @@ class TrustFunction(Protocol):
 
 
 class FittedTrust(Protocol):
-    """A trust function whose parameters were fitted and saved; it reads hidden states."""
+    """A trust function whose parameters were fitted and saved; it reads hidden states.
+
+    ``curation.trust.states.StateTrust`` has all but what makes one differ from another.
+    """
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -80,13 +83,6 @@ class FittedTrust(Protocol):
         ...
 
 
-FITTED = {
-    "neural": "curation.trust.neural:NeuralTrust",
-    "linear_probe": "curation.trust.linear_probe:LinearProbe",
-}
-"""Classes by kind."""
-
-
 def load_fitted(ref: TrustRef) -> FittedTrust:
     """Load a fitted trust function of any kind, ready to score labels that hold its states.
 
@@ -96,15 +92,23 @@ def load_fitted(ref: TrustRef) -> FittedTrust:
     from curation.trust import saved
 
     def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> FittedTrust:
-        module, _, class_name = FITTED[description["kind"]].partition(":")
-        return cast(FittedTrust, getattr(importlib.import_module(module), class_name).made(weights, description))
+        try:
+            made_by = code(description["made_by"])
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{description['made_by']}: {error}") from error
+        return cast(FittedTrust, made_by.made(weights, description))
 
     return saved.load(ref, make)
 
 
 def get_trust(name: str, seed: int) -> TrustFunction:
-    """The trust function of that name over scored labels; ``seed`` is for the naive draw."""
-    from curation.trust.column import COLUMN_TRUST
+    """The trust function of that name over scored labels; ``seed`` is that of a draw."""
+    from curation.trust.column import ColumnTrust, FittedColumns
     from curation.trust.naive import Naive
 
-    return Naive(seed) if name == Naive.name else COLUMN_TRUST[name]
+    trust = TRUST[name]
+    if isinstance(trust, Draw):
+        return Naive(seed)
+    if isinstance(trust, Column | Signal):
+        return ColumnTrust(name=name, column=trust.column, unit=trust.unit)
+    return FittedColumns(name=name)

@@ -1,8 +1,7 @@
 """Trust read from columns of the labels table.
 
-The heuristics of the paper's App. "Baseline Details" and our own read one column. Fitted trust functions read the two
-columns with their scores. Each function is one line of ``_COLUMN_TRUST``. The pass or signal that fills a column
-documents it.
+The heuristics of the paper's App. "Baseline Details" and ours read one, fitted trust functions the two that their
+scores went to. What a column holds is documented by the pass or the signal that fills it.
 """
 
 from collections.abc import Callable
@@ -11,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from curation.arms import Unit
 from curation.errors import SourceError
 from curation.tables import raw_column, trust_column
-from curation.trust import FITTED, Scores, TrustFunction
+from curation.trust import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,7 @@ class ColumnTrust:
 
     name: str
     column: str
-    to_unit: Callable[[Scores], Scores]
-    """Maps raw scores to [0, 1], and NaN to NaN."""
+    unit: Unit
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -40,7 +39,7 @@ class ColumnTrust:
 
     def score(self, labels: pa.RecordBatch) -> Scores:
         """Trust in [0, 1] of each row, float32 [N]; NaN for a null."""
-        return self.to_unit(self.raw_score(labels))
+        return TO_UNIT[self.unit](self.raw_score(labels))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,14 +95,5 @@ def of_logit(raw_N: Scores) -> Scores:
     return trust_N
 
 
-_COLUMN_TRUST: tuple[TrustFunction, ...] = (
-    ColumnTrust(name="internal_confidence", column="mean_logprob", to_unit=of_logprob),
-    ColumnTrust(name="icl_confidence", column="icl_mean_logprob", to_unit=of_logprob),
-    ColumnTrust(name="verbalized_confidence", column="verbalized_confidence", to_unit=of_share),
-    ColumnTrust(name="ensemble", column="ensemble_agreement", to_unit=of_share),
-    ColumnTrust(name="self_consistency", column="self_consistency", to_unit=of_share),
-    ColumnTrust(name="reward", column="reward", to_unit=of_logit),
-    *(FittedColumns(name=name) for name in FITTED),
-)
-COLUMN_TRUST = {trust.name: trust for trust in _COLUMN_TRUST}
-"""Trust functions by their name in ``curation.arms``."""
+TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {"share": of_share, "logprob": of_logprob, "logit": of_logit}
+"""From a column that ranks to trust, by the column's scale."""

@@ -5,14 +5,14 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor
 
-from curation.errors import DegenerateSourceError, SourceError
+from curation.config import TrustConfig
+from curation.errors import DegenerateSourceError
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
-from curation.trust.neural import SCORE_ROWS, StateTrust, read_states
+from curation.trust.states import StateTrust
 
 MAX_ITERATIONS = 1000
 
@@ -33,28 +33,28 @@ class LinearProbe(StateTrust):
         super().__init__(states, fit, calibration)
         self.weight_D, self.bias = weight_D.double(), bias.double()
 
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN if a state is null.
-
-        Raises:
-            SourceError: a state column is missing, or the states differ in size from those of the fit.
-        """
-        states = read_states(labels, self.features)
-        if states.size != len(self.weight_D):
-            raise SourceError(
-                f"{', '.join(self.features)}: {states.size} numbers a row, the linear probe was fitted on "
-                f"{len(self.weight_D)}; score the labels of the teacher that it was fitted for"
-            )
-        raw_N = np.empty(labels.num_rows, dtype=np.float32)
-        for start, hidden_ND in states.batches(SCORE_ROWS):
-            raw_N[start : start + len(hidden_ND)] = self.logits(hidden_ND)
-        raw_N[states.missing_N] = np.nan
-        return raw_N
+    @property
+    def size(self) -> int:
+        """The number of its weights."""
+        return len(self.weight_D)
 
     def logits(self, hidden_ND: Tensor) -> Scores:
         """The logit of each state, float32 [N]."""
         logit_N: Scores = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
         return logit_N
+
+    @classmethod
+    def fitted(
+        cls,
+        hidden_ND: npt.NDArray[np.floating[Any]],
+        correct_N: npt.NDArray[np.bool_],
+        config: TrustConfig,
+        origin: Mapping[str, Any],
+    ) -> "LinearProbe":
+        """See :func:`fit_linear_probe`."""
+        return fit_linear_probe(
+            hidden_ND, correct_N, states=config.states, class_weight=config.class_weight, origin=origin
+        )
 
     @property
     def weights(self) -> Mapping[str, Tensor]:

@@ -6,29 +6,19 @@ linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own
 standardised inputs (can be switched off) and several states side by side as one input (off by default).
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor, nn
-from torch.utils.dlpack import from_dlpack
 
 from curation.config import TrustConfig
-from curation.errors import SourceError
-from curation.places import Place
-from curation.refs import TrustRef
-from curation.tables import state_column
-from curation.trust import Scores, saved
+from curation.trust import Scores
 from curation.trust.calibration import Calibration
+from curation.trust.states import StateTrust
 
 NORM_EPS = 1e-6
-SCORE_ROWS = 4096
-"""Rows of one forward pass when scoring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,64 +99,6 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
     return x_NW * kept_N1 / (1 - rate)
 
 
-class StateTrust(ABC):
-    """A trust function that computes a logit from hidden states; trust is its calibrated sigmoid."""
-
-    kind: ClassVar[str]
-    """Its name in ``curation.trust.FITTED``."""
-
-    def __init__(self, states: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
-        self.states = tuple(states)
-        self.fit = fit
-        """The data and the course of the fit, as JSON."""
-        self.calibration = calibration or Calibration()
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The columns of the states, in the order in which they form the input."""
-        return tuple(state_column(state) for state in self.states)
-
-    @abstractmethod
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN if a state is null."""
-
-    @property
-    @abstractmethod
-    def weights(self) -> Mapping[str, Tensor]:
-        """The fitted tensors, by name."""
-
-    @classmethod
-    @abstractmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
-        """Build the trust function from what :meth:`save` wrote."""
-
-    def description(self) -> dict[str, Any]:
-        """What :meth:`made` needs besides the weights, as JSON."""
-        return {
-            "kind": self.kind,
-            "states": self.states,
-            "calibration": asdict(self.calibration),
-            "fit": self.fit,
-        }
-
-    def to_trust(self, raw_N: Scores) -> Scores:
-        """The calibrated sigmoid of logits, float32 [N]."""
-        return self.calibration.to_trust(raw_N)
-
-    def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN if a state is null."""
-        return self.to_trust(self.raw_score(labels))
-
-    def noted(self, **notes: Any) -> Self:
-        """This trust function, with notes on its fit added to ``fit``."""
-        self.fit = {**self.fit, **notes}
-        return self
-
-    def save(self, directory: Place) -> TrustRef:
-        """Write weights and description into ``directory``; make the directory if it is missing."""
-        return saved.save(directory, TrustRef, self.weights, self.description())
-
-
 class NeuralTrust(StateTrust):
     """A fitted neural trust function. The raw score is the logit, trust its calibrated sigmoid."""
 
@@ -182,26 +114,16 @@ class NeuralTrust(StateTrust):
         super().__init__(states, fit, calibration)
         self.net = net.eval()
 
-    def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN if a state is null.
+    @property
+    def size(self) -> int:
+        """The network's inputs."""
+        return self.net.architecture.input_size
 
-        Raises:
-            SourceError: a state column is missing, or the states differ in size from those of the fit.
-        """
-        states = read_states(labels, self.features)
-        size = self.net.architecture.input_size
-        if states.size != size:
-            raise SourceError(
-                f"{', '.join(self.features)}: {states.size} numbers a row, the trust function was fitted on {size}; "
-                "score the labels of the teacher that it was fitted for"
-            )
-        raw_N = np.empty(labels.num_rows, dtype=np.float32)
-        device = self.net.head.weight.device
+    def logits(self, hidden_ND: Tensor) -> Scores:
+        """The logit of each state, float32 [N]."""
         with torch.inference_mode():
-            for start, hidden_ND in states.batches(SCORE_ROWS):
-                raw_N[start : start + len(hidden_ND)] = self.net(hidden_ND.to(device)).cpu().numpy()
-        raw_N[states.missing_N] = np.nan
-        return raw_N
+            logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
+        return logit_N
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -218,50 +140,3 @@ class NeuralTrust(StateTrust):
         net = NeuralTrustNet(Architecture(**description["architecture"]))
         net.load_state_dict(weights)
         return cls(net, description["states"], description["fit"], Calibration(**description["calibration"]))
-
-
-@dataclass(frozen=True, kw_only=True)
-class States:
-    """Hidden states of N rows, as views of Arrow's memory."""
-
-    columns: tuple[Tensor, ...]
-    """One tensor [N, D] per column, in the stored type; the numbers of a missing row are undefined."""
-    missing_N: npt.NDArray[np.bool_]
-    """Whether one of the row's states is null."""
-
-    @property
-    def size(self) -> int:
-        """The number of values per row, over all columns."""
-        return sum(column.shape[1] for column in self.columns)
-
-    def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
-        """The first row's index and the states [num_rows, D] of consecutive batches, columns side by side."""
-        for start in range(0, len(self.missing_N), num_rows):
-            parts = [column[start : start + num_rows] for column in self.columns]
-            yield start, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
-def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
-    """The ``fixed_size_list`` columns of a batch without a copy.
-
-    Raises:
-        SourceError: a column is missing, or is no fixed-size list of floating-point numbers.
-    """
-    missing_N = np.zeros(labels.num_rows, dtype=np.bool_)
-    views = []
-    for name in columns:
-        if name not in labels.schema.names:
-            raise SourceError(f"labels: column {name} is missing; add its state to teacher.states")
-        array = labels.column(name)
-        if not pa.types.is_fixed_size_list(array.type) or not pa.types.is_floating(array.type.value_type):
-            raise SourceError(f"labels: column {name} is {array.type}, not a fixed-size list of floating-point numbers")
-        size, values = array.type.list_size, array.values
-        # ``values`` ignores the slice and has a slot for null rows too; DLPack accepts it without its validity bitmap.
-        offset = values.offset + array.offset * size
-        flat = pa.Array.from_buffers(values.type, len(array) * size, [None, values.buffers()[1]], offset=offset)
-        views.append(from_dlpack(flat).reshape(len(array), size))
-        missing_N |= array.is_null().to_numpy(zero_copy_only=False)
-        if values.null_count:
-            slots = values.slice(array.offset * size, len(array) * size).is_null().to_numpy(zero_copy_only=False)
-            missing_N |= slots.reshape(len(array), size).any(axis=1)
-    return States(columns=tuple(views), missing_N=missing_N)

@@ -18,7 +18,7 @@ from curation.places import Place
 from curation.refs import ProjectionRef
 from curation.tables import state_column
 from curation.trust import saved
-from curation.trust.neural import SCORE_ROWS, States, read_states
+from curation.trust.states import SCORE_ROWS, States, read_states
 
 
 class Projection:

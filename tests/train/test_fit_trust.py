@@ -23,9 +23,10 @@ from curation.hashing import hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.trust import load_fitted
 from curation.trust.calibration import Calibration, fit_calibration
+from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
-from train.trust import FITS, fit_probe, fit_trust, read_rows
+from train.trust import fit_here, fit_trust, read_rows
 from train.trust_loop import Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
@@ -264,7 +265,11 @@ def test_a_calibration_part_of_one_class_is_refused_and_can_be_left_out(tmp_path
     assert fitted.calibration == Calibration() and fitted.record.calibration_auc is None
 
 
-@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+def fit_probe(*tables: TableRef, **how: Any) -> TrustRef:
+    return fit_here(LinearProbe.fitted, *tables, **how)
+
+
+@pytest.mark.parametrize("fit", [fit_trust, fit_probe], ids=["neural", "linear_probe"])
 @pytest.mark.parametrize("right", [True, False])
 def test_a_source_that_teaches_nothing_is_refused(fit: Callable[..., TrustRef], right: bool, tmp_path: Path) -> None:
     rows = separable(100)

@@ -32,13 +32,14 @@ Departures from the paper: the coarse grid consists of quantiles (raw scores hav
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ConfigError, UserError
+from curation.selection.budget import Count, Pool
 from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence
 from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
@@ -220,3 +221,27 @@ def _checked_rows(scores_M: npt.ArrayLike, correct_M: npt.ArrayLike) -> tuple[Fl
         num_nan = int(np.isnan(scores).sum())
         raise UserError(f"calibration rows: {num_nan:,} scores are NaN; give -inf for a row that is never selected")
     return scores, correct
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certified:
+    """The rows past a calibrated threshold of the reference arm (``selection.budget.risk``)."""
+
+    alpha: float
+    delta: float
+    rule: Rule
+    kind: Kind
+
+    def count(self, pool: Pool) -> Count:
+        """How many pass; none where no threshold can be certified."""
+        assert pool.raw_N is not None and pool.calibration is not None, "declared"
+        raw_M = pool.calibration.raw_M
+        cut = calibrate(
+            np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
+            pool.calibration.correct_M,
+            pool.raw_N,
+            **asdict(self),
+            seed=pool.seed,
+        )
+        n = 0 if cut.threshold is None else int((pool.raw_N >= cut.threshold).sum())
+        return Count(n, threshold=cut.threshold, risk={**asdict(self), **asdict(cut)})

@@ -1,4 +1,4 @@
-"""The code of ``docs/own_domain.md``, taken out of the page and run."""
+"""The domain of ``docs/extending.md``, taken out of the page and run."""
 
 import inspect
 import re
@@ -14,8 +14,8 @@ from curation.config import DomainConfig
 from curation.domains import ENTRY_POINTS, Domain, get_domain
 from curation.errors import ConfigError, RowError
 
-PAGE = Path(__file__).parents[3] / "docs" / "own_domain.md"
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+SECTION = (Path(__file__).parents[3] / "docs" / "extending.md").read_text().split("\n## ")[1]
+BLOCKS = dict(reversed(re.findall(r"^```(\w+)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)))
 CONFIG = yaml.safe_load(BLOCKS["yaml"])["domain"]
 ROWS = [
     {"text": "The soup was warm and good.", "label": "positive"},
@@ -96,4 +96,4 @@ def test_an_own_domain_is_found_by_its_entry_point(own_module: Path):
     (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{name} = {points[ENTRY_POINTS][name]}\n")
     found = get_domain(DomainConfig.model_validate(CONFIG | {"name": name}))
     assert f"{type(found).__module__}:{type(found).__name__}" == CONFIG["name"]
-    assert f"domain: {{name: {name}," in PAGE.read_text()
+    assert f"domain: {{name: {name}," in SECTION

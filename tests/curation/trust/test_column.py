@@ -7,11 +7,12 @@ import pyarrow as pa
 import pytest
 from scipy.special import expit
 
-from curation.arms import ARMS, FITTED
+from curation.arms import ARMS, TRUST, Column, Fitted, Signal
 from curation.errors import SourceError
-from curation.trust import FITTED as TRUST_FITTED
-from curation.trust.column import COLUMN_TRUST
+from curation.trust import get_trust
 
+COLUMN_TRUST = {name: get_trust(name, 0) for name, trust in TRUST.items() if isinstance(trust, Column | Signal)}
+FITTED = [name for name, trust in TRUST.items() if isinstance(trust, Fitted)]
 LOGPROBS = ("internal_confidence", "icl_confidence")
 SHARES = ("verbalized_confidence", "ensemble", "self_consistency")
 
@@ -45,18 +46,23 @@ def test_a_reward_becomes_its_sigmoid_and_ranks_where_that_saturates() -> None:
     np.testing.assert_allclose(trust_N, expit(raw_N), rtol=1e-6, atol=1e-38)
 
 
-def test_each_arm_has_its_trust_function() -> None:
-    assert {arm.trust for arm in ARMS.values()} == {"naive", *COLUMN_TRUST} and set(FITTED) == set(TRUST_FITTED)
-    signals = {arm.trust: arm.signal for arm in ARMS.values() if arm.signal is not None}
-    assert all(COLUMN_TRUST[trust].column == signal for trust, signal in signals.items())
-    for name, trust in COLUMN_TRUST.items():
-        assert trust.features == ((f"{name}_raw", f"{name}_trust") if name in FITTED else (trust.column,))
+def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
+    assert {arm.trust for arm in ARMS.values()} == {"naive", *COLUMN_TRUST, *FITTED} == set(TRUST)
+    for name, trust in TRUST.items():
+        if name != "naive":
+            arm = ARMS[name]
+            assert arm.trust == name and arm.words == trust.words and arm.ranked and arm.parsed and not arm.oracle
+            assert (arm.signal is None) == (not isinstance(trust, Signal))
+        if isinstance(trust, Column | Signal):
+            assert get_trust(name, 0).features == (trust.column,)
+    for name in FITTED:
+        assert get_trust(name, 0).features == (f"{name}_raw", f"{name}_trust")
 
 
 @pytest.mark.parametrize("name", FITTED)
 def test_a_fitted_function_is_read_from_its_two_columns(name: str) -> None:
     batch = pa.record_batch({f"{name}_raw": pa.array([40.0, 41.0, None]), f"{name}_trust": pa.array([0.6, 0.6, None])})
-    raw_N, trust_N = COLUMN_TRUST[name].raw_score(batch), COLUMN_TRUST[name].score(batch)
+    raw_N, trust_N = get_trust(name, 0).raw_score(batch), get_trust(name, 0).score(batch)
     assert raw_N.dtype == trust_N.dtype == np.float32 and raw_N[1] > raw_N[0]
     np.testing.assert_array_equal(trust_N, np.float32([0.6, 0.6, np.nan]))  # calibrated, not the raw score's sigmoid
 

@@ -73,7 +73,7 @@ def test_the_class_weight_moves_the_mean_towards_balance(rows: tuple[np.ndarray,
 
 
 def test_slices_nulls_and_float32(rows: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("curation.trust.linear_probe.SCORE_ROWS", 64)
+    monkeypatch.setattr("curation.trust.states.SCORE_ROWS", 64)
     hidden_ND, probe = rows[0], fit(rows)
     expected_N = probe.raw_score(labels_of(hidden_ND))
     np.testing.assert_array_equal(
@@ -111,7 +111,8 @@ def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -
 def _of_another_kind(ref: TrustRef, directory: Path) -> TrustRef:
     from curation.trust.saved import described, pin
 
-    (directory / "description.json").write_text(json.dumps(described(ref) | {"kind": "neural"}))
+    other = {"made_by": "curation.trust.neural:NeuralTrust"}
+    (directory / "description.json").write_text(json.dumps(described(ref) | other))
     return pin(directory, TrustRef)
 
 
@@ -127,5 +128,5 @@ def test_what_cannot_be_fitted_or_scored_is_refused(rows: tuple[np.ndarray, np.n
     for constant_N in (np.zeros_like(correct_N), np.ones_like(correct_N)):
         with pytest.raises(DegenerateSourceError, match="both right and wrong ones are needed"):
             fit((hidden_ND, constant_N))
-    with pytest.raises(SourceError, match="20 numbers a row, the linear probe was fitted on 24"):
+    with pytest.raises(SourceError, match="20 numbers a row, the trust function was fitted on 24"):
         fit(rows).raw_score(labels_of(hidden_ND[:, :20]))

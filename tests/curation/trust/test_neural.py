@@ -16,7 +16,8 @@ from curation.errors import ModelError, SourceError, UserError
 from curation.refs import TrustRef
 from curation.trust import load_fitted
 from curation.trust.calibration import Calibration
-from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet, drop_path, read_states
+from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet, drop_path
+from curation.trust.states import read_states
 
 ARCHITECTURE = Architecture(
     input_size=12, width=16, depth=3, expansion=1.5, dropout=0.3, stochastic_depth=0.5, standardise=True
@@ -92,7 +93,7 @@ def test_several_states_are_concatenated_in_the_order_of_the_config(hidden_ND: n
 def test_scoring_reads_slices_batches_nulls_and_both_types(
     hidden_ND: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("curation.trust.neural.SCORE_ROWS", 16)
+    monkeypatch.setattr("curation.trust.states.SCORE_ROWS", 16)
     trust = NeuralTrust(net_of(), ["output_last"], {})
     expected_N = restated(trust.net, hidden_ND)
     whole = labels_of(output_last=hidden_ND)

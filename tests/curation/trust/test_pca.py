@@ -6,8 +6,8 @@ import pytest
 from sklearn.decomposition import PCA
 
 from curation.errors import ConfigError, ModelError
-from curation.trust.neural import read_states
 from curation.trust.pca import Projection, fit_projection
+from curation.trust.states import read_states
 
 COLUMNS = ["state_prompt_last", "state_output_last"]
 

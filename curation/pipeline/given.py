@@ -1,0 +1,53 @@
+"""What the stages of a generation are described from: the configuration, the models, the tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curation.config import RunConfig
+from curation.hashing import derive
+from curation.pipeline.asking import Asked
+from curation.rundir.graph import Model, Out, Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """The models that a run asks beside its teacher, the same in every generation."""
+
+    roles: Mapping[str, Asked]
+    """Those that signals ask, by the name in ``curation.arms.Signal.asks``."""
+    judge: Asked | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """What a generation works with."""
+
+    config: RunConfig
+    index: int
+    teacher: Model | None
+    """``None`` for a teacher without weights."""
+    others: Others
+    tables: Mapping[str, Table]
+    """Of the splits, by name."""
+    sizes: Mapping[str, int]
+    """Rows of the splits; of the pool those of the generation's share."""
+    needs: Sequence[Out] = ()
+    """The student that teaches, without which there is no generation."""
+
+    def name(self, stage: str) -> str:
+        """The name of one of its stages, e.g. ``gen-0/select``."""
+        return f"gen-{self.index}/{stage}"
+
+    def seed(self, what: str) -> int:
+        """The seed of something that this generation alone draws."""
+        return derive(self.config.seed, f"gen-{self.index}/{what}")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How passes write."""
+        return {"commit_seconds": self.config.commit_seconds, "fragment_mb": self.config.fragment_mb}
+
+    def gold(self, split: str) -> Table:
+        """The table with a split's gold labels."""
+        return self.tables["audit" if split == "pool" else split]

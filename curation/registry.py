@@ -1,0 +1,180 @@
+"""Registries: what can be added to a run as one new file and one line, found by name.
+
+An entry declares what the part is, what it reads and where its code is (``module:Name``). It is light, so that a
+configuration can be checked without Ray, torch or transformers. ``module:NAME`` in place of a name is an entry that
+stands in a module of the user's own.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from curation.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def code(path: str) -> Any:
+    """The class, function or constant that ``module:Name`` names.
+
+    Raises:
+        ImportError, AttributeError, ValueError: there is none.
+    """
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def check_options(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Refuse settings of a user that a class or function does not take.
+
+    Raises:
+        ConfigError: names the ``key`` of the configuration where they stand.
+    """
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", function)
+        raise ConfigError(f"{key}: {name} cannot be made of {options}: {error}") from error
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Entries by name; ``module:NAME`` finds an entry elsewhere. Iteration gives the names that are registered here.
+
+    Args:
+        what: an entry in words, e.g. ``arm``.
+        entries: by name.
+        accept: the entry that a constant of a user's module stands for, from its path and value; raises ``TypeError``
+            where it is none.
+    """
+
+    def __init__(self, what: str, entries: Mapping[str, T], accept: Callable[[str, Any], T]) -> None:
+        self._what, self._entries, self._accept = what, dict(entries), accept
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self.find(name)
+        except ValueError as error:
+            raise KeyError(name) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def find(self, name: str) -> T:
+        """The entry of that name.
+
+        Raises:
+            ValueError: there is none; the message names the nearest one, or says what is wrong with ``module:NAME``.
+        """
+        if name in self._entries:
+            return self._entries[name]
+        if ":" not in name:
+            near = difflib.get_close_matches(name, self._entries, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._entries)}, or module:NAME"
+            raise ValueError(f"no {self._what} is called {name!r}; {hint}")
+        try:
+            return self._accept(name, code(name))
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"no {self._what} is at {name!r} ({error}); name a constant of a module that Python finds "
+                "(docs/extending.md)"
+            ) from error
+
+
+def instance_of(kind: type[T]) -> Callable[[str, Any], T]:
+    """For ``accept``: constants of one type."""
+
+    def accept(path: str, found: Any) -> T:
+        if not isinstance(found, kind):
+            raise TypeError(f"it is a {type(found).__name__}, not a {kind.__name__}")
+        return found
+
+    return accept
+
+
+@dataclass(frozen=True)
+class Method:
+    """How students are trained (``student.method``)."""
+
+    config: str
+    """Its section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
+    trained_by: str
+    """A function with the parameters and the result of ``train.student.train_student``, as ``module:function``."""
+    reads: tuple[Literal["domain"], ...] = ()
+    """What it takes beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows."""
+
+
+METHODS: Registry[Method] = Registry(
+    "student method",
+    {
+        "sft": Method("curation.config.models:SftConfig", "train.student:train_student"),
+    },
+    instance_of(Method),
+)
+"""By name."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many rows every arm selects (a key of ``selection.budget``)."""
+
+    counted_by: str
+    """A class with the member ``count`` of ``curation.selection.budget.BudgetRule``, as ``module:Class``."""
+    reads: tuple[Literal["scores", "right", "measured", "calibration"], ...] = ()
+    """What it reads of ``curation.selection.budget.Pool`` beside the number of rows; ``right`` makes it an oracle."""
+    keys: tuple[str, ...] | None = None
+    """The keys of ``selection.budget`` that its class takes; unset, what stands under its own name."""
+
+
+_BUDGETS = "curation.selection.budget"
+BUDGETS: Registry[Budget] = Registry(
+    "budget",
+    {
+        "n": Budget(f"{_BUDGETS}:Fixed", keys=("n",)),
+        "share": Budget(f"{_BUDGETS}:Share", keys=("share",)),
+        "oracle": Budget(f"{_BUDGETS}:Oracle", ("right",), keys=("cap",)),
+        "fit_purity": Budget(f"{_BUDGETS}:FitPurity", ("right", "scores", "measured"), keys=()),
+        "threshold": Budget(f"{_BUDGETS}:Threshold", ("scores",), keys=("threshold",)),
+        "risk": Budget("curation.selection.risk:Certified", ("scores", "calibration"), keys=("risk",)),
+    },
+    instance_of(Budget),
+)
+"""By name."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How models answer (``teacher.backend``)."""
+
+    made_by: str
+    """A class with the members of ``curation.teachers.Teacher``, as ``module:Class``."""
+    weights: bool = True
+    """It needs a model; one that needs none is asked for the width of its states (``width``, a static method)."""
+    calls: int = 1
+    """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
+    replaceable: bool = True
+    """A process can give up such a teacher for another one; an engine that keeps its memory ends with its process."""
+
+
+BACKENDS: Registry[Backend] = Registry(
+    "backend",
+    {
+        "transformers": Backend("curation.teachers.transformers:TransformersTeacher"),
+        "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=2, replaceable=False),
+        "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
+    },
+    instance_of(Backend),
+)
+"""By name; ``auto`` stands for one of the first two."""
+
+DOMAINS = {
+    "chess": "curation.domains.chess:Chess",
+    "math": "curation.domains.math:Math",
+    "mcqa": "curation.domains.mcqa:Mcqa",
+}
+"""Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point (``curation.domains``)."""
