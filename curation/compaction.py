@@ -42,9 +42,17 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
         return ref
     import ray
 
-    results = [ray.remote(rewrite).options(num_cpus=1).remote(ref, task) for task in tasks]
+    # The actors of the pass keep their CPUs for other passes: a task that asked for one might wait for them.
+    rewriting = ray.remote(rewrite).options(num_cpus=0, scheduling_strategy="SPREAD")
+    most = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    started: list[Any] = []
+    rewritten: list[RewriteResult] = []
     try:
-        rewritten = ray.get(results)
+        for task in tasks:
+            if len(started) == most:
+                rewritten.append(ray.get(started.pop(0)))
+            started.append(rewriting.remote(ref, task))
+        rewritten += ray.get(started)
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
         return ref

@@ -1,32 +1,145 @@
-"""One launch of Ray Train: a loop on so many workers, replaced when they die, as a recipe's section says."""
+"""One launch of a training loop on so many workers, replaced when they die, as a recipe's section says.
+
+Several workers are a worker group of Ray Train. One worker is a process that outlives the training: its start, mostly
+imports, is a large part of a short training, so the next one of the same resources uses it too (:class:`TrainProcess`).
+There the loop runs in Ray Train's local mode, so that it reads the same context.
+"""
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
+import ray
 import ray.train
 import ray.train.torch
+from ray.exceptions import RayError
 
 from curation.config import TrainSection
 from curation.errors import RunFailedError
-from curation.places import Place
+from curation.places import Place, Remote
 from curation.stopping import waited_for
 
 HEALTH_CHECK_SECONDS = "0.2"
 """Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
+FOLDER = "folder"
+"""The key of a task under which a loop in a :class:`TrainProcess` finds the path of its checkpoints."""
+
+Loop = Callable[[dict[str, Any]], None]
 
 
-def launch(
-    loop: Callable[[dict[str, Any]], None], task: dict[str, Any], config: TrainSection, *, name: str, storage: Place
-) -> None:
-    """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until it is through.
+class TrainProcess:
+    """A process that trains one model after the other, each alone; a new one starts where it died."""
 
-    The same call goes on from the last checkpoint of the same ``name``.
+    def __init__(self, config: TrainSection) -> None:
+        self._make = ray.remote(_Worker).options(
+            num_cpus=config.cpus_per_worker, num_gpus=config.gpus_per_worker or None, max_restarts=0
+        )
+        self._worker: Any = None
+
+    def run(self, loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
+        """Run ``loop(task)``, up to ``config.max_failures`` times more where it fails.
+
+        Raises:
+            RunFailedError: it failed more often.
+        """
+        for num_failures in range(config.max_failures + 1):
+            worker: Any = self._worker or self._make.remote()
+            self._worker = worker
+            try:
+                waited_for(partial(ray.get, worker.run.remote(loop, task, name)))
+                return
+            except RayError as error:
+                self.close()
+                if num_failures == config.max_failures:
+                    raise _failed(name, storage, error) from error
+
+    def close(self) -> None:
+        """End the process."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            ray.kill(worker)
+
+
+class _Worker:
+    """What runs in the process."""
+
+    def run(self, loop: Loop, task: dict[str, Any], name: str) -> None:
+        """Run a loop as the only worker of a training."""
+        import gc
+
+        import torch
+
+        alone = ray.train.ScalingConfig(num_workers=0, use_gpu=bool(ray.get_gpu_ids()))
+        config = ray.train.RunConfig(name=name, storage_path=str(Path(task[FOLDER]).parent))
+        ray.train.torch.TorchTrainer(loop, train_loop_config=task, scaling_config=alone, run_config=config).fit()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+_process: ContextVar[TrainProcess | None] = ContextVar("_process", default=None)
+
+
+@contextmanager
+def trained_in(process: TrainProcess | None) -> Iterator[None]:
+    """Within, launches of one worker use this process, if one is given."""
+    token = _process.set(process)
+    try:
+        yield
+    finally:
+        _process.reset(token)
+
+
+class Folder:
+    """A folder of checkpoints, copied to a path that outlives the process."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def keep(self, directory: Path) -> None:
+        """Copy a folder there, in place of what was kept before."""
+        new, old = self._path.with_suffix(".new"), self._path.with_suffix(".old")
+        for leftover in (new, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.copytree(directory, new)
+        if self._path.exists():
+            self._path.rename(old)
+        new.rename(self._path)
+        shutil.rmtree(old, ignore_errors=True)
+
+    @property
+    def kept(self) -> Path | None:
+        """What was kept last; None where nothing was."""
+        found = (self._path, self._path.with_suffix(".old"))  # the latter where the process died between two names
+        return next((path for path in found if path.is_dir()), None)
+
+
+def launch(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
+    """Run ``loop(task)`` in every worker; ``storage`` keeps checkpoints until the training ends.
+
+    The same call resumes from the last checkpoint of the same ``name``.
 
     Raises:
         RunFailedError: it failed more than ``config.max_failures`` times.
     """
+    process = _process.get()
+    if process is not None and config.num_workers == 1 and not isinstance(storage, Remote):
+        folder = Path(str(storage)) / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        process.run(loop, {**task, FOLDER: str(folder)}, config, name=name, storage=storage)
+    else:
+        _launch_group(loop, task, config, name=name, storage=storage)
+    _remove(storage)
+
+
+def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
+    """As :func:`launch`, by a worker group of Ray Train."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", HEALTH_CHECK_SECONDS)
     trainer = ray.train.torch.TorchTrainer(
         loop,
@@ -46,9 +159,12 @@ def launch(
     try:
         waited_for(trainer.fit)
     except ray.train.TrainingFailedError as error:
-        cause = str(error).strip().splitlines()[-1]
-        raise RunFailedError(f"{name}: training failed: {cause}; the same command goes on from {storage}") from error
-    _remove(storage)
+        raise _failed(name, storage, error) from error
+
+
+def _failed(name: str, storage: Place, error: BaseException) -> RunFailedError:
+    cause = str(error).strip().splitlines()[-1]
+    return RunFailedError(f"{name}: training failed: {cause}; run the same command to resume from {storage}")
 
 
 def _remove(storage: Place) -> None:

@@ -35,7 +35,7 @@ from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import NeuralTrust
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import StateTrust, read_states
-from train.launch import launch
+from train.launch import FOLDER, Folder, launch
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
 CHECKPOINT_SECONDS = 60.0
@@ -164,8 +164,9 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 class _RayShard(Shard):
     """The share of one worker of Ray Train."""
 
-    def __init__(self) -> None:
-        context = ray.train.get_context()
+    def __init__(self, folder: Folder | None) -> None:
+        """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
+        context, self._folder = ray.train.get_context(), folder
         self.rank, self.size = context.get_world_rank(), context.get_world_size()
         self._last = time.monotonic()
 
@@ -188,11 +189,17 @@ class _RayShard(Shard):
             if self.rank == 0:
                 write(Path(directory))
                 checkpoint = ray.train.Checkpoint.from_directory(directory)
-            ray.train.report({}, checkpoint=checkpoint)
+            if self._folder is not None:
+                self._folder.keep(Path(directory))
+            else:
+                ray.train.report({}, checkpoint=checkpoint)
         self._last = time.monotonic()
 
     def restore(self, read: Callable[[Path], None]) -> None:
-        if (checkpoint := ray.train.get_checkpoint()) is not None:
+        if self._folder is not None:
+            if (kept := self._folder.kept) is not None:
+                read(kept)
+        elif (checkpoint := ray.train.get_checkpoint()) is not None:
             with checkpoint.as_directory() as directory:
                 read(Path(directory))
 
@@ -204,7 +211,8 @@ def _train(task: dict[str, Any]) -> None:
     torch.set_num_threads(config.cpus_per_worker)
     logging.getLogger("train").setLevel(logging.INFO)
     rows = Rows(*ray.get(task["rows"][0]))
-    net, calibration, record = fit_arrays(rows, config, seed=origin["seed"], shard=_RayShard())
+    shard = _RayShard(Folder(task[FOLDER]) if FOLDER in task else None)
+    net, calibration, record = fit_arrays(rows, config, seed=origin["seed"], shard=shard)
     if ray.train.get_context().get_world_rank() == 0:
         NeuralTrust(net, config.states, origin | asdict(record), calibration).save(place(task["output"]))
         log.info(

@@ -6,6 +6,7 @@ from typing import Any
 
 from curation import models
 from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig, StudentConfig
+from curation.pipeline.training import training, training_host
 from curation.refs import ModelRef, TableRef
 from curation.registry import METHODS, code
 from curation.rundir.graph import Done, Model, Out, Stage, Table
@@ -61,6 +62,7 @@ def adapted(
         settings={"resources": recipe.resources},
         rows=rows,
         takes=recipe.takes,
+        host=training_host(recipe),
     )
     return stage.model("model")
 
@@ -93,6 +95,7 @@ def student(
         settings={"rows": rows, "resources": recipe.resources},
         rows=num,
         takes=recipe.takes,
+        host=training_host(recipe),
     )
 
 
@@ -126,7 +129,7 @@ def train(
     """Train on selected rows by the method that is configured."""
     from curation import store
 
-    with task.progress() as update:
+    with task.progress() as update, training(task, recipe.model_copy(update=resources)):
         result = code(trained_by)(
             base,
             rows,

@@ -5,6 +5,7 @@ from typing import Any
 
 from curation.arms import Fitted
 from curation.config import TrustConfig
+from curation.pipeline.training import training, training_host
 from curation.refs import TableRef, TrustRef
 from curation.registry import code
 from curation.rundir.graph import Done, Out, Stage
@@ -60,6 +61,7 @@ def fitting(
         settings={"resources": trust.resources},
         rows=rows,
         takes=trust.takes,
+        host=training_host(trust) if fitted.fit is not None else None,
     )
 
 
@@ -89,7 +91,8 @@ def fit(
 
     config, options = trust.model_copy(update=resources), trust.options.get(function, {})
     if fit_by is not None:
-        ref = code(fit_by)(labels, grades, config, seed=seed, output=task.directory)
+        with training(task, config):
+            ref = code(fit_by)(labels, grades, config, seed=seed, output=task.directory)
     else:
         ref = fit_here(code(made_by).fitted, labels, grades, config, seed=seed, output=task.directory, options=options)
     fitted = summary(ref)

@@ -1,0 +1,32 @@
+"""The process that trains students, teachers and trust functions one after the other, where one worker is enough."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from curation.config import TrainSection
+from curation.refs import fingerprint
+from curation.rundir.hosts import Host
+from curation.rundir.run import Task
+
+MAX_IDLE_SECONDS = 120.0
+"""A process that nothing has trained in for so long is ended."""
+
+
+def training_host(recipe: TrainSection) -> Host | None:
+    """The process that serves trainings with the resources of this recipe; ``None`` for a group of workers."""
+    if recipe.num_workers > 1:
+        return None
+    name = fingerprint(["training", recipe.cpus_per_worker, recipe.gpus_per_worker])
+    return Host(name=name, kind=name, shared=False)
+
+
+@contextmanager
+def training(task: Task, recipe: TrainSection) -> Iterator[None]:
+    """Within, launches use the process that the stage names as its host, if it names one."""
+    from train.launch import TrainProcess, trained_in
+
+    if task.stage.host is None:
+        yield
+        return
+    with task.hosted(lambda: TrainProcess(recipe), max_idle_seconds=MAX_IDLE_SECONDS) as process, trained_in(process):
+        yield
