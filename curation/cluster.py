@@ -122,7 +122,7 @@ def ask(address: str) -> None:
 def needs(config: RunConfig) -> list[Need]:
     """The resources that the stages of a run need from the cluster."""
     actors = config.teacher.actors
-    asked = [_need("teacher.actors", 1, actors.num_cpus, actors.num_gpus)]
+    asked = [_need("teacher.actors", 1, actors.num_cpus or 1, actors.num_gpus)]
     recipes: list[tuple[str, TrainSection | None]] = [
         ("teacher.adapt", config.teacher.adapt),
         ("trust", config.trust),
@@ -132,6 +132,27 @@ def needs(config: RunConfig) -> list[Need]:
         if recipe is not None:
             asked.append(_need(key, recipe.num_workers, recipe.cpus_per_worker, recipe.gpus_per_worker))
     return asked
+
+
+def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """Sentences on the cores and GPUs that every pass of the teacher would leave idle on nodes with these resources."""
+    actors = config.teacher.actors
+    cpus = actors.cpus(config.teacher.backend, [node.get("CPU", 0) for node in nodes])
+    told = []
+    for kind, key, each in (("CPU", "num_cpus", cpus), ("GPU", "num_gpus", actors.num_gpus)):
+        total, used = sum(node.get(kind, 0) for node in nodes), actors.max * each
+        if total > used and not (kind == "CPU" and actors.num_gpus):
+            told.append(
+                f"teacher.actors: {actors.max} actors of {each:g} {kind} leave {total - used:g} of {total:g} {kind}s "
+                f"idle in every pass; raise max, or {key}"
+            )
+    return told
+
+
+def this_machine(settings: RayConfig) -> dict[str, float]:
+    """The resources of a Ray that is started on this machine."""
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return {"CPU": settings.num_cpus or os.cpu_count() or 1, "GPU": gpus}
 
 
 def _need(key: str, count: int, cpus: float, gpus: float) -> Need:

@@ -45,7 +45,7 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
     # The actors of the pass keep their CPUs for other passes: a task that asked for one might wait for them.
     rewriting = ray.remote(rewrite).options(num_cpus=0, scheduling_strategy="SPREAD")
     most = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
-    started: list[Any] = []
+    started: list[ray.ObjectRef[RewriteResult]] = []
     rewritten: list[RewriteResult] = []
     try:
         for task in tasks:

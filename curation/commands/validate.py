@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from curation import models, tracking
+from curation import cluster, models, tracking
 from curation.config import ModelConfig, RunConfig
 from curation.config.resolved import resolved, warnings
 from curation.domains import get_domain
@@ -33,6 +33,8 @@ def check(config: RunConfig) -> Iterator[str]:
         yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
     yield from resolved(config)
     yield from (f"warning: {line}" for line in warnings(config))
+    if cluster.address_of(config.ray) == cluster.LOCAL:
+        yield from (f"warning: {line}" for line in cluster.idle(config, [cluster.this_machine(config.ray)]))
 
 
 def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:

@@ -1,6 +1,6 @@
 """The teacher: its model and backend, how it answers, what is kept of its states, the actors that ask it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -51,7 +51,9 @@ class ActorsConfig(Section):
     initial: PositiveInt | None = None
     """How many are asked for at the start of a pass, though no more than it has chunks; ``min`` where not set. On a
     cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
-    num_cpus: Annotated[float, Field(gt=0)] = 1
+    num_cpus: Annotated[float, Field(gt=0)] | None = None
+    """CPUs of an actor, and threads of its model. Unset: 1; for vLLM without a GPU, whose engine uses every core it
+    is given, an equal share of all cores for each of ``max`` actors."""
     num_gpus: Annotated[float, Field(ge=0)] = 0
     max_idle_seconds: Annotated[float, Field(ge=0)] = 120
     """Actors that nobody has asked for so long are given back with their GPUs, all of them between two passes, those
@@ -64,6 +66,12 @@ class ActorsConfig(Section):
     hang_seconds: Annotated[float, Field(gt=0)] = 7200
     """An actor whose model gives no row for so long while it works is ended, for Ray to restart it; more than the
     longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
+
+    def cpus(self, backend: str, nodes: Sequence[float]) -> float:
+        """CPUs of an actor on ``nodes`` with so many CPUs each."""
+        if self.num_cpus is not None or backend != "vllm" or self.num_gpus or not nodes:
+            return self.num_cpus or 1
+        return max(1, min(max(nodes), sum(nodes) // self.max))
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -145,6 +145,8 @@ def _room(config: RunConfig) -> Verdict:
     waits = cluster.check_room(config)
     if waits is not None:
         return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
+    if idle := cluster.idle(config, [node["Resources"] for node in nodes.living()]):
+        return warn("; ".join(idle), "more actors label faster and cost no more")
     return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
 
 
@@ -159,7 +161,7 @@ def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
     import ray
 
     actor = None if config is None else config.teacher.actors
-    takes = {} if actor is None else {"CPU": actor.num_cpus, "GPU": actor.num_gpus}
+    takes = {} if actor is None else {"CPU": actor.num_cpus or 1, "GPU": actor.num_gpus}
     has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))
     place = next(has, None)
     if place is None:

@@ -121,7 +121,8 @@ def run_pass(
 
 def make_pool(asked: AskConfig) -> ActorPool:
     """A pool of actors for a model that is asked so."""
-    return ActorPool(asked.actors, num_cpus=asked.actors.num_cpus, num_calls=concurrent_calls(asked.backend))
+    cpus = asked.actors.cpus(asked.backend, [node["Resources"].get("CPU", 0) for node in nodes.living()])
+    return ActorPool(asked.actors, num_cpus=cpus, num_calls=concurrent_calls(asked.backend))
 
 
 def _chunks(

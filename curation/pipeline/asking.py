@@ -101,7 +101,8 @@ class Asked:
         actors = self.ask.actors
         chunks = actors.max if rows is None else math.ceil(rows / self.ask.chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
-        return {"CPU": num * actors.num_cpus, "GPU": num * actors.num_gpus}
+        all_cores = actors.num_cpus is None and not actors.num_gpus and self.backend not in ("transformers", "scripted")
+        return {"CPU": math.inf if all_cores else num * (actors.num_cpus or 1), "GPU": num * actors.num_gpus}
 
     def changed(self, **changes: Any) -> "Asked":
         """The same model, started as before, asked another way."""
@@ -169,7 +170,7 @@ def settle(
 
     from curation.teachers.vllm_choice import choose_backend
 
-    probe = ray.remote(num_cpus=ask.actors.num_cpus, num_gpus=num_gpus)(choose_backend)
+    probe = ray.remote(num_cpus=ask.actors.num_cpus or 1, num_gpus=num_gpus)(choose_backend)
     try:
         choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
     except ray.exceptions.RayTaskError as error:

@@ -129,7 +129,8 @@ class Run:
                     working[stage.name].thread.start()
                 if not working:
                     break
-                self._hosts.keep_for(status.stage.host for status in left if status.stage.host is not None)
+                asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
+                self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
                 try:
                     end = ended.get(timeout=ROOM_SECONDS)
                 except queue.Empty:

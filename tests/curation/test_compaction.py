@@ -74,6 +74,20 @@ def test_small_fragments_become_large_ones_with_the_rows_in_their_order(tmp_path
     assert scored["row_id"].equals(before["row_id"])
 
 
+def test_it_waits_for_no_cpu_that_the_actors_of_a_pass_keep(tmp_path, local_ray):
+    class Busy:
+        def ready(self):
+            return True
+
+    busy = [local_ray.remote(Busy).options(num_cpus=1).remote() for _ in range(2)]
+    local_ray.get([actor.ready.remote() for actor in busy])
+    ref = passed(tmp_path, 100)
+    assert local_ray.available_resources().get("CPU", 0) == 0
+    assert len(store.open_table(compact(ref, 1)).get_fragments()) == 5
+    for actor in busy:
+        local_ray.kill(actor)
+
+
 @pytest.mark.parametrize("num_chunks", [0, 1, compaction.FEWEST - 1])
 def test_a_table_of_few_fragments_stays_as_it_is(tmp_path, num_chunks):
     ref = passed(tmp_path, num_chunks)

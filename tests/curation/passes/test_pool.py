@@ -1,0 +1,147 @@
+"""Actors that outlive a pass: how many there are, who asks them, and how often a model is started."""
+
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from curation import store, tables
+from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
+from curation.domains import get_domain
+from curation.errors import RunFailedError
+from curation.passes.pool import ActorPool
+from curation.passes.run import PassResult, make_pool
+from curation.refs import ModelRef, TableRef
+from curation.stages.label import Share, label
+from curation.stages.label_chunks import LabelJob
+
+NUM_ROWS = 240
+
+
+@pytest.fixture(scope="module")
+def examples(puzzles, tmp_path_factory) -> TableRef:
+    domain = get_domain(DomainConfig(name="chess"))
+    rows = [domain.read(raw) | {"row_id": number, "error": None} for number, raw in enumerate(puzzles[:NUM_ROWS])]
+    uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
+    table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
+
+
+def make_job(examples: TableRef, directory: Path, *, script: dict[str, Any] | None = None, **ask: Any) -> LabelJob:
+    settings: dict[str, Any] = {"backend": "scripted", "chunk_rows": 20, "actors": ActorsConfig()} | ask
+    return LabelJob(
+        examples=examples,
+        labels_uri=str(directory / "labels.lance"),
+        domain=DomainConfig(name="chess"),
+        teacher=AskConfig(scripted=ScriptedConfig(log=str(directory / "log"), **(script or {})), **settings),
+        model=None,
+        decoding=DecodingConfig(),
+        seed=0,
+    )
+
+
+def run(job: LabelJob, pool: ActorPool, **settings: Any) -> PassResult:
+    return label(job, state_size=8, share=Share(), commit_seconds=0.1, pool=pool, **settings)
+
+
+def once_each(result: PassResult) -> bool:
+    return Counter(store.read(result.table, ["row_id"])["row_id"].to_pylist()) == Counter(range(NUM_ROWS))
+
+
+@pytest.fixture
+def pool():
+    pools: list[ActorPool] = []
+
+    def make(ask: AskConfig) -> ActorPool:
+        pools.append(make_pool(ask))
+        return pools[-1]
+
+    yield make
+    for made in pools:
+        made.close()
+
+
+def test_passes_one_after_the_other_and_at_once_start_a_model_once(local_ray, examples, tmp_path, pool):
+    jobs = [make_job(examples, tmp_path, script={"seconds_per_row": 0.002}) for _ in range(3)]
+    jobs = [replace(job, labels_uri=str(tmp_path / f"{number}.lance")) for number, job in enumerate(jobs)]
+    shared, found = pool(jobs[0].teacher), {}
+    found[0] = run(jobs[0], shared)
+    stateless = replace(jobs[1], teacher=jobs[1].teacher.model_copy(update={"states": ()}), engine=jobs[1].teacher)
+    threads = [
+        threading.Thread(target=lambda number, job: found.update({number: run(job, shared)}), args=args)
+        for args in ((1, stateless), (2, jobs[2]))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(once_each(result) for result in found.values())
+    assert [len(found[number].teachers) for number in range(3)] == [1, 0, 0]
+    assert "state_output_last" in store.open_table(found[2].table).schema.names
+    assert "state_output_last" not in store.open_table(found[1].table).schema.names
+    assert shared.read().running == 1 and shared.read().deaths == 0
+
+
+def test_another_model_takes_the_place_of_the_first_in_the_same_process(
+    local_ray, examples, tiny_model, tmp_path, pool
+):
+    scripted = make_job(examples, tmp_path)
+    shared = pool(scripted.teacher)
+    assert len(run(scripted, shared).teachers) == 1
+    asked = scripted.teacher.model_copy(update={"backend": "transformers"})
+    model = tiny_model if isinstance(tiny_model, ModelRef) else ModelRef(base=str(tiny_model))
+    other = replace(scripted, teacher=asked, model=model, labels_uri=str(tmp_path / "other.lance"))
+    from curation.models import state_size
+
+    width = state_size(model, asked.states)
+    first = label(other, state_size=width, share=Share(), commit_seconds=0.1, pool=shared)
+    again = replace(other, labels_uri=str(tmp_path / "again.lance"))
+    second = label(again, state_size=width, share=Share(), commit_seconds=0.1, pool=shared)
+    assert [len(result.teachers) for result in (first, second)] == [1, 0]
+    assert first.teachers[0]["start_seconds"] > 0
+    assert shared.read().running == 1 and shared.read().deaths == 0
+    columns = ["row_id", "completion", "mean_logprob"]
+    tables_of = [store.read(result.table, columns).sort_by("row_id") for result in (first, second)]
+    assert tables_of[0].equals(tables_of[1])
+
+
+def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back(local_ray, examples, tmp_path, pool):
+    actors = ActorsConfig(min=1, max=2, initial=2, max_idle_seconds=1.0)
+    job = make_job(examples, tmp_path, actors=actors, chunk_rows=NUM_ROWS)
+    shared = pool(job.teacher)
+    run(job, shared)
+    assert shared.read().running == 1
+    wide = make_job(examples, tmp_path, actors=actors, chunk_rows=NUM_ROWS // 2, script={"seconds_per_row": 0.005})
+    run(replace(wide, labels_uri=str(tmp_path / "wide.lance")), shared)
+    until = time.monotonic() + 60
+    while shared.read().running < 2 and time.monotonic() < until:  # a process may come late, and stay
+        time.sleep(0.05)
+    assert shared.read().running == 2
+    slow = make_job(examples, tmp_path, actors=actors, chunk_rows=NUM_ROWS, script={"seconds_per_row": 0.03})
+    seen = []
+    run(
+        replace(slow, labels_uri=str(tmp_path / "slow.lance")),
+        shared,
+        progress=lambda at: seen.append(at.work.actors.running),
+    )
+    assert seen[0] == 2 and seen[-1] == 1
+
+
+def test_a_pass_that_fails_leaves_the_others_alone(local_ray, examples, tmp_path, pool):
+    good = make_job(examples, tmp_path, script={"seconds_per_row": 0.005})
+    bad = replace(good, domain=DomainConfig(name="no_such_module:Domain"), labels_uri=str(tmp_path / "bad.lance"))
+    shared, found = pool(good.teacher), []
+    thread = threading.Thread(target=lambda: found.append(run(good, shared)))
+    thread.start()
+    time.sleep(0.3)
+    with pytest.raises(RunFailedError, match=r"labelling failed: .*no_such_module"):
+        run(bad, shared)
+    thread.join()
+    assert once_each(found[0])
+    assert once_each(run(replace(good, labels_uri=str(tmp_path / "next.lance")), shared))
