@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lance
@@ -25,11 +27,15 @@ class SumsRun:
         seconds_per_row: float,
         chunk_rows: int = 25,
         commit_seconds: float = 0.2,
+        splits: Mapping[str, Any] = MappingProxyType({}),
+        sections: Mapping[str, Any] = MappingProxyType({}),
+        num_more: int = 0,
     ) -> None:
+        """``splits`` beside source and pool take ``num_more`` rows in all; ``sections`` stand in place of others."""
         self.directory = directory / "run"
         self._stderr, self._log = directory / "stderr.log", directory / "labelled.log"
         sums = directory / "sums.jsonl"
-        rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(NUM_SOURCE + num_pool)]
+        rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1"} for n in range(NUM_SOURCE + num_pool + num_more)]
         sums.write_text("\n".join(map(json.dumps, rows)))
         config = {
             "name": "sums",
@@ -39,6 +45,7 @@ class SumsRun:
             "splits": {
                 "source": {"from": "sums", "rows": NUM_SOURCE},
                 "pool": {"from": "sums", "rows": num_pool},
+                **splits,
             },
             "teacher": {
                 "backend": "scripted",
@@ -53,6 +60,7 @@ class SumsRun:
             "trust": {"width": 8, "depth": 1, "max_steps": 10},
             "selection": {"budget": {"n": 50}, "arms": ["naive", "internal_confidence"]},
             "commit_seconds": commit_seconds,
+            **sections,
         }
         self.config = directory / "sums.yaml"
         self.config.write_text(yaml.safe_dump(config))

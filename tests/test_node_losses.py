@@ -1,83 +1,14 @@
 """What a spot cluster does to a run: nodes die and come while rows are labelled, and the driver is replaced."""
 
 import random
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ray_nodes import Nodes, cluster_of, wait_until
 from sums_run import NUM_SOURCE, SumsRun
 
 NUM_POOL, CHUNK_ROWS = 2000, 25
-HOLD = """
-import sys
-from ray.cluster_utils import Cluster
-
-cluster, nodes = Cluster(), []
-cluster.add_node(num_cpus=0, object_store_memory=80_000_000)
-print(cluster.address, flush=True)
-for line in sys.stdin:
-    if line == "add\\n":
-        nodes.append(cluster.add_node(num_cpus=1, object_store_memory=80_000_000))
-    else:
-        cluster.remove_node(nodes.pop(int(line)), allow_graceful=False)
-    print(len(nodes), flush=True)
-cluster.shutdown()
-"""
-
-
-class Nodes:
-    """A cluster of a head without CPUs and nodes of one CPU each, held by a process of its own."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", HOLD], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self.address = self._line()
-        self.number = 0
-
-    def add(self) -> None:
-        self._say("add")
-
-    def kill(self, place: int) -> None:
-        """Kill all processes of a node, counted from the oldest."""
-        self._say(str(place))
-
-    def _say(self, text: str) -> None:
-        self._process.stdin.write(f"{text}\n")
-        self._process.stdin.flush()
-        self.number = int(self._line())
-
-    def _line(self) -> str:
-        line = self._process.stdout.readline().strip()
-        assert line, "the cluster is gone"
-        return line
-
-    def end(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(60)
-
-
-@contextmanager
-def cluster_of(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    nodes = Nodes()
-    try:
-        for _ in range(number):
-            nodes.add()
-        yield nodes
-    finally:
-        nodes.end()
-
-
-def wait_until(reached: Callable[[], bool], driver: subprocess.Popen[bytes], run: SumsRun) -> None:
-    end = time.monotonic() + 200
-    while not reached():
-        assert driver.poll() is None and time.monotonic() < end, run.errors()
-        time.sleep(0.05)
 
 
 def labelled_of_the_pool(run: SumsRun, share: float) -> Callable[[], bool]:
