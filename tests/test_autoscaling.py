@@ -175,5 +175,5 @@ def test_gpu_nodes_come_from_none_while_rows_are_labelled_and_go_when_idle(tmp_p
         counts[verb, kind] += number
     assert counts == {("Adding", "gpu_teacher"): MOST, ("Removing", "gpu_teacher"): MOST}  # no CPU node for nothing
     asked = [second for second, verb, _, _ in decisions if verb == "Adding" and second >= began - 1]
-    # Ray Data asks for more nodes every ten seconds; the actors that are asked for at once need no such round.
+    # More are asked for once those before have come; the actors that are asked for at once need no such round.
     assert (asked[-1] - asked[0] < 5) is (initial is not None)
