@@ -137,7 +137,7 @@ def kill_at_random(directory: Path, monkeypatch: pytest.MonkeyPatch, *, num_kill
         finally:
             killer.driver.kill()
             killer.driver.wait()
-    print(f"{dict(killer.done)}, {len(run.labelled()) - run.num_asked} of {run.num_asked} rows asked again")
+    print(f"killed: {dict(killer.done)}, {len(run.labelled()) - run.num_asked} of {run.num_asked} rows asked again")
     assert killer.done["driver"] and killer.done["node"]
 
     check_rows(run)
