@@ -176,7 +176,7 @@ class Nodes:
             for raylet in node.all_processes["raylet"]:
                 try:
                     children = psutil.Process(raylet.process.pid).children(recursive=True)
-                    found += [child.pid for child in children if "LabelActor" in " ".join(child.cmdline())]
+                    found += [child.pid for child in children if "ModelActor" in " ".join(child.cmdline())]
                 except psutil.NoSuchProcess:
                     continue
         return found

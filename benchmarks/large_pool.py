@@ -130,7 +130,7 @@ def _memory(pid: int) -> tuple[float, float, float]:
             sizes.append((" ".join(process.cmdline()), process.memory_info().rss / 2**20))
         except psutil.Error:
             continue
-    actors = [size for name, size in sizes if "Actor)" in name]
+    actors = [size for name, size in sizes if "ModelActor" in name or "Actor)" in name]
     return sizes[0][1] if sizes else 0.0, max(actors, default=0.0), sum(size for _, size in sizes)
 
 
@@ -138,7 +138,7 @@ def _wait_for_actors() -> None:
     """Wait until Ray has ended the actors of a killed driver: until then they may write."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and any(
-        "LabelActor" in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+        "ModelActor" in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
     ):
         time.sleep(0.5)
 

@@ -1,14 +1,14 @@
 """What the vLLM teacher costs above vLLM itself: ``python -m benchmarks.vllm_teacher`` in ``.venv-vllm``, or with CUDA.
 
-Our side is the label stage: Ray Data's actor renders prompts from a table of examples, two chunks at a time, the engine
+Our side is the label stage: a pool's actor renders prompts from a table of examples, two chunks at a time, the engine
 answers with log-probabilities and the states of four positions, labels are read, fragments written, and the driver
 commits them to a Lance table. Its clock runs from the first prompt to the last commit: the start of the actor and its
 engine is told apart. The peer is ``LLM.generate`` with the same engine arguments on the same prompts, tokenised
-beforehand, which returns tokens and text; nothing is stored. Answers are sampled with a seed a row and end by a stop
-string after a geometric number of tokens, so that their lengths spread up to the cap. Rates are output tokens a second,
-stop tokens not counted. Checked: both sides draw the same answers, and the transformers teacher, given some of these
-answers, finds the log-probabilities and states that are stored. It labels the same rows once, too; and in one process
-the parts of our side are timed. On a GPU::
+beforehand, which returns tokens and text; nothing is stored. Both sides have the same cores (``--cores``). Answers are
+sampled with a seed a row and end by a stop string after a geometric number of tokens, so that their lengths spread up
+to the cap. Rates are output tokens a second, stop tokens not counted. Checked: both sides draw the same answers, and
+the transformers teacher, given some of these answers, finds the log-probabilities and states that are stored. It labels
+the same rows once, too; and in one process the parts of our side are timed. On a GPU::
 
     python -m benchmarks.vllm_teacher --num-gpus 1 --dtype bfloat16 --hidden 1024 --layers 28 --rows 4096
         --running 256 --max-tokens 512
@@ -16,7 +16,9 @@ the parts of our side are timed. On a GPU::
 
 import argparse
 import contextlib
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -119,7 +121,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
             dtype=options.dtype,
             chunk_rows=2 * options.running,
             vllm={"engine": engine},
-            actors={"num_gpus": options.num_gpus},
+            actors={"num_gpus": options.num_gpus, "num_cpus": options.cores},
         ),
         model=ref,
         decoding=decoding,
@@ -251,8 +253,12 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--num-gpus", type=float, default=0)
+    parser.add_argument("--cores", type=int, default=2, help="of either side")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, local_or_cluster(RayConfig(num_cpus=2)):
+    if os.environ.get("OMP_NUM_THREADS") != str(options.cores):  # read once, when a process first uses threads
+        os.environ["OMP_NUM_THREADS"] = str(options.cores)
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.vllm_teacher", *sys.argv[1:]])
+    with tempfile.TemporaryDirectory() as directory, local_or_cluster(RayConfig(num_cpus=max(2, options.cores))):
         print(run(Path(directory), options))
 
 
