@@ -120,6 +120,8 @@ class Run:
         failed: Exception | None = None
         try:
             while True:
+                asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
+                self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
                 for status in self._ready(left, working) if failed is None else ():
                     left.remove(status)
                     stage = status.stage
@@ -129,8 +131,6 @@ class Run:
                     working[stage.name].thread.start()
                 if not working:
                     break
-                asking = [*(item.stage for item in working.values()), *(status.stage for status in left)]
-                self._hosts.keep_for(stage.host for stage in asking if stage.host is not None)
                 try:
                     end = ended.get(timeout=ROOM_SECONDS)
                 except queue.Empty:

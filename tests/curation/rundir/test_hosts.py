@@ -152,3 +152,14 @@ def test_after_an_error_nobody_is_served_anew():
         assert log == ["start", "close", "start"]
     hosts.close()
     assert log == ["start", "close", "start", "close"]
+
+
+def test_what_nobody_asks_any_more_goes_before_what_a_later_stage_needs(tmp_path):
+    works = Works()
+    first = works.stage("first", model("teacher"))
+    fit = works.stage("fit", model("train"), first=first.value("name"))
+    light = works.stage("light", None, fit=fit.value("name"))
+    again = works.stage("again", model("teacher"), light=light.value("name"))
+    do(tmp_path, [again], cpus=2)
+    assert works.log == ["start", "first", "start", "fit", "close", "light", "again", "close"]
+    assert len(works.things) == 2
