@@ -104,8 +104,9 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
             f"teacher.store_states={'true' if backend == 'transformers' else stored}",
             f"teacher.vllm={{engine: {json.dumps(ENGINE)}}}",
             "teacher.state_dtype=float32",
-            "teacher.actors={min: 1, max: 1, num_cpus: 1}",  # which leaves a core for what is done between two passes
+            "teacher.actors={min: 1, max: 1, num_cpus: 1}",  # which leaves a core for the fit between two passes
             "trust.max_steps=50",
+            "trust.cpus_per_worker=1",
             f"selection={{budget: {{n: 60}}, arms: {list(ARMS[domain])}}}",
             "generations=[]",
         )
@@ -119,7 +120,7 @@ def test_a_run_selects_with_vllm_what_it_selects_with_transformers(local_ray, tm
         (labelled,) = (item for name, item in passes.items() if name.endswith("label-pool"))
         assert labelled["backend"] == ("transformers" if backend == "transformers" else "vllm")
         (teacher,) = (item for item in content["starts"] if item["model"] == labelled["model"])
-        assert teacher["starts"] == 1 and teacher["passes"] >= 2, "source and pool are asked of one start"
+        assert teacher["starts"] == 1 and teacher["passes"] >= 2, "one start serves source and pool"
         found[backend] = {name: {row["row_id"]: row for row in rows} for name, rows in selected.items()}
     stages = Manifest.load(tmp_path).stages
     if asked == "auto":
