@@ -168,18 +168,21 @@ class Run:
         can_begin.sort(key=lambda status: status.stage.host is None or status.stage.host.kind not in warm)
         ready: list[Status] = []
         for status in can_begin:
-            beside = [Load.of(stage) for stage in [*taken, *(other.stage for other in ready)]]
-            if len(ready) < most and (not beside or fits(Load.of(status.stage), beside, room)):
+            beside = [*taken, *(other.stage for other in ready)]
+            if len(ready) < most and (not beside or fits(Load.of(status.stage), list(map(Load.of, beside)), room)):
                 ready.append(status)
                 self._make_room(status.stage, beside, room)
         return ready
 
-    def _make_room(self, stage: Stage, beside: Sequence["Load"], room: Mapping[str, float]) -> None:
-        """Give back idle hosts as far as a stage does not fit beside them, but for the one that it can use."""
-        idle = self._hosts.idle()
-        own = next((host for host, _ in idle if stage.host is not None and host.kind == stage.host.kind), None)
-        others = [(host, takes) for host, takes in idle if host is not own]
-        while others and not fits(Load.of(stage), [*beside, *(Load(None, takes) for _, takes in others)], room):
+    def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
+        """Give back idle hosts as far as a stage does not fit beside them, but for those that it or ``beside`` can use.
+
+        A stage that has begun a moment ago may not have taken its host yet.
+        """
+        kinds = {other.host.kind for other in (stage, *beside) if other.host is not None}
+        others = [(host, takes) for host, takes in self._hosts.idle() if host.kind not in kinds]
+        loads = [Load.of(other) for other in beside]
+        while others and not fits(Load.of(stage), [*loads, *(Load(None, takes) for _, takes in others)], room):
             host, _ = others.pop(0)
             self._hosts.give_back(host)
 

@@ -163,3 +163,12 @@ def test_what_nobody_asks_any_more_goes_before_what_a_later_stage_needs(tmp_path
     do(tmp_path, [again], cpus=2)
     assert works.log == ["start", "first", "start", "fit", "close", "light", "again", "close"]
     assert len(works.things) == 2
+
+
+def test_a_host_that_a_stage_is_about_to_take_is_not_given_back_for_one_that_begins_with_it(tmp_path):
+    works = Works()
+    first = works.stage("first", model("teacher"))
+    again = works.stage("again", model("teacher"), first=first.value("name"))
+    light = works.stage("light", None, first=first.value("name"))
+    do(tmp_path, [light, again], cpus=2)
+    assert sorted(works.log) == ["again", "close", "first", "light", "start"]
