@@ -137,7 +137,17 @@ class ActorPool:
         self._events.put(None)
 
     def _keep(self) -> None:
-        """The pool's own thread: takes what calls gave, hands out chunks, has more or fewer actors."""
+        """The pool's own thread; what goes wrong in it ends the passes, which would wait for ever."""
+        try:
+            self._serve()
+        except Exception as error:
+            with self._lock:
+                for mine in self._queues:
+                    mine.done.put(error)
+            raise
+
+    def _serve(self) -> None:
+        """Take what calls gave, hand out chunks, have more or fewer actors, until the pool is closed."""
         looked = 0.0
         while not self._is_closed:
             with suppress(queue.Empty):
