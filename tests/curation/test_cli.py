@@ -132,7 +132,11 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
     assert not (config.parent / "runs").exists()
     overridden = curate("validate", config, "--set", "splits.source.rows=20", "--set", "teacher={backend: scripted}")
     assert "split source: 20 rows" in overridden.stdout and "\nteacher:" not in overridden.stdout
-    further = ["splits.shots={from: puzzles, rows: 2}", "splits.probes={near: {from: puzzles, rows: 3, regime: ID}}"]
+    further = [
+        "ray.num_cpus=1",
+        "splits.shots={from: puzzles, rows: 2}",
+        "splits.probes={near: {from: puzzles, rows: 3, regime: ID}}",
+    ]
     further.append("splits.audit=true")  # a judge grades the pool only where gold labels of it are kept
     path = f"{{path: {tiny_model.base}}}"
     further += [f"signals={{second_teacher: {path}, reward: {{model: {path}, kind: verifier}}}}", f"judge.model={path}"]
