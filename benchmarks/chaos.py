@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from curation.domains import Example, Identity, plain_identity
-from curation.places import Place, place
+from curation.storage.paths import Place, place
 from tests.object_store import ObjectStore, object_store
 
 ROOT = Path(__file__).parents[1]

@@ -21,20 +21,19 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.pairs import measure
-from curation import store, superseded, tables
-from curation.compaction import compact
+from curation.cluster.session import local_or_cluster
 from curation.config import RayConfig
 from curation.refs import TableRef
-from curation.session import local_or_cluster
-from curation.store import commits
+from curation.tables import commits, io, old_versions, schemas
+from curation.tables.compaction import compact
 
 ROWS, STATE = 1024, 1024
 
 
 def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> TableRef:
     """The table of a pass."""
-    schema = pa.schema([tables.ROW_ID, ("state", pa.list_(pa.float16(), state))])
-    store.create(uri, schema)
+    schema = pa.schema([schemas.ROW_ID, ("state", pa.list_(pa.float16(), state))])
+    io.create(uri, schema)
     committer, rng = commits.Committer(uri), np.random.default_rng(0)
     states = pa.FixedSizeListArray.from_arrays(pa.array(rng.standard_normal(ROWS * state).astype(np.float16)), state)
     for place in range(num_fragments):
@@ -44,14 +43,14 @@ def passed(uri: str, num_fragments: int, state: int, *, commit_each: bool) -> Ta
         if commit_each:
             committer.flush()
     committer.flush()
-    return store.latest(uri)
+    return io.latest(uri)
 
 
 def manifests(directory: Path, num_commits: int) -> None:
     """Bytes of manifests and seconds of a pass, with the removal of replaced versions and without."""
-    superseded.KEPT_SECONDS = 0.0
-    for name, every in (("replaced versions removed", superseded.EVERY), ("all versions kept", num_commits + 1)):
-        superseded.EVERY, begun = every, time.monotonic()
+    old_versions.KEPT_SECONDS = 0.0
+    for name, every in (("replaced versions removed", old_versions.EVERY), ("all versions kept", num_commits + 1)):
+        old_versions.EVERY, begun = every, time.monotonic()
         ref = passed(str(directory / f"{every}.lance"), num_commits, 1, commit_each=True)
         seconds = time.monotonic() - begun
         files = list((Path(ref.uri) / "_versions").glob("*.manifest"))
@@ -68,8 +67,8 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
             begun = time.monotonic()
             way(ref)
             seconds = time.monotonic() - begun
-            newest = store.latest(ref.uri)
-            assert newest != ref and store.read(newest, columns=["row_id"]).equals(store.read(ref, columns=["row_id"]))
+            newest = io.latest(ref.uri)
+            assert newest != ref and io.read(newest, columns=["row_id"]).equals(io.read(ref, columns=["row_id"]))
             if (name, pair) != ("ours", 0):
                 shutil.rmtree(ref.uri)
             return num_fragments * ROWS * STATE * 2 / 1e6 / seconds
@@ -79,7 +78,7 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
     def scanning(ref: TableRef, columns: list[str]) -> Callable[[int], float]:
         def run(_: int) -> float:
             begun = time.monotonic()
-            batches = store.open_table(ref).to_batches(columns=columns, batch_size=ROWS)
+            batches = io.open_table(ref).to_batches(columns=columns, batch_size=ROWS)
             return sum(batch.num_rows for batch in batches) / (time.monotonic() - begun)
 
         return run
@@ -93,9 +92,9 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
 
     found = measure(compacting("ours", ours), compacting("peer", lances), num_pairs)
     print(found.line("compaction", "MB/s", 0.7))
-    ref = store.latest(str(directory / "ours-0.lance"))
+    ref = io.latest(str(directory / "ours-0.lance"))
     small = passed(str(directory / "small.lance"), num_fragments, STATE, commit_each=False)
-    counts = [len(store.open_table(table).get_fragments()) for table in (small, ref)]
+    counts = [len(io.open_table(table).get_fragments()) for table in (small, ref)]
     print(f"fragments: {counts[0]} before, {counts[1]} after")
     for columns in (["row_id"], ["row_id", "state"]):
         rates = measure(scanning(ref, columns), scanning(small, columns), num_pairs)

@@ -27,7 +27,6 @@ import torch
 
 from benchmarks.pairs import Ratios
 from benchmarks.plain import Plain, make_examples
-from curation import store
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.refs import TableRef
 from curation.stages.label import Share, label
@@ -35,7 +34,8 @@ from curation.stages.label_chunks import LabelJob
 from curation.stages.project import fit_pca
 from curation.stages.reduce import Projected, Reduction, ScoredOnly
 from curation.stages.score import score
-from curation.tables import state_column
+from curation.tables import io
+from curation.tables.schemas import state_column
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 
 WIDTH, COMPONENTS = 1024, 256
@@ -98,7 +98,7 @@ def run(directory: Path, num_rows: int, num_turns: int) -> str:
             files = (directory / name / "labels.lance" / "data").iterdir()
             size[name] = sum(file.stat().st_size for file in files) / num_rows
         compared = check(found["stored"], found["fused"], num_rows)
-        sample = store.count(found["fused"], filter=f"{state_column(STATE)} IS NOT NULL")
+        sample = io.count(found["fused"], filter=f"{state_column(STATE)} IS NOT NULL")
         print(f"  turn {turn}: " + ", ".join(f"{name} {rates[name][-1]:,.0f} rows/s" for name in ways), flush=True)
         for name in ways:
             shutil.rmtree(directory / name)
@@ -122,9 +122,7 @@ def check(stored: TableRef, fused: TableRef, num_rows: int) -> str:
     Raises:
         AssertionError: other rows, or scores that differ by more than float16's precision.
     """
-    one, other = (
-        store.read(ref, ["row_id", "neural_raw", "neural_trust"]).sort_by("row_id") for ref in (stored, fused)
-    )
+    one, other = (io.read(ref, ["row_id", "neural_raw", "neural_trust"]).sort_by("row_id") for ref in (stored, fused))
     assert one.num_rows == other.num_rows == num_rows
     assert one["row_id"].equals(other["row_id"])
     differences = []

@@ -29,13 +29,13 @@ import torch
 
 from benchmarks.pairs import measure
 from benchmarks.plain import make_examples, write_parquet
-from curation import models, store, tables
+from curation import models
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ModelConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob, label_rows
-from curation.store import commits
+from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
 
 PUZZLES = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
@@ -50,7 +50,7 @@ def chess_examples(directory: Path, num_rows: int) -> TableRef:
     domain = get_domain(CHESS)
     raw = pyarrow.dataset.dataset(PUZZLES).head(num_rows).to_pylist()
     rows = [domain.read(row) | {"row_id": place, "error": None} for place, row in enumerate(raw)]
-    table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
     uri = str(directory / "chess.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
@@ -112,7 +112,7 @@ def against_bare_loop(directory: Path, num_rows: int, num_pairs: int) -> str:
         directory / "model", family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=0
     )
     examples = chess_examples(directory, num_rows)
-    rows = store.read(examples).to_pylist()
+    rows = io.read(examples).to_pylist()
     torch.set_num_threads(1)
     model, tokenizer = models.load_model(ref), models.load_tokenizer(ref)
     starts: list[float] = []
@@ -183,15 +183,15 @@ def _parts(examples: TableRef, ref: ModelRef) -> str:
     """Seconds of each part of the actor's work over the rows, in this process."""
     job = _job(examples, Path(examples.uri).with_name("parts.lance"), ref)
     domain, teacher = get_domain(job.domain), load_teacher(job.teacher, ref)
-    schema = tables.labels(job.teacher.states, job.teacher.state_dtype, teacher.state_size)
-    store.create(job.labels_uri, schema)
+    schema = schemas.labels(job.teacher.states, job.teacher.state_dtype, teacher.state_size)
+    io.create(job.labels_uri, schema)
     seconds = dict.fromkeys(("read", "label: prompts, teacher and parsing", "write the fragment", "commit"), 0.0)
     prompts = 0.0
-    num_rows = store.count(examples)
+    num_rows = io.count(examples)
     committer = commits.Committer(job.labels_uri)
     for start in range(0, num_rows, CHUNK_ROWS):
         clock = [time.perf_counter()]
-        rows = store.open_table(examples).take(range(start, min(start + CHUNK_ROWS, num_rows))).to_pylist()
+        rows = io.open_table(examples).take(range(start, min(start + CHUNK_ROWS, num_rows))).to_pylist()
         clock.append(time.perf_counter())
         batches = list(label_rows(job, domain, teacher, rows))
         clock.append(time.perf_counter())

@@ -30,9 +30,9 @@ import pyarrow as pa
 import pyarrow.dataset
 
 from benchmarks.plain import make_examples, write_parquet
+from curation.cluster.session import local_or_cluster
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
 from curation.refs import TableRef
-from curation.session import local_or_cluster
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
 

@@ -7,11 +7,11 @@ import lance
 import numpy as np
 import pyarrow as pa
 
-from curation import store, tables
 from curation.config import ActorsConfig
 from curation.domains import Example, Vocabulary, get_domain
 from curation.refs import TableRef
 from curation.stages.label_chunks import LabelJob, label_rows
+from curation.tables import io, schemas
 from curation.teachers import load_teacher
 
 WRITE_ROWS = 1 << 18
@@ -43,7 +43,7 @@ class Plain:
 
 def make_examples(uri: str, num_rows: int) -> TableRef:
     """An examples table with ids from 0 on, written in parts."""
-    schema = tables.examples(Plain.columns, gold=False)
+    schema = schemas.examples(Plain.columns, gold=False)
 
     def parts() -> Iterator[pa.RecordBatch]:
         for start in range(0, num_rows, WRITE_ROWS):
@@ -59,7 +59,7 @@ def write_parquet(job: LabelJob, target: str, actors: ActorsConfig) -> None:
     """Label the examples of a job by ``map_batches`` + ``write_parquet``, a chunk of the job at a time."""
     import ray.data
 
-    num_rows, size = store.count(job.examples), job.teacher.chunk_rows
+    num_rows, size = io.count(job.examples), job.teacher.chunk_rows
     items: list[Any] = [{"start": start, "stop": min(start + size, num_rows)} for start in range(0, num_rows, size)]
     ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
         _Actor,  # type: ignore[arg-type]
@@ -78,5 +78,5 @@ class _Actor:
 
     def __call__(self, batch: Mapping[str, Any]) -> pa.Table:
         """The labelled rows of one chunk."""
-        rows = store.open_table(self._job.examples).take(range(int(batch["start"][0]), int(batch["stop"][0])))
+        rows = io.open_table(self._job.examples).take(range(int(batch["start"][0]), int(batch["stop"][0])))
         return pa.Table.from_batches(list(label_rows(self._job, self._domain, self._teacher, rows.to_pylist())))

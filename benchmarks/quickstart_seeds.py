@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from curation import run
-from curation.config_file import load_config
+from curation.config.load import load_config
 
 CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 

@@ -23,14 +23,13 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from curation import store, tables
 from curation.passes.actor import Chunk
 from curation.passes.run import Int64s, _chunks
 from curation.refs import TableRef
-from curation.row_ids import RowIds
-from curation.store import commits
+from curation.tables import commits, io, schemas
+from curation.tables.row_ids import RowIds
 
-SCHEMA = pa.schema([tables.ROW_ID])
+SCHEMA = pa.schema([schemas.ROW_ID])
 CHUNK_ROWS = 1024
 SHARES = (0.0, 0.5, 0.99)
 
@@ -48,7 +47,7 @@ def ours(examples: TableRef, uri: str) -> Left:
 def peer(examples: TableRef, uri: str) -> Left:
     """The offsets by numpy: the ids of both tables as arrays, sorted and held against each other."""
     done_M = np.sort(lance.dataset(uri).to_table(columns=["row_id"])["row_id"].to_numpy())
-    ids_N = store.open_table(examples).to_table(columns=["row_id"])["row_id"].to_numpy()
+    ids_N = io.open_table(examples).to_table(columns=["row_id"])["row_id"].to_numpy()
     return [np.flatnonzero(np.isin(ids_N, done_M, assume_unique=True, invert=True))]
 
 
@@ -79,7 +78,7 @@ def _peak_mb() -> float:
 
 def written(uri: str, ids: list[np.ndarray]) -> TableRef:
     """A table of ids, a fragment an array."""
-    store.create(uri, SCHEMA)
+    io.create(uri, SCHEMA)
     fragments = [
         fragment
         for part in ids

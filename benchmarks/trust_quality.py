@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curation import metrics, store
+from curation import metrics
 from curation.domains.grading import read_grades
 from curation.refs import TableRef
+from curation.tables import io
 
 COLUMNS = ["row_id", "label", "mean_logprob", "neural_raw", "neural_trust"]
 
@@ -26,7 +27,7 @@ COLUMNS = ["row_id", "label", "mean_logprob", "neural_raw", "neural_trust"]
 def graded(outputs: Mapping[str, Any], labels: str, split: str, columns: list[str]) -> tuple[pa.Table, Any]:
     """The labels of a split that are graded, and which of them are right, both ascending by row id."""
     ref = TableRef.from_json(outputs[f"gen-0/{labels}-{split}"]["labels"])
-    rows = store.read(ref, columns=columns, filter="error IS NULL").sort_by("row_id")
+    rows = io.read(ref, columns=columns, filter="error IS NULL").sort_by("row_id")
     found = read_grades(TableRef.from_json(outputs[f"gen-0/grade-{split}"]["grades"]))
     kept = rows.filter(pa.array(np.isin(rows["row_id"].to_numpy(), found.row_ids_N)))
     return kept, found.correct_N[np.isin(found.row_ids_N, rows["row_id"].to_numpy())]
@@ -43,7 +44,7 @@ def quality(directory: Path) -> dict[str, Any]:
     right = dict(zip(pool["row_id"].to_pylist(), correct_N.tolist(), strict=True))
     arms = {}
     for arm, item in outputs["gen-0/select"]["arms"].items():
-        ids = store.read(TableRef.from_json(item["table"]), columns=["row_id"])["row_id"].to_pylist()
+        ids = io.read(TableRef.from_json(item["table"]), columns=["row_id"])["row_id"].to_pylist()
         arms[arm] = float(np.mean([right[row_id] for row_id in ids]))
     found: dict[str, Any] = {
         "purity": {arm: purity for arm, purity in arms.items() if arm != "ground_truth"},

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from curation import metrics, run, store
+from curation import metrics, run
 from curation.config import RunConfig, TrustConfig
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
+from curation.tables import io
 from curation.trust.calibration import fit_calibration
 from curation.trust.linear_probe import fit_linear_probe
 from curation.trust.parts import CALIBRATION, FIT
@@ -105,7 +106,7 @@ def _found(raw_N: Any, trust_N: Any, pool: Rows, share: float, steps: int, secon
 
 def controls(tables: dict[str, TableRef], pool: Rows) -> dict[str, str]:
     """Purity of a uniform draw of the parsed pool rows (its expectation), and of internal confidence."""
-    labels = store.read(
+    labels = io.read(
         tables["label-pool"], columns=["row_id", "mean_logprob"], filter="error IS NULL AND label IS NOT NULL"
     )
     labels = labels.sort_by("row_id")

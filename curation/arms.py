@@ -98,7 +98,7 @@ TRUST: Registry[Trust] = Registry(
             "curation.signals.self_consistency:SelfConsistency",
             section="self_consistency",
         ),
-        # of a causal model; one with a reward head is curation.signals.reward
+        # of a causal model; one with a reward head is curation.teachers.reward
         "reward": Signal("reward model", "reward", "curation.signals.verifier:Verifier", "logit", asks="reward"),
         "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
         "neural": Fitted("neural trust", "curation.trust.neural:NeuralTrust", reads=None, fit="train.trust:fit_trust"),

@@ -135,8 +135,8 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     """Show what a run has done and what it is doing. CONFIG may also be the run directory."""
     from curation.commands.status import status_json, status_lines
     from curation.errors import ConfigError
-    from curation.lease import holder
-    from curation.places import place
+    from curation.storage.lease import holder
+    from curation.storage.paths import place
 
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
@@ -212,18 +212,18 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
     """
     from dataclasses import asdict
 
-    from curation import inspection
-    from curation.places import place
+    from curation.commands.inspect import Question, examine, find, is_run, list_tables, page, tables_page
+    from curation.storage.paths import place
 
-    if stage is None and inspection.is_run(table):
-        found = inspection.list_tables(place(table))
-        click.echo(json.dumps([asdict(item) for item in found]) if as_json else inspection.tables_page(found))
+    if stage is None and is_run(table):
+        found = list_tables(place(table))
+        click.echo(json.dumps([asdict(item) for item in found]) if as_json else tables_page(found))
         return
-    uri, version = inspection.find(table, stage)
+    uri, version = find(table, stage)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     asked["version"] = version if asked["version"] is None else asked["version"]
-    facts = inspection.examine(uri, inspection.Question(columns=names, **asked))
-    click.echo(json.dumps(asdict(facts), indent=1) if as_json else inspection.page(facts))
+    facts = examine(uri, Question(columns=names, **asked))
+    click.echo(json.dumps(asdict(facts), indent=1) if as_json else page(facts))
 
 
 @main.command("clean")
@@ -240,8 +240,8 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name."""
     from curation.commands.clean import clean
-    from curation.inspection.text import size
-    from curation.places import place
+    from curation.commands.inspect.text import size
+    from curation.storage.paths import place
 
     files = num_bytes = 0
     for item in clean(place(run_dir), older_than, dry=dry_run):
@@ -263,7 +263,7 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     """
     from collections import Counter
 
-    from curation.doctor import examine
+    from curation.commands.doctor import examine
     from curation.errors import ConfigError
 
     if overrides and config is None:
@@ -285,7 +285,7 @@ def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
 
 
 def _load(config: str, overrides: tuple[str, ...]) -> Any:
-    from curation.config_file import load_config
+    from curation.config.load import load_config
 
     return load_config(config, overrides)
 

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from curation.copies import fetched, staged
+from curation.config.states import beyond
 from curation.errors import ModelError
-from curation.places import Place, Remote, place
-from curation.refs import ModelRef, directory_digest
-from curation.states import beyond
+from curation.refs import ModelRef
+from curation.storage.cache import fetched, staged
+from curation.storage.digest import directory_digest
+from curation.storage.paths import Place, Remote, place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase

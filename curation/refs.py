@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from curation.places import Place, Remote
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Ref:
@@ -36,7 +34,8 @@ class TableRef(_Ref):
 class ModelRef(_Ref):
     """A causal language model: base weights at a revision, and optionally a LoRA adapter on top.
 
-    ``revision`` is a hub commit for hub ids and a digest of the file list (:func:`directory_digest`) for local paths.
+    ``revision`` is a hub commit for hub ids and a digest of the file list
+    (:func:`curation.storage.digest.directory_digest`) for local paths.
     """
 
     base: str
@@ -77,19 +76,3 @@ def fingerprint(value: Any) -> str:
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def directory_digest(path: Place) -> str:
-    """A digest of a directory's files: of the content of small ones, of size and modification time above 64 MiB.
-
-    In an object store: a digest of the store's content tags.
-    """
-    if isinstance(path, Remote):
-        return fingerprint([(entry.path, entry.size, entry.tag) for entry in path.entries()])
-    entries = []
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
-        stat = file.stat()
-        small = stat.st_size <= 64 << 20
-        content = hashlib.sha256(file.read_bytes()).hexdigest() if small else f"{stat.st_size}-{stat.st_mtime_ns}"
-        entries.append((str(file.relative_to(path)), content))
-    return fingerprint(entries)

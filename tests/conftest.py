@@ -35,8 +35,8 @@ def local_ray():
     """One local Ray for all tests of a process."""
     import ray
 
+    from curation.cluster.session import local_or_cluster
     from curation.config import RayConfig
-    from curation.session import local_or_cluster
 
     with local_or_cluster(RayConfig(num_cpus=2)):
         yield ray

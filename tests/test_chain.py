@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curation import run, store
+from curation import run
 from curation.commands.plan import make_plan
 from curation.commands.status import status_lines
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, DegenerateSourceError, RunDirError, SourceError
 from curation.hashing import derive
 from curation.refs import TableRef
 from curation.stages.label import Share
+from curation.tables import io
 
 ROOT = Path(__file__).parents[1]
 SMALL = {"preset": "scratch", "epochs": 1, "learning_rate": 1e-4, "lora": {"rank": 4, "alpha": 8}}
@@ -91,26 +92,26 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     assert done["gen-1/label-pool"]["inputs"]["model"] == student
     pool = TableRef.from_json(done["prepare"]["outputs"]["tables"]["pool"])
     tables = [TableRef.from_json(done[f"gen-{index}/score-pool"]["outputs"]["labels"]) for index in range(2)]
-    ids = [set(store.read(table, ["row_id"])["row_id"].to_pylist()) for table in tables]
+    ids = [set(io.read(table, ["row_id"])["row_id"].to_pylist()) for table in tables]
     assert not ids[0] & ids[1]
-    assert ids[0] | ids[1] == set(store.read(pool, ["row_id"])["row_id"].to_pylist())
+    assert ids[0] | ids[1] == set(io.read(pool, ["row_id"])["row_id"].to_pylist())
     share = Share(index=1, of=2, seed=derive(config.seed, "share"))
-    assert len(ids[1]) == int(share.takes(store.read(pool, ["row_id"])["row_id"].to_numpy()).sum())
+    assert len(ids[1]) == int(share.takes(io.read(pool, ["row_id"])["row_id"].to_numpy()).sum())
 
     # Purity in the report is the share of right labels among the selected, counted here by hand.
     graded = read_grades(TableRef.from_json(done["gen-1/grade-pool"]["outputs"]["grades"]))
     right = dict(zip(graded.row_ids_N.tolist(), graded.correct_N.tolist(), strict=True))
     table = TableRef.from_json(done["gen-1/select"]["outputs"]["arms"]["neural"]["table"])
-    selected = store.read(table, ["row_id"])["row_id"].to_pylist()
+    selected = io.read(table, ["row_id"])["row_id"].to_pylist()
     assert arm["purity"]["value"] == pytest.approx(sum(right[row_id] for row_id in selected) / 40)
 
     # Rows that are too long for the student are out before the cut: training gets 40 rows and drops none.
     for index in range(2):
         counts = done[f"gen-{index}/length-pool"]["outputs"]["counts"]
         assert 0 < counts["num_weak"] == counts["num_too_long"] < counts["num_rows"] and not counts["num_gold"]
-        out = set(store.read(TableRef.from_json(counts["table"]), ["row_id"])["row_id"].to_pylist())
+        out = set(io.read(TableRef.from_json(counts["table"]), ["row_id"])["row_id"].to_pylist())
         chosen = TableRef.from_json(done[f"gen-{index}/select"]["outputs"]["arms"]["neural"]["table"])
-        assert out < ids[index] and not out & set(store.read(chosen, ["row_id"])["row_id"].to_pylist())
+        assert out < ids[index] and not out & set(io.read(chosen, ["row_id"])["row_id"].to_pylist())
     assert (arm["rows_trained"], arm["rows_dropped"], arm["epochs"]) == (40, 0, 1)
 
     # The same command again does nothing; another budget redoes the selections and what hangs on them, no labels.

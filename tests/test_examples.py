@@ -14,7 +14,7 @@ import yaml
 
 from curation import run
 from curation.arms import ARMS
-from curation.config_file import load_config
+from curation.config.load import load_config
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 REDUCED = {

@@ -10,9 +10,9 @@ import pytest
 from sums_run import NUM_SOURCE, SumsRun
 
 from curation.errors import RunFailedError
-from curation.places import write_atomically
 from curation.rundir import events
 from curation.rundir.run import files_of
+from curation.storage.paths import write_atomically
 
 NUM_POOL = 600
 

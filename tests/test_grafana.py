@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from curation.telemetry import METERS
+from curation.telemetry.metrics import METERS
 
 ROOT = Path(__file__).parents[1]
 BOARD = json.loads((ROOT / "deploy" / "grafana.json").read_text())

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from curation import run, store
-from curation.config_file import parse_config
+from curation import run
+from curation.config.load import parse_config
 from curation.refs import TableRef
+from curation.tables import io
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,7 +44,7 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
 
     def table(stage: str, output: str, columns: list[str]) -> dict[int, dict[str, Any]]:
         ref = TableRef.from_json(stages[f"gen-0/{stage}"]["outputs"][output])
-        return {row["row_id"]: row for row in store.read(ref, ["row_id", *columns]).to_pylist()}
+        return {row["row_id"]: row for row in io.read(ref, ["row_id", *columns]).to_pylist()}
 
     labels = table("score-pool", "labels", ["label", "completion"])
     grades = table("judge-pool", "grades", ["correct", "judged"])
@@ -51,14 +52,14 @@ def test_unparsed_rows_are_judged_and_a_probe_sets_the_budget(local_ray: Any, tm
     assert 20 < len(unparsed) < 130
     # Every row that the rule calls wrong is asked, unparsed ones too; the judge's word alone makes one right.
     (uri,) = tmp_path.glob("run/gen-0/judge-pool-*/verdicts.lance")
-    verdicts = {row["row_id"]: row["value"] for row in store.read(store.latest(str(uri))).to_pylist()}
+    verdicts = {row["row_id"]: row["value"] for row in io.read(io.latest(str(uri))).to_pylist()}
     assert set(verdicts) == {row_id for row_id, row in labels.items() if row["label"] != "1"}
     judged = {row_id for row_id, row in grades.items() if row["judged"]}
     assert judged == {row_id for row_id, value in verdicts.items() if value == 1} and len(judged & unparsed) > 5
     right_by_rule = {row_id for row_id, row in labels.items() if row["label"] == "1"}
     assert {row_id for row_id, row in grades.items() if row["correct"]} == judged | right_by_rule
     selected = TableRef.from_json(stages["gen-0/select"]["outputs"]["arms"]["internal_confidence"]["table"])
-    assert not set(store.read(selected, ["row_id"])["row_id"].to_pylist()) & unparsed
+    assert not set(io.read(selected, ["row_id"])["row_id"].to_pylist()) & unparsed
 
     # n = floor(purity of the probe's accepted rows x right labels of the pool), counted by hand.
     held_out = table("score-probe-held_out", "labels", ["label", "mean_logprob"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sums_run import NUM_SOURCE, SumsRun
 
-from curation.lease import holder
+from curation.storage.lease import holder
 
 NUM_POOL, NUM_ACTORS, CHUNK_ROWS = 3000, 2, 50
 UNTIL = ("--until", "label-pool")

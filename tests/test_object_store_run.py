@@ -16,14 +16,15 @@ import ray
 import yaml
 from object_store import ObjectStore, object_store
 
-from curation import models, run, store
+from curation import models, run
+from curation.cluster.session import local_or_cluster
+from curation.commands.inspect import find, list_tables
 from curation.config import RayConfig, SftConfig
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.errors import RunDirError
-from curation.inspection import find, list_tables
-from curation.places import Place, Remote, place
 from curation.rundir.manifest import Manifest
-from curation.session import local_or_cluster
+from curation.storage.paths import Place, Remote, place
+from curation.tables import io
 from train import student
 
 NUM_SOURCE, NUM_POOL = 150, 450
@@ -229,7 +230,7 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
     with local_or_cluster(RayConfig(num_cpus=2)):
         for root in (tmp_path, Remote(s3.url("students"))):
             base = models.create(root / "base", family="qwen3", shape=shape, words=words, pattern="[a-h]", seed=0)
-            rows = store.write(pa.Table.from_pylist(pairs), str(root / "rows.lance"))
+            rows = io.write(pa.Table.from_pylist(pairs), str(root / "rows.lance"))
             results.append(student.train_student(base, rows, recipe, seed=3, output=root / "student", name="x"))
             monkeypatch.setattr(student, "_train", dying)
     # The last report of the dead worker may not have been taken in: a checkpoint again, not all of them.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from sums_run import NUM_SOURCE, SumsRun
 
-from curation import lease
+from curation.storage import lease
 
 NUM_POOL = 2000
 RAY = str(Path(sys.executable).with_name("ray"))

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curation import run, store
+from curation import run
 from curation.commands.plan import make_plan
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.refs import TableRef
+from curation.tables import io
 
 ARMS = ["naive", "neural", "neural_gold", "ground_truth"]
 BOXED = [rf" We count on our fingers up to {n} and stop. The final answer is \boxed{{{n}}}." for n in (2, 4, 6)]
@@ -101,4 +102,4 @@ def test_the_arms_of_a_run_on_rollouts_differ_in_their_labels_alone(local_ray, t
 
 
 def rows_of(ref: dict) -> dict[int, dict]:
-    return {row["row_id"]: row for row in store.read(TableRef.from_json(ref)).to_pylist()}
+    return {row["row_id"]: row for row in io.read(TableRef.from_json(ref)).to_pylist()}

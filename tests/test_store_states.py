@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from curation import run, store, tables
+from curation import run
 from curation.arms import ARMS, fitted_of
 from curation.commands.plan import make_plan
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.refs import TableRef
+from curation.tables import io, schemas
 
 ROOT = Path(__file__).parents[1]
 CONFIG = {
@@ -55,14 +56,13 @@ def started(directory: Path) -> list[str]:
 def selected(directory: Path) -> dict[str, list[int]]:
     found = done(directory)["gen-0/select"]["outputs"]["arms"]
     return {
-        arm: store.read(TableRef.from_json(item["table"]), ["row_id"])["row_id"].to_pylist()
-        for arm, item in found.items()
+        arm: io.read(TableRef.from_json(item["table"]), ["row_id"])["row_id"].to_pylist() for arm, item in found.items()
     }
 
 
 def states_of(directory: Path, split: str) -> dict:
-    schema = store.open_table(TableRef.from_json(done(directory)[f"gen-0/label-{split}"]["outputs"]["labels"])).schema
-    return {field.name: field.type for field in schema if tables.is_state(field.name)}
+    schema = io.open_table(TableRef.from_json(done(directory)[f"gen-0/label-{split}"]["outputs"]["labels"])).schema
+    return {field.name: field.type for field in schema if schemas.is_state(field.name)}
 
 
 @pytest.mark.timeout(900)

@@ -22,8 +22,8 @@ from ray.exceptions import RayError
 
 from curation.config import TrainSection
 from curation.errors import RunFailedError
-from curation.places import Place, Remote
 from curation.stopping import waited_for
+from curation.storage.paths import Place, Remote
 
 HEALTH_CHECK_SECONDS = "0.2"
 """Ray Train looks at its workers this often; its default of 2 s dominates short runs."""

@@ -34,8 +34,8 @@ from transformers.utils.logging import disable_progress_bar
 from curation.config import SftConfig
 from curation.errors import ConfigError, SourceError
 from curation.models import load_model, load_tokenizer, resolve
-from curation.places import Place
 from curation.refs import ModelRef, fingerprint
+from curation.storage.paths import Place
 from train.tokens import Pair, Row, tokenize
 
 if TYPE_CHECKING:

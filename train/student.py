@@ -13,13 +13,13 @@ import lance
 import ray.train
 import torch
 
-from curation import progress
 from curation.config import SftConfig
-from curation.copies import scratch, staged
 from curation.errors import SourceError
-from curation.places import Place, Remote, place
 from curation.refs import ModelRef, TableRef
-from curation.standing import Update
+from curation.storage.cache import scratch, staged
+from curation.storage.paths import Place, Remote, place
+from curation.telemetry import progress
+from curation.telemetry.standing import Update
 from train.launch import launch
 from train.sft import TRAINING, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
 from train.tokens import Pair

@@ -20,15 +20,15 @@ import ray.train.torch
 import torch
 from torch import Tensor, nn
 
-from curation import store
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import DegenerateSourceError
 from curation.metrics import auc_value
-from curation.places import Place, place
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options
-from curation.tables import state_column
+from curation.storage.paths import Place, place
+from curation.tables import io
+from curation.tables.schemas import state_column
 from curation.trust import FittedTrust, load_fitted, saved
 from curation.trust.calibration import fit_calibration
 from curation.trust.linear_probe import LinearProbe
@@ -137,7 +137,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     columns = [state_column(state) for state in config.states]
     hidden_ND: Floats | None = None
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
-    dataset = store.open_table(labels)
+    dataset = io.open_table(labels)
     for batch in dataset.scanner(columns=["row_id", *columns], filter=candidates(config)).to_batches():
         states = read_states(batch, columns)
         row_ids_B = batch.column("row_id").to_numpy()

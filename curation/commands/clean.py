@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import lance
 
-from curation import lease
 from curation.errors import RunDirError
-from curation.places import Place, Remote, place, remove, require_reachable, walk
 from curation.refs import table_refs
 from curation.rundir.manifest import Manifest
+from curation.storage import lease
+from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
 
 
 @dataclass(frozen=True, kw_only=True)

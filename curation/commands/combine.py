@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from curation import report
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.errors import CombineError
 from curation.pipeline.running import Unfinished, finished
-from curation.places import Place, place
 from curation.report import Member
 from curation.report.measures import Json
+from curation.storage.paths import Place, place
 
 
 def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from curation import lease
 from curation.config import RunConfig
 from curation.errors import UserError
 from curation.pipeline.chain import describe
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
-from curation.standing import Work
+from curation.storage import lease
+from curation.telemetry.standing import Work
 
 TAIL_BYTES = 64 * 1024
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from curation import cluster, models, tracking
+from curation import models
+from curation.cluster import capacity
 from curation.config import ModelConfig, RunConfig
 from curation.config.resolved import resolved, warnings
+from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
-from curation.states import beyond, others_of
+from curation.telemetry import tracking
 
 
 def check(config: RunConfig) -> Iterator[str]:
@@ -33,8 +35,8 @@ def check(config: RunConfig) -> Iterator[str]:
         yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
     yield from resolved(config)
     yield from (f"warning: {line}" for line in warnings(config))
-    if cluster.address_of(config.ray) == cluster.LOCAL:
-        yield from (f"warning: {line}" for line in cluster.idle(config, [cluster.this_machine(config.ray)]))
+    if capacity.address_of(config.ray) == capacity.LOCAL:
+        yield from (f"warning: {line}" for line in capacity.idle(config, [capacity.this_machine(config.ray)]))
 
 
 def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:

@@ -14,7 +14,7 @@ from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig
-from curation.places import Place, place
+from curation.storage.paths import Place, place
 
 
 def _run_dir(path: str) -> str:

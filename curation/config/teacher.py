@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from curation.config.base import PositiveInt, Section
 from curation.config.models import ModelConfig, SftConfig
+from curation.config.states import beyond, others_of, parse
 from curation.registry import BACKENDS
-from curation.states import beyond, others_of, parse
 
 
 def _state(name: str) -> str:
@@ -138,7 +138,7 @@ class AskConfig(Section):
     """Settings of a backend of one's own."""
     states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
-    layer's, ``layer<L>_<position>`` are another one's (``curation.states``)."""
+    layer's, ``layer<L>_<position>`` are another one's (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
     decoding: DecodingConfig = DecodingConfig()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

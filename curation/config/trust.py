@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from curation.config.base import PositiveInt, Share, TrainSection
-from curation.states import parse
+from curation.config.states import parse
 
 
 def _trust_state(name: str) -> str:

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import store
 from curation.domains import Domain, attempt
 from curation.refs import TableRef
+from curation.tables import io
 
 Bools = npt.NDArray[np.bool_]
 
@@ -23,8 +23,8 @@ class Graded:
 
 
 def read_grades(grades: TableRef) -> Graded:
-    """The content of a table of grades (schema ``tables.GRADES``)."""
-    table = store.read(grades, columns=["row_id", "correct"])
+    """The content of a table of grades (schema ``schemas.GRADES``)."""
+    table = io.read(grades, columns=["row_id", "correct"])
     return Graded(
         row_ids_N=table["row_id"].to_numpy(), correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_)
     )

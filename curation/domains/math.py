@@ -1,9 +1,9 @@
 r"""Mathematics with a final answer (paper, App. "Evaluation Details", quantitative reasoning).
 
 The label is the last ``\boxed{}`` expression of the teacher's solution. Two labels are equal if
-:mod:`curation.equivalence` finds them equivalent. The paper leaves open, and we chose: the prompt, and that a solution
-whose last box is incomplete is unparsed. Rows have the published formats of MATH, MATH-500, GSM8K, Omni-MATH and AIME,
-or the columns ``problem`` and ``answer``.
+:mod:`curation.domains.equivalence` finds them equivalent. The paper leaves open, and we chose: the prompt, and that a
+solution whose last box is incomplete is unparsed. Rows have the published formats of MATH, MATH-500, GSM8K, Omni-MATH
+and AIME, or the columns ``problem`` and ``answer``.
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from curation.domains import Example, Identity, Vocabulary
+from curation.domains.equivalence.process import Equivalence
 from curation.domains.identity import composed
-from curation.equivalence.process import Equivalence
 from curation.errors import ConfigError, RowError
 
 INSTRUCTION = r"Solve the problem. Reason step by step, and put the final answer within \boxed{}."

@@ -23,15 +23,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import ray
 
-from curation import store, telemetry
+from curation.cluster.nodes import require_here
 from curation.config import AskConfig
 from curation.errors import RowError
-from curation.nodes import require_here
 from curation.passes.bisection import Narrowing
 from curation.passes.models import Models
 from curation.passes.recovery import Memory, here, is_gone
 from curation.refs import TableRef, fingerprint
-from curation.telemetry import Telemetry
+from curation.tables import io
+from curation.telemetry import metrics
+from curation.telemetry.metrics import Telemetry
 
 Part = TypeVar("Part")
 Row = dict[str, Any]
@@ -115,7 +116,7 @@ def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
     """What a chunk's note says of its error rows: how many of each kind."""
     kinds = Counter(RowError(problem).kind for problem in problems)
     for kind, number in kinds.items():
-        told.add(telemetry.ERROR_ROWS, number, kind=kind)
+        told.add(metrics.ERROR_ROWS, number, kind=kind)
     return {"errors": dict(kinds)} if kinds else {}
 
 
@@ -149,8 +150,8 @@ class ModelActor:
         known.begin(max_row_retries=session.job.teacher.actors.max_row_retries, taken_along=taken_along)
         known.node, known.pass_id = self._node, this.id
         written = self._written(session, part, rows, known)
-        session.job.told.observe(telemetry.CHUNK_SECONDS, time.monotonic() - begun)
-        session.job.told.add(telemetry.ROWS_LABELLED, len(rows))
+        session.job.told.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
+        session.job.told.add(metrics.ROWS_LABELLED, len(rows))
         return written
 
     def _written(self, session: "_Session", chunk: Chunk, rows: list[Row], known: Narrowing) -> pa.Table:
@@ -190,7 +191,7 @@ class _Session:
         require_here(this.versions)
         self.job, self.memory = job, Memory(this.id, this.table)
         self.memory.count_start(job.teacher.actors.max_restarts)
-        self.examples = store.open_table(job.examples)
+        self.examples = io.open_table(job.examples)
         begun, num_before = time.monotonic(), models.num_starts
         self.worker = job.worker(models)
         self.worker.alive = alive
@@ -198,8 +199,8 @@ class _Session:
         if models.num_starts > num_before:
             seconds = time.monotonic() - begun
             self._facts.append({"start_seconds": seconds, **models.facts})
-            job.told.observe(telemetry.TEACHER_START_SECONDS, seconds)
-            job.told.add(telemetry.ACTOR_STARTS, 1)
+            job.told.observe(metrics.TEACHER_START_SECONDS, seconds)
+            job.told.add(metrics.ACTOR_STARTS, 1)
 
     def started(self) -> dict[str, float] | None:
         """What starting the model took and gave, told once, by whichever call is first; None where it ran already."""

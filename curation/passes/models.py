@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from curation.config import AskConfig
 from curation.refs import ModelRef, fingerprint
-from curation.signals.reward import RewardModel
 from curation.teachers import Teacher, engine_key, load_teacher
+from curation.teachers.reward import RewardModel
 
 Loaded = TypeVar("Loaded")
 

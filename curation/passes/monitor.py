@@ -15,12 +15,12 @@ from typing import Any, Self
 
 from ray.exceptions import RayError
 
-from curation import telemetry
 from curation.passes.pool import ActorPool
-from curation.standing import Actors, Standing, Update, Work
-from curation.store.stream import Round, Written
-from curation.telemetry import Telemetry
-from curation.ticking import every
+from curation.periodic import every
+from curation.tables.stream import Round, Written
+from curation.telemetry import metrics
+from curation.telemetry.metrics import Telemetry
+from curation.telemetry.standing import Actors, Standing, Update, Work
 
 TELL_SECONDS = 2.0
 
@@ -84,8 +84,8 @@ class Tally:
         with self._lock:
             rows = self._done + done.rows.get(self._uri, 0)
             if rows > self._rows:
-                self._telemetry.add(telemetry.ROWS_COMMITTED, rows - self._rows)
-                self._telemetry.observe(telemetry.COMMIT_SECONDS, done.seconds)
+                self._telemetry.add(metrics.ROWS_COMMITTED, rows - self._rows)
+                self._telemetry.observe(metrics.COMMIT_SECONDS, done.seconds)
                 self._last_commit = time.time()
             self._rows, self._oldest = rows, None
         self._tell()
@@ -113,13 +113,13 @@ class Tally:
         )
         self._tell_actors(actors)
         told = self._telemetry
-        told.add(telemetry.ACTOR_DEATHS, actors.deaths - self._told_deaths)
+        told.add(metrics.ACTOR_DEATHS, actors.deaths - self._told_deaths)
         self._told_deaths = max(self._told_deaths, actors.deaths)  # another thread may have read later ones
-        told.set(telemetry.ROWS_LEFT, self._total - self._rows)
-        told.set(telemetry.CHUNKS_LEFT, work.chunks_left)
-        told.set(telemetry.COMMIT_LAG_SECONDS, work.lag_seconds)
+        told.set(metrics.ROWS_LEFT, self._total - self._rows)
+        told.set(metrics.CHUNKS_LEFT, work.chunks_left)
+        told.set(metrics.COMMIT_LAG_SECONDS, work.lag_seconds)
         return Standing(rows=self._rows, total=self._total, work=work)
 
     def _tell_actors(self, actors: Actors) -> None:
         for state in ("running", "pending", "restarting"):
-            self._telemetry.set(telemetry.ACTORS, getattr(actors, state), state=state)
+            self._telemetry.set(metrics.ACTORS, getattr(actors, state), state=state)

@@ -20,13 +20,13 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from curation import ray_private
+from curation.cluster import ray_private
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.passes.actor import Job, ModelActor, Pass
 from curation.passes.recovery import forget
-from curation.standing import Actors
 from curation.stopping import LOOK_SECONDS
+from curation.telemetry.standing import Actors
 
 GROW_SECONDS = 1.0
 """How often a pool looks whether it is to have more or fewer actors."""

@@ -10,7 +10,7 @@ from collections import deque
 import pyarrow as pa
 import ray
 
-from curation import nodes, ray_private
+from curation.cluster import nodes, ray_private
 from curation.errors import RunFailedError
 from curation.passes.bisection import Narrowing
 from curation.refs import fingerprint

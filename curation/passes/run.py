@@ -15,21 +15,21 @@ import pyarrow as pa
 import ray
 from pyroaring import BitMap64
 
-from curation import nodes, store
+from curation.cluster import nodes
+from curation.cluster.ray_errors import cause
 from curation.config import AskConfig
 from curation.errors import CommitError
-from curation.lease import Guard, unguarded
 from curation.passes.actor import Chunk, Job
 from curation.passes.monitor import Tally
 from curation.passes.pool import ActorPool
 from curation.passes.recovery import forget
-from curation.ray_errors import cause
 from curation.refs import TableRef
-from curation.row_ids import SCAN_ROWS, in_order, missing
-from curation.standing import Update
-from curation.store import commits
-from curation.store.stream import commit_stream
+from curation.storage.lease import Guard, unguarded
+from curation.tables import commits, io
+from curation.tables.row_ids import SCAN_ROWS, in_order, missing
+from curation.tables.stream import commit_stream
 from curation.teachers import concurrent_calls
+from curation.telemetry.standing import Update
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -67,7 +67,7 @@ def run_pass(
         RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
-    store.create(uri, schema)
+    io.create(uri, schema)
     committer = commits.Committer(uri, guard)
     num_done, total = len(committer.done), 0
     items: list[Any] = []
@@ -105,8 +105,8 @@ def run_pass(
                     )
                 except ray.exceptions.RayError as error:
                     raise cause(error, name) from error
-    ref = store.latest(uri)
-    if not len(committer.done) == (num_rows := store.count(ref)) == total:
+    ref = io.latest(uri)
+    if not len(committer.done) == (num_rows := io.count(ref)) == total:
         known = len(committer.done)
         raise CommitError(f"{uri}: {total} rows in, {num_rows} rows out ({known} ids known to this driver)")
     forget(uri)
@@ -130,7 +130,7 @@ def _chunks(
 ) -> Iterator[tuple[Chunk | None, int]]:
     """Per chunk of the table: what is left to do (None: nothing) and how many of its rows are taken."""
     start = 0
-    for ids_N in in_order(store.open_table(examples), chunk_rows * max(1, SCAN_ROWS // chunk_rows)):
+    for ids_N in in_order(io.open_table(examples), chunk_rows * max(1, SCAN_ROWS // chunk_rows)):
         wanted_N = takes(ids_N)
         open_N = wanted_N & missing(ids_N, done)
         firsts = np.arange(0, len(ids_N), chunk_rows)

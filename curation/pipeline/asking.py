@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation.config import AskConfig, DecodingConfig
+from curation.config.states import others_of
 from curation.refs import ModelRef, fingerprint
 from curation.rundir.graph import Done, Model, Out, Stage, Work, plain
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
-from curation.states import others_of
 from curation.stopping import waited_for
 from curation.teachers import can_be_replaced
 

@@ -137,7 +137,7 @@ def _labelling(
 
 
 def _graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
-    """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``tables.GRADES``)."""
+    """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, rows = generation.config, generation.sizes[split]
     gold, domain = generation.gold(split), config.domain_of(split)
     graded = grading(generation.name(f"grade-{stage}"), labels=labels, gold=gold, domain=domain, rows=rows)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.pipeline.asking import Asked, Running, actors, pass_of, whole
-from curation.places import Place
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
 from curation.rundir.graph import Done, Out, Stage, Table
 from curation.rundir.run import Task
+from curation.storage.paths import Place
 
 if TYPE_CHECKING:
     from curation.stages.asks import Ask
@@ -73,11 +73,11 @@ def label(
     fragment_mb: int,
 ) -> Done:
     """Label the rows that are not labelled yet, and count."""
-    from curation import store
-    from curation.compaction import compact
     from curation.stages.label import Share, count_labels
     from curation.stages.label import label as label_stage
     from curation.stages.label_chunks import LabelJob
+    from curation.tables import io
+    from curation.tables.compaction import compact
     from curation.teachers import width
 
     teacher, part = whole(ask, backend, running, decoding), Share(**(share or {}))
@@ -91,7 +91,7 @@ def label(
             model=model,
             decoding=decoding,
             seed=seed,
-            reduction=_reduction(projection, fitted, sample, num_rows=store.count(examples) // part.of),
+            reduction=_reduction(projection, fitted, sample, num_rows=io.count(examples) // part.of),
             asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in signals.items()),
             told=task.telemetry,
         )
@@ -116,13 +116,13 @@ def label(
 
 def ask_of(signal: str, *, seed: int, options: Mapping[str, Any], shots: TableRef | None, directory: Place) -> "Ask":
     """A signal whose values are to stand in ``directory``, by a name that tells other settings apart."""
-    from curation import store
     from curation.stages.asks import Ask
+    from curation.tables import io
 
     told = {"options": options, "shots": None if shots is None else shots.to_json(), "seed": seed}
     name = f"{signal}-{fingerprint(told)[:8]}.lance"
     if shots is not None:
-        options = {**options, "shots": store.read(shots, filter="error IS NULL").to_pylist()}
+        options = {**options, "shots": io.read(shots, filter="error IS NULL").to_pylist()}
     return Ask(signal=signal, options=options, seed=seed, uri=str(directory / name))
 
 

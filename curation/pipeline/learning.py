@@ -127,7 +127,7 @@ def train(
     resources: dict[str, Any],
 ) -> Done:
     """Train on selected rows by the method that is configured."""
-    from curation import store
+    from curation.tables import io
 
     with task.progress() as update, training(task, recipe.model_copy(update=resources)):
         result = code(trained_by)(
@@ -143,4 +143,4 @@ def train(
     if result.record.num_dropped:
         task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")
     outputs = {"model": result.model.to_json(), "training": asdict(result.record)}
-    return Done(outputs=outputs, rows=store.count(rows))
+    return Done(outputs=outputs, rows=io.count(rows))

@@ -8,10 +8,10 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfi
 from curation.errors import RunFailedError
 from curation.pipeline.asking import Asked, Running, actors, pass_of, whole
 from curation.pipeline.labelling import ask_of
-from curation.places import place
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Out, Stage, Table
 from curation.rundir.run import Task
+from curation.storage.paths import place
 
 if TYPE_CHECKING:
     from curation.hashing import Int64s
@@ -25,12 +25,12 @@ def grading(name: str, *, labels: Out, gold: Table, domain: DomainConfig, rows: 
 
 def grade(task: Task, *, labels: TableRef, gold: TableRef, domain: DomainConfig) -> Done:
     """Compare weak with gold labels."""
-    from curation import store
     from curation.stages.grade import grade as grade_stage
+    from curation.tables import io
 
     with task.progress() as update:
         ref = grade_stage(labels, gold, domain, str(task.directory / "grades.lance"), progress=update)
-    return Done(outputs={"grades": ref.to_json()}, rows=store.count(ref))
+    return Done(outputs={"grades": ref.to_json()}, rows=io.count(ref))
 
 
 def judging(
@@ -81,12 +81,12 @@ def judge(
 
     The paper's judge is asked where the parser cannot verify an answer.
     """
-    from curation import store
     from curation.stages.asks import Ask
     from curation.stages.grade import overrule
     from curation.stages.signal import SignalJob
+    from curation.tables import io
 
-    wrong_N = store.read(grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
+    wrong_N = io.read(grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
     job = SignalJob(
         ask=Ask(signal="judge", seed=seed, uri=str(task.directory / "verdicts.lance")),
         examples=examples,
@@ -100,7 +100,7 @@ def judge(
     )
     verdicts, asking = _measured(task, job, wrong_N, backend, running, commit_seconds, fragment_mb)
     ref = overrule(grades, verdicts, str(task.directory / "grades.lance"))
-    asked = store.count(verdicts)
+    asked = io.count(verdicts)
     return Done(outputs={"grades": ref.to_json(), "num_asked": asked, "pass": asking}, rows=asked)
 
 
@@ -119,7 +119,7 @@ def signalling(
     settings: Mapping[str, Any],
     rows: int | None,
 ) -> Stage:
-    """One more number for each row of a split that has a weak label (``tables.SIGNAL``).
+    """One more number for each row of a split that has a weak label (``schemas.SIGNAL``).
 
     ``how``: ``seed``, ``options`` of the signal's class, and the table of ``shots`` for one that shows demonstrations.
     ``beside_labels``: the labelling actors may have measured it, and have put it beside their labels.
@@ -161,8 +161,8 @@ def measure(
     Raises:
         RunFailedError: of no row a value can be read.
     """
-    from curation import store
     from curation.stages.signal import SignalJob
+    from curation.tables import io
 
     # Beside the labels, where the labelling actors put it; a model of its own writes beside other records of its stage.
     directory = place(labels.uri).parent if beside_labels else task.directory
@@ -177,10 +177,10 @@ def measure(
         reward=reward,
         told=task.telemetry,
     )
-    parsed = store.read(labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
+    parsed = io.read(labels, columns=["row_id"], filter="label IS NOT NULL AND error IS NULL")
     row_ids_N = parsed["row_id"].to_numpy()
     ref, asking = _measured(task, job, row_ids_N, backend, running, commit_seconds, fragment_mb)
-    num_rows, num_read = store.count(ref), store.count(ref, filter="value IS NOT NULL")
+    num_rows, num_read = io.count(ref), io.count(ref, filter="value IS NOT NULL")
     if num_rows and not num_read:
         raise RunFailedError(
             f"none of {num_rows:,} rows gave a value that can be read, so no arm can rank by it; "
@@ -199,8 +199,8 @@ def _measured(
     fragment_mb: int,
 ) -> tuple[TableRef, dict[str, Any]]:
     """The compacted table, and what the report says of the pass."""
-    from curation.compaction import compact
     from curation.stages.signal import signal as signal_stage
+    from curation.tables.compaction import compact
 
     with task.progress() as update, actors(task, backend, running) as by:
         asked = replace(job, engine=by.engine)

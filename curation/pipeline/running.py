@@ -8,21 +8,24 @@ from typing import Any
 
 import yaml
 
-from curation import cluster, lease, membership, report, tracking
+from curation import report
+from curation.cluster import capacity, membership
+from curation.cluster.session import local_or_cluster
+from curation.cluster.versions import versions
 from curation.config import RunConfig
 from curation.config.resolved import warnings
-from curation.console import say
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline.chain import Chain, check_models, describe
-from curation.places import Place, write_atomically
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
 from curation.selection.budget import check_pool
-from curation.session import local_or_cluster
 from curation.sources import check_unchanged, discover, split_sizes
-from curation.versions import versions
+from curation.storage import lease
+from curation.storage.paths import Place, write_atomically
+from curation.telemetry import tracking
+from curation.telemetry.console import say
 
 
 class Unfinished(Exception):
@@ -88,14 +91,14 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
         local_or_cluster(config.ray),
         files_of(config.directory),
     ):
-        if (waits := cluster.check_room(config)) is not None:
+        if (waits := capacity.check_room(config)) is not None:
             say(waits)
         opened = open_run(config, save=True, guard=held.still_held)
         if not all(status.is_settled for status in opened.statuses):
             import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
         with membership.follow(opened.nodes):
-            yield opened, Run(config.name, opened.manifest, max_stages=config.ray.max_stages, room=cluster.resources)
+            yield opened, Run(config.name, opened.manifest, max_stages=config.ray.max_stages, room=capacity.resources)
 
 
 def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:
@@ -208,7 +211,7 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
         config_path=config_path,
         seed=config.seed,
         versions=versions(),
-        command=command or "curation.run(curation.config_file.load_config('config.yaml'))",
+        command=command or "curation.run(curation.config.load.load_config('config.yaml'))",
         domain=get_domain(config.domain_of("pool")),
         prepared=tables,
         prepare_counts=prepared["counts"],

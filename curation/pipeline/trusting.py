@@ -21,8 +21,8 @@ def projecting(name: str, labels: Out, trust: TrustConfig, *, size: int, seed: i
 
 def project(task: Task, labels: TableRef, size: int, trust: TrustConfig, seed: int) -> Done:
     """Fit principal components, and add them to the labels."""
-    from curation import store
     from curation.stages.project import add_projection, fit_pca
+    from curation.tables import io
     from curation.trust.pca import load_projection
 
     ref = fit_pca(labels, trust, size=size, seed=seed, output=task.directory / "pca")
@@ -31,7 +31,7 @@ def project(task: Task, labels: TableRef, size: int, trust: TrustConfig, seed: i
     task.say(f"{size} components keep {told['variance_kept']:.1%} of the variance")
     projected = add_projection(labels, ref, guard=task.guard)
     outputs = {"labels": projected.to_json(), "projection": ref.to_json(), "fit": told}
-    return Done(outputs=outputs, rows=store.count(labels))
+    return Done(outputs=outputs, rows=io.count(labels))
 
 
 def fitting(
@@ -86,7 +86,7 @@ def fit(
     resources: dict[str, Any],
 ) -> Done:
     """Fit a trust function, and say what was chosen on a small source."""
-    from curation import store
+    from curation.tables import io
     from train.trust import fit_here
 
     config, options = trust.model_copy(update=resources), trust.options.get(function, {})
@@ -103,7 +103,7 @@ def fit(
             f"{choice['probe_below']:,}: {choice['taken']} is taken (AUC on {fitted['num_calibration']:,} "
             f"calibration rows: {aucs})"
         )
-    return Done(outputs={"trust": ref.to_json(), "fit": fitted}, rows=store.count(labels))
+    return Done(outputs={"trust": ref.to_json(), "fit": fitted}, rows=io.count(labels))
 
 
 def summary(trust: TrustRef) -> dict[str, Any]:
@@ -131,11 +131,11 @@ def scoring(
 
 def score(task: Task, labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef]) -> Done:
     """Score every row."""
-    from curation import store
     from curation.stages.score import score as score_stage
+    from curation.tables import io
 
     scored = score_stage(labels, fitted, signals, guard=task.guard)
-    return Done(outputs={"labels": scored.to_json()}, rows=store.count(scored))
+    return Done(outputs={"labels": scored.to_json()}, rows=io.count(scored))
 
 
 def shifting(
@@ -148,8 +148,8 @@ def shifting(
 
 def shift(task: Task, pool: TableRef, compared: Mapping[str, TableRef], states: Sequence[str], seed: int) -> Done:
     """Test each split against the pool."""
-    from curation import store
     from curation.stages.shift import measure_shift
+    from curation.tables import io
 
     found = {split: measure_shift(ref, pool, states, seed=seed) for split, ref in compared.items()}
-    return Done(outputs={"shift": found}, rows=store.count(pool))
+    return Done(outputs={"shift": found}, rows=io.count(pool))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from curation import store
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.refs import ModelRef
 from curation.report import measures
@@ -22,6 +21,7 @@ from curation.report.risk_curves import risk_curves
 from curation.report.rows import Ints, Judged, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
 from curation.report.trusted import regimes, sets, trust_tables
+from curation.tables import io
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
@@ -156,7 +156,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
     pool, measured = judged.get("pool"), {name: rows.readable for name, rows in sets(run, judged).items()}
     measured = {name: rows for name, rows in measured.items() if len(rows)}
-    num_pool = store.count(record.labels["pool"], filter="error IS NULL")
+    num_pool = io.count(record.labels["pool"], filter="error IS NULL")
     tests = read_tests(record)
     difficulty = _labelled_difficulties(run, record)
     margin = float(run.config["evaluation"]["margin"])
@@ -283,7 +283,7 @@ def _trained(training: Mapping[str, Any] | None) -> Json:
 def _labelled_difficulties(run: RunRecord, record: GenerationRecord) -> Difficulties:
     """Difficulties of the rows that the generation labelled: its share of the pool."""
     row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain)
-    labelled = store.read(record.labels["pool"], columns=["row_id"])["row_id"].to_numpy()
+    labelled = io.read(record.labels["pool"], columns=["row_id"])["row_id"].to_numpy()
     mine_N = np.isin(row_ids_N, labelled)
     return row_ids_N[mine_N], values_N[mine_N]
 
@@ -291,7 +291,7 @@ def _labelled_difficulties(run: RunRecord, record: GenerationRecord) -> Difficul
 def _test_difficulties(run: RunRecord) -> Difficulties:
     """Difficulties of the test rows; unknown if their domain does not have the pool's columns."""
     if "test" not in run.prepared or not set(run.domain.columns.names) <= set(
-        store.open_table(run.prepared["test"]).schema.names
+        io.open_table(run.prepared["test"]).schema.names
     ):
         return np.zeros(0, dtype=np.int64), np.zeros(0)
     return difficulties(run.prepared["test"], run.domain)

@@ -8,10 +8,10 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from curation.places import Place, write_atomically
 from curation.report import charts
 from curation.report.headline import name_of, p_value, percent, points
 from curation.report.stage_graph import stage_graph
+from curation.storage.paths import Place, write_atomically
 
 Json = Mapping[str, Any]
 

@@ -59,18 +59,18 @@ class GenerationRecord:
     labels: Mapping[str, TableRef]
     """Labels by split, with the scores of the fitted trust functions and the signals as columns."""
     grades: Mapping[str, TableRef]
-    """Grades by split with known gold labels (schema ``tables.GRADES``); of the pool only with an audit set."""
+    """Grades by split with known gold labels (schema ``schemas.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
     trust_fit: Mapping[str, Any]
     """A summary of the fit (``curation.pipeline.trusting``)."""
     selections: Mapping[str, TableRef]
-    """Selections by arm (schema ``tables.SELECTION``)."""
+    """Selections by arm (schema ``schemas.SELECTION``)."""
     formats: Mapping[str, Mapping[str, Any]]
     """``curation.stages.select.Selection`` as JSON, by arm; the report shows the fields in ``FORMAT``."""
     budget: Mapping[str, Any]
     """``curation.stages.budget.Budget`` as JSON."""
     shift: Mapping[str, Any]
-    """``curation.shift.Shift`` between a split and the pool as JSON, by split."""
+    """``curation.metrics.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
     """Grades of the test split, one table per run, by arm, ``base`` and ``teacher``; empty if nothing was trained."""
     label_counts: Mapping[str, Mapping[str, Any]]

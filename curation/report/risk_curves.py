@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from curation import metrics, store
+from curation import metrics
 from curation.arms import ARMS
 from curation.hashing import derive
 from curation.refs import TableRef
@@ -16,6 +16,7 @@ from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged
 from curation.selection.risk import curve
+from curation.tables import io
 from curation.trust import get_trust
 
 
@@ -82,7 +83,7 @@ def _too_long(record: GenerationRecord, split: str) -> Ints:
     """The ids of a split's rows that no arm can train on; the budget skips them, int64 [M]."""
     if split not in record.too_long:
         return np.zeros(0, dtype=np.int64)
-    table = store.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
+    table = io.read(TableRef.from_json(record.too_long[split]["table"]), columns=["row_id"])
     ids_M: Ints = table["row_id"].to_numpy()
     return ids_M
 
@@ -98,7 +99,7 @@ def _pool(labels: TableRef, trust: str, out_M: Ints) -> tuple[Floats, Floats]:
     """Raw scores of all labelled pool rows (NaN for a row that may not be selected), and their trust."""
     function = get_trust(trust, 0)
     columns = list(dict.fromkeys(["row_id", "label", *function.features]))
-    table = store.read(labels, columns=columns, filter="error IS NULL")
+    table = io.read(labels, columns=columns, filter="error IS NULL")
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     may_N = table["label"].is_valid().to_numpy() & ~np.isin(table["row_id"].to_numpy(), out_M)
     raw_N = np.where(may_N, function.raw_score(batch).astype(np.float64), np.nan)

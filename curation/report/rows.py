@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import store
 from curation.arms import ARMS
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
 from curation.hashing import hash_unit
 from curation.refs import TableRef
+from curation.tables import io
 from curation.trust import Scores, get_trust
 
 Floats = npt.NDArray[np.float64]
@@ -72,10 +72,10 @@ class Judged:
 def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judged:
     """The graded rows of scored labels, with the scores of those trust functions whose columns the labels have."""
     graded = read_grades(grades)
-    present = store.open_table(labels).schema.names
+    present = io.open_table(labels).schema.names
     read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
     columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    table = store.read(labels, columns=list(columns), filter="error IS NULL")
+    table = io.read(labels, columns=list(columns), filter="error IS NULL")
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     places_N = positions(table["row_id"].to_numpy(), graded.row_ids_N)
     scores = {}
@@ -93,7 +93,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
     """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
-    table = pa.concat_tables([store.read(ref, columns=["correct", "judged", "problem"]) for ref in grades])
+    table = pa.concat_tables([io.read(ref, columns=["correct", "judged", "problem"]) for ref in grades])
     kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
     right, judged = (int(table[name].to_numpy().sum()) for name in ("correct", "judged"))
     return {"rows": table.num_rows, "right": right, "judged": judged, "problems": dict(kinds)}
@@ -136,7 +136,7 @@ def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
 
 def selected_rows(selection: TableRef) -> pa.Table:
     """An arm's rows by rank: ``row_id``, ``label``, ``label_source``."""
-    table = store.read(selection, columns=["row_id", "rank", "label", "label_source"])
+    table = io.read(selection, columns=["row_id", "rank", "label", "label_source"])
     return table.sort_by("rank")
 
 
@@ -145,7 +145,7 @@ def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = ["row_id", *domain.columns.names]
-    for batch in store.open_table(examples).to_batches(columns=columns, filter="error IS NULL"):
+    for batch in io.open_table(examples).to_batches(columns=columns, filter="error IS NULL"):
         ids.append(batch.column("row_id").to_numpy())
         found = [attempt(domain.difficulty, row)[0] for row in batch.to_pylist()]
         values.append(np.array(found, dtype=np.float64))

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from curation.places import Place, Remote
+from curation.storage.paths import Place, Remote
 
 logger = logging.getLogger(__name__)
 

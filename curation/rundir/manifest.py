@@ -3,8 +3,8 @@
 ``manifest.json`` maps a stage's name to its record, and is replaced atomically. A stage with the same fingerprint is
 done. A different fingerprint under the same name means that something it depends on changed
 (:mod:`curation.rundir.graph` says what). The event log is beside it (:mod:`curation.rundir.events`). One driver at a
-time holds the directory (:mod:`curation.lease`). In an object store, moreover, a driver replaces only the manifest that
-it read.
+time holds the directory (:mod:`curation.storage.lease`). In an object store, moreover, a driver replaces only the
+manifest that it read.
 """
 
 import json
@@ -15,15 +15,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
+from curation.cluster.versions import versions
 from curation.errors import CommitError, RunDirError
-from curation.lease import Guard, unguarded
-from curation.places import Place, Remote, require_reachable, write_atomically
 from curation.refs import fingerprint
-from curation.registers import OneObject, Written
 from curation.rundir.events import events_of
 from curation.rundir.graph import Recorded, differences
 from curation.sources.source_file import SourceFile
-from curation.versions import versions
+from curation.storage.conditional import OneObject, Written
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place, Remote, require_reachable, write_atomically
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from curation.console import progress, say
 from curation.errors import CurationError, RunFailedError, UserError
-from curation.lease import Guard
-from curation.places import Place
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
-from curation.standing import Journal, Standing, Update
 from curation.stopping import Stopped, stop
-from curation.telemetry import Telemetry
+from curation.storage.lease import Guard
+from curation.storage.paths import Place
+from curation.telemetry.console import progress, say
+from curation.telemetry.metrics import Telemetry
+from curation.telemetry.standing import Journal, Standing, Update
 
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""

@@ -1,4 +1,4 @@
-"""Signals of many rows: every request to a teacher, every answer to its signal."""
+"""Signals of many rows: every request to a teacher, every answer to its signal; rewards of a model with a head."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -8,6 +8,7 @@ from curation.domains import Domain, Example, attempt
 from curation.hashing import derive
 from curation.signals import READS_UNPARSED, Answer, Signal, Weak
 from curation.teachers import Teacher
+from curation.teachers.reward import RewardModel
 
 Row = tuple[int, Example, Weak]
 """Row id, example and weak label of a healthy row."""
@@ -55,3 +56,19 @@ def measure(
             value, _ = attempt(signal.value, domain, example, weak, answers[row_id])
             values[row_id] = value if value is not None and math.isfinite(value) else None
     return values
+
+
+def rewards(model: RewardModel, domain: Domain, rows: Iterable[Row]) -> dict[int, float | None]:
+    """The reward of each row's weak answer by row id, any real number; None where it cannot be had.
+
+    Unparsed rows have none: arms that rank leave them out.
+    """
+    values: dict[int, float | None] = {}
+    pairs: dict[int, tuple[str, str]] = {}
+    for row_id, example, weak in rows:
+        values[row_id] = None
+        prompt, _ = attempt(domain.prompt, example)
+        if prompt is not None and weak.label is not None:
+            pairs[row_id] = (prompt, weak.completion)
+    scores = model.score(list(pairs.values())).tolist()
+    return values | {row_id: score for row_id, score in zip(pairs, scores, strict=True) if math.isfinite(score)}

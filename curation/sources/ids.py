@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 from curation.errors import SourceError
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
-from curation.tables import FILE_SHIFT
+from curation.tables.schemas import FILE_SHIFT
 
 
 def row_ids(file: SourceFile, start: int, stop: int, id_column: str | None) -> npt.NDArray[np.int64]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curation import tables
-from curation.store import commits
+from curation.tables import commits, schemas
 
 Values = Mapping[int, float | None]
 """By row id; None where a value cannot be asked, answered or read."""
@@ -24,7 +23,7 @@ class Ask:
     seed: int
     """Of the model's answers."""
     uri: str
-    """A table of ``tables.SIGNAL``."""
+    """A table of ``schemas.SIGNAL``."""
 
     def write(
         self, values: Values, errors: Mapping[int, str] = MappingProxyType({}), *, note: Mapping[str, Any] | None = None
@@ -37,4 +36,4 @@ class Ask:
             "value": [*values.values(), *[None] * len(errors)],
             "error": [*[None] * len(values), *errors.values()],
         }
-        return commits.write_fragment(pa.table(columns, schema=tables.SIGNAL), self.uri, tables.SIGNAL, note=note)
+        return commits.write_fragment(pa.table(columns, schema=schemas.SIGNAL), self.uri, schemas.SIGNAL, note=note)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curation import store, tables
 from curation.arms import ARMS
 from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
@@ -17,6 +16,7 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.registry import check_options, code
 from curation.selection import budget as rules
+from curation.tables import io, schemas
 from curation.trust import Scores, TrustFunction, get_trust
 
 
@@ -27,7 +27,7 @@ class Scored:
     labels: TableRef
     grades: TableRef | None
     too_long: TableRef | None = None
-    """Rows that are too long for the student (schema ``tables.TOO_LONG``); None: there are none."""
+    """Rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +105,15 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
     """The ids of a table of over-long rows, int64 [M]; empty without a table."""
     if ref is None:
         return np.zeros(0, dtype=np.int64)
-    ids_M: Int64s = store.read(ref, columns=["row_id"])["row_id"].to_numpy()
+    ids_M: Int64s = io.read(ref, columns=["row_id"])["row_id"].to_numpy()
     return ids_M
 
 
 def batch_of(ref: TableRef) -> pa.RecordBatch:
     """The rows labelled without error as one batch, without completions and states (one batch even if it is empty)."""
-    schema = store.open_table(ref).schema
-    columns = [name for name in schema.names if not tables.is_state(name) and name not in ("completion", "error")]
-    table = store.read(ref, columns=columns, filter="error IS NULL")
+    schema = io.open_table(ref).schema
+    columns = [name for name in schema.names if not schemas.is_state(name) and name not in ("completion", "error")]
+    table = io.read(ref, columns=columns, filter="error IS NULL")
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import tables
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.sources import Assignment, SourceFile, raw_rows, read_rows, row_ids
-from curation.store import commits
+from curation.tables import commits, schemas
 
 POOL, AUDIT = "pool", "audit"
 
@@ -52,7 +51,7 @@ class Chunk:
 
 def table_schema(domain: Domain, name: str) -> pa.Schema:
     """The schema of a split's table, or of the audit table."""
-    return tables.AUDIT if name == AUDIT else tables.examples(domain.columns, gold=name != POOL)
+    return schemas.AUDIT if name == AUDIT else schemas.examples(domain.columns, gold=name != POOL)
 
 
 def targets(job: Job, source: Source) -> dict[str, int]:
@@ -115,7 +114,7 @@ def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:
     if example is not None and (problem := _misfit(example, domain.columns)):
         example = None
     gold, gold_problem = attempt(domain.gold, raw) if example is not None else (None, "")
-    if not gold_problem and (gold_problem := _misfit({"gold": gold}, pa.schema([tables.GOLD]))):
+    if not gold_problem and (gold_problem := _misfit({"gold": gold}, pa.schema([schemas.GOLD]))):
         gold = None
     solution, solution_problem = None, ""
     if audited and example is not None and gold is not None:
@@ -135,7 +134,7 @@ def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any]
     solution, problem = attempt(domain.solution, raw)
     if solution is None:
         return None, problem
-    if misfit := _misfit({"solution": solution}, pa.schema([tables.AUDIT.field("solution")])):
+    if misfit := _misfit({"solution": solution}, pa.schema([schemas.AUDIT.field("solution")])):
         return None, misfit
     label, problem = attempt(domain.parse, solution, example)
     if not problem and (label == gold or attempt(domain.is_correct, label, gold)[0]):

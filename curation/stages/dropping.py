@@ -17,13 +17,13 @@ import ray
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
-from curation import store
 from curation.errors import REFUSALS, CommitError, SourceError
-from curation.lease import Guard, unguarded
-from curation.places import Place, write_atomically
 from curation.refs import TableRef
-from curation.row_ids import bitmap
 from curation.stages.overlap import Compared, Found, harmless
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place, write_atomically
+from curation.tables import io
+from curation.tables.row_ids import bitmap
 
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
@@ -112,7 +112,7 @@ def settle(
     for pair in bad if mode == "drop" else ():
         gone.setdefault(pair.other, BitMap64()).update(bitmap(pair.row_ids_M))
     for name, ids in gone.items():
-        healthy = store.count(refs[name], "error IS NULL")
+        healthy = io.count(refs[name], "error IS NULL")
         if len(ids) == healthy:
             others = ", ".join(pair.kept for pair in bad if pair.other == name)
             raise SourceError(
@@ -146,7 +146,7 @@ def _refusal(pairs: Sequence[Found], refs: Mapping[str, TableRef], columns: Mapp
     )
     first, rule = pairs[0], next(iter(pairs[0].rules))
     shown = [
-        json.dumps(store.take(refs[name], np.array([row]), columns[name]).to_pylist()[0], default=str)
+        json.dumps(io.take(refs[name], np.array([row]), columns[name]).to_pylist()[0], default=str)
         for name, row in zip((first.kept, first.other), first.example, strict=True)
     ]
     example = shown[0] if shown[0] == shown[1] else " and ".join(shown)
@@ -169,7 +169,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
         CommitError: the store refused, or the number of rows afterwards is wrong.
         ray.exceptions.RayError: a task failed.
     """
-    dataset = store.open_table(ref)
+    dataset = io.open_table(ref)
     ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
     ids = ray.put(ids_M)
     task = ray.remote(_deleted).options(num_cpus=1)
@@ -195,7 +195,7 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
 
 def _deleted(ref: TableRef, number: int, ids_M: "np.ndarray[Any, np.dtype[np.int64]]") -> tuple[int, int, str | None]:
     """A fragment's number, the number of deleted rows, and its metadata as JSON (null if no row is left)."""
-    fragment = store.open_table(ref).get_fragment(number)
+    fragment = io.open_table(ref).get_fragment(number)
     assert fragment is not None
     ids_N = fragment.to_table(columns=["row_id"])["row_id"].to_numpy()
     hit_N = np.isin(ids_N, ids_M, kind="sort")

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from curation import store
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
 from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, gold_source, is_bare
 from curation.domains.grading import read_grades
 from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
+from curation.tables import io
 
 MEASURED_ROWS = 2_000
 """The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
@@ -27,7 +27,7 @@ class GoldTexts:
 
     source: GoldSource
     samples: TableRef | None = None
-    """Further samples of the teacher (schema ``tables.ROLLOUTS``); without them, only weak completions can be right."""
+    """Further samples of the teacher (``schemas.ROLLOUTS``); without them, only weak completions can be right."""
 
 
 class WeakFormat(NamedTuple):
@@ -44,7 +44,7 @@ class Taught(NamedTuple):
     label: str
     completion: str
     source: str
-    """As in ``tables.SELECTION``; a right weak completion also serves as its row's rollout."""
+    """As in ``schemas.SELECTION``; a right weak completion also serves as its row's rollout."""
 
 
 def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: DomainConfig, *, seed: int) -> WeakFormat:
@@ -52,8 +52,8 @@ def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: Doma
     ids_M = parsed_N
     if len(ids_M) > MEASURED_ROWS:
         ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]
-    made, rows = get_domain(domain), store.take(labels, ids_M, ["completion", "label"]).to_pylist()
-    examples = store.take(pool, ids_M).to_pylist()
+    made, rows = get_domain(domain), io.take(labels, ids_M, ["completion", "label"]).to_pylist()
+    examples = io.take(pool, ids_M).to_pylist()
     num_bare = sum(is_bare(made, **row, example=example) for row, example in zip(rows, examples, strict=True))
     return WeakFormat(format_of(num_bare, len(ids_M)), num_bare, len(ids_M))
 
@@ -73,7 +73,7 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    table = store.read(labels, columns=["row_id", "label"], filter="error IS NULL")
+    table = io.read(labels, columns=["row_id", "label"], filter="error IS NULL")
     ids_N = table["row_id"].to_numpy()
     parsed_N = ids_N[table["label"].is_valid().to_numpy()]
     weak = weak_format(pool, labels, parsed_N, domain, seed=derive(seed, "format"))
@@ -117,7 +117,7 @@ class Gold:
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
         """What to train on for rows that can be taught, in their order."""
         source = self._texts.source
-        rows = store.take(self._audit, row_ids_n, ["gold", *(["solution"] if source == "solution" else [])]).to_pylist()
+        rows = io.take(self._audit, row_ids_n, ["gold", *(["solution"] if source == "solution" else [])]).to_pylist()
         golds = [row["gold"] for row in rows]
         if source == "answer":
             texts = [domain.answer(gold, example) for gold, example in zip(golds, examples, strict=True)]
@@ -132,20 +132,20 @@ class Gold:
     def _sampled_M(self) -> Int64s:
         if self._texts.samples is None:
             return np.zeros(0, dtype=np.int64)
-        found: Int64s = store.read(self._texts.samples, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
+        found: Int64s = io.read(self._texts.samples, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
         return found
 
     def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
         """The teacher's right completion of each row (the weak one if it is right), and its source."""
         weak_n = np.isin(row_ids_n, self.right_M)
-        texts: list[str] = store.take(self._labels, row_ids_n, ["completion"])["completion"].to_pylist()
+        texts: list[str] = io.take(self._labels, row_ids_n, ["completion"])["completion"].to_pylist()
         if self._texts.samples is not None and not weak_n.all():
             places = np.flatnonzero(~weak_n)
-            drawn = store.take(self._texts.samples, row_ids_n[places], ["completion"])["completion"].to_pylist()
+            drawn = io.take(self._texts.samples, row_ids_n[places], ["completion"])["completion"].to_pylist()
             for place, text in zip(places.tolist(), drawn, strict=True):
                 texts[place] = text
         return texts, ["weak" if weak else "sample" for weak in weak_n.tolist()]
 
     def _ids(self, filter: str) -> Int64s:
-        found: Int64s = store.read(self._audit, columns=["row_id"], filter=filter)["row_id"].to_numpy()
+        found: Int64s = io.read(self._audit, columns=["row_id"], filter=filter)["row_id"].to_numpy()
         return found

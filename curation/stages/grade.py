@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from curation import store, tables
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
 from curation.domains.grading import Bools, grade_pairs
 from curation.hashing import Int64s
 from curation.refs import TableRef
-from curation.standing import Standing, Update
+from curation.tables import io, schemas
+from curation.telemetry.standing import Standing, Update
 
 PAIRS = 2_000
 """The number of pairs of a weak and a gold label per task."""
@@ -28,14 +28,14 @@ def grade(
     *,
     progress: Update | None = None,
 ) -> TableRef:
-    """The table of grades (schema ``tables.GRADES``) of rows that were labelled without error and have a gold label.
+    """The table of grades (schema ``schemas.GRADES``) of rows that were labelled without error and have a gold label.
 
     An interrupted stage starts again: nothing here costs a model's pass.
     """
-    total = store.count(labels, filter="error IS NULL")
+    total = io.count(labels, filter="error IS NULL")
     task = ray.remote(_grade).options(num_cpus=1)
     num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
-    parts = [tables.GRADES.empty_table()]
+    parts = [schemas.GRADES.empty_table()]
     waiting: list[tuple[Int64s, Any]] = []
     num_done = 0
 
@@ -44,7 +44,7 @@ def grade(
         ids_N, graded = waiting.pop(0)
         correct_N, problems = ray.get(graded)
         columns = [pa.array(ids_N), pa.array(correct_N), pa.array(np.zeros(len(ids_N), dtype=np.bool_))]
-        parts.append(pa.table([*columns, pa.array(problems, pa.string())], schema=tables.GRADES))
+        parts.append(pa.table([*columns, pa.array(problems, pa.string())], schema=schemas.GRADES))
         num_done += len(ids_N)
         if progress is not None:
             progress(Standing(rows=num_done, total=total))
@@ -55,13 +55,13 @@ def grade(
             collect()
     while waiting:
         collect()
-    return store.write(pa.concat_tables(parts).sort_by("row_id"), uri)
+    return io.write(pa.concat_tables(parts).sort_by("row_id"), uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """The grades, corrected where a judge calls a label right (``verdicts``: schema ``tables.SIGNAL``, 1 is right)."""
-    table = store.read(grades)
-    accepted = store.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
+    """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
+    table = io.read(grades)
+    accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
     correct_N = table["correct"].to_numpy()
     judged_N = np.isin(table["row_id"].to_numpy(), accepted) & ~correct_N
     columns = [
@@ -70,14 +70,14 @@ def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
         pa.chunked_array([judged_N]),
         table["problem"],
     ]
-    return store.write(pa.table(columns, schema=tables.GRADES), uri)
+    return io.write(pa.table(columns, schema=schemas.GRADES), uri)
 
 
 def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array, pa.Array]]:
     """Row ids, weak and gold labels of rows that have both, at most ``PAIRS`` at a time."""
-    known = store.read(gold, columns=["row_id", "gold"], filter="gold IS NOT NULL").sort_by("row_id").combine_chunks()
+    known = io.read(gold, columns=["row_id", "gold"], filter="gold IS NOT NULL").sort_by("row_id").combine_chunks()
     known_M = known["row_id"].to_numpy()
-    scanner = store.open_table(labels).scanner(columns=["row_id", "label"], filter="error IS NULL", batch_size=PAIRS)
+    scanner = io.open_table(labels).scanner(columns=["row_id", "label"], filter="error IS NULL", batch_size=PAIRS)
     for batch in scanner.to_batches():
         ids_N = batch.column("row_id").to_numpy()
         place_N = np.searchsorted(known_M, ids_N)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from curation import store, tables
 from curation.errors import RunFailedError
 from curation.hashing import hash64
-from curation.lease import Guard, unguarded
 from curation.passes.pool import ActorPool
 from curation.passes.run import Bools, Int64s, PassResult, run_pass
 from curation.refs import TableRef
 from curation.stages.label_chunks import LabelJob
-from curation.standing import Update
+from curation.storage.lease import Guard, unguarded
+from curation.tables import io, schemas
+from curation.telemetry.standing import Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def label(
         CommitError: the store refused, or rows in and rows out differ.
     """
     for ask in job.asks:
-        store.create(ask.uri, tables.SIGNAL)
+        io.create(ask.uri, schemas.SIGNAL)
     result = run_pass(
         job,
         name="labelling",
@@ -84,7 +84,7 @@ def count_labels(ref: TableRef) -> LabelCounts:
     rows = unparsed = truncated = prompt_tokens = output_tokens = 0
     errors: Counter[str] = Counter()
     columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
-    for batch in store.open_table(ref).scanner(columns=columns).to_batches():
+    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
         rows += batch.num_rows
         failed = batch.column("error").drop_null()
         errors.update(text.split(":", 1)[0] for text in failed.to_pylist())

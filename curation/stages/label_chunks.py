@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation import tables, telemetry
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.passes.actor import ChunkWorker, Row, failed
@@ -23,10 +22,11 @@ from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
 from curation.stages.reduce import Reduction
-from curation.store import commits
+from curation.tables import commits, schemas
 from curation.teachers import Teacher
 from curation.teachers.completions import error_batch
-from curation.telemetry import Telemetry
+from curation.telemetry import metrics
+from curation.telemetry.metrics import Telemetry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class LabelJob:
     """All that a process needs to know; pickled to every one."""
 
     examples: TableRef
-    """The rows to label (schema ``tables.examples``)."""
+    """The rows to label (schema ``schemas.examples``)."""
     labels_uri: str
     domain: DomainConfig
     teacher: AskConfig
@@ -56,11 +56,11 @@ class LabelJob:
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
-        whole = tables.labels(self.teacher.states, self.teacher.state_dtype, state_size)
+        whole = schemas.labels(self.teacher.states, self.teacher.state_dtype, state_size)
         return whole if self.reduction is None else self.reduction.schema(whole)
 
 
-TOKENS = {telemetry.PROMPT_TOKENS: "num_prompt_tokens", telemetry.OUTPUT_TOKENS: "num_output_tokens"}
+TOKENS = {metrics.PROMPT_TOKENS: "num_prompt_tokens", metrics.OUTPUT_TOKENS: "num_output_tokens"}
 
 
 class Labelled(NamedTuple):
@@ -123,7 +123,7 @@ class LabelWorker(ChunkWorker[Labelled]):
 def label_rows(
     job: LabelJob, domain: Domain, teacher: Teacher, examples: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``tables.labels``: every example exactly once, in any order."""
+    """Batches of ``schemas.labels``: every example exactly once, in any order."""
     by_id = {example["row_id"]: example for example in examples}
     errors: dict[int, str] = {row_id: example["error"] for row_id, example in by_id.items() if example["error"]}
     requests = []
@@ -158,7 +158,7 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
             problems[place] = problem or None
         labels.append(label)
     index = batch.schema.get_field_index("error")
-    return _with_labels(batch.set_column(index, tables.ERROR, pa.array(problems, pa.string())), labels)
+    return _with_labels(batch.set_column(index, schemas.ERROR, pa.array(problems, pa.string())), labels)
 
 
 def _with_labels(batch: pa.RecordBatch, labels: list[str | None]) -> pa.RecordBatch:

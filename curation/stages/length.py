@@ -17,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 import ray
 
-from curation import store, tables
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.errors import SourceError, UserError
 from curation.hashing import Int64s
 from curation.models import load_tokenizer
 from curation.refs import ModelRef, TableRef
-from curation.row_ids import in_order
-from curation.standing import Standing, Update
+from curation.tables import io, schemas
+from curation.tables.row_ids import in_order
+from curation.telemetry.standing import Standing, Update
 from train.tokens import completion_ids, prompt_ids
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class TooLong:
     """The excluded rows, and their numbers."""
 
     table: TableRef
-    """Schema ``tables.TOO_LONG``."""
+    """Schema ``schemas.TOO_LONG``."""
     num_rows: int
     """The number of rows labelled without error."""
     num_too_long: int
@@ -105,9 +105,9 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
         ModelError: the tokenizer does not load, or lacks an end token or the chat template.
         CommitError: a labelled row is not among the examples.
     """
-    examples = store.Lookup(job.examples)
-    golds = None if job.gold is None else store.Lookup(job.gold)
-    total = store.count(job.labels)
+    examples = io.Lookup(job.examples)
+    golds = None if job.gold is None else io.Lookup(job.gold)
+    total = io.count(job.labels)
     task = ray.remote(_measure).options(num_cpus=1)
     num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
     found: list[_Found] = []
@@ -125,7 +125,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
             progress(Standing(rows=stop, total=total))
 
     start = 0
-    for ids_N in in_order(store.open_table(job.labels), ROWS):
+    for ids_N in in_order(io.open_table(job.labels), ROWS):
         gold_N = None if golds is None else golds.offsets(ids_N)
         waiting.append((start + len(ids_N), task.remote(job, start, examples.offsets(ids_N), gold_N)))
         start += len(ids_N)
@@ -133,7 +133,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
             collect()
     while waiting:
         collect()
-    rows = pa.concat_tables([tables.TOO_LONG.empty_table(), *(part.rows for part in found)]).sort_by("row_id")
+    rows = pa.concat_tables([schemas.TOO_LONG.empty_table(), *(part.rows for part in found)]).sort_by("row_id")
     num_rows = sum(part.num_rows for part in found)
     num_weak, num_gold = (int(rows[name].to_numpy().sum()) for name in ("weak", "gold"))
     if num_rows and rows.num_rows == num_rows:
@@ -145,7 +145,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
             f"{shortest:,}: raise student.max_length"
         )
     return TooLong(
-        table=store.write(rows, uri),
+        table=io.write(rows, uri),
         num_rows=num_rows,
         num_too_long=rows.num_rows,
         num_weak=num_weak,
@@ -158,16 +158,16 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
     """Measure rows of the labels table from ``start`` on, given their positions in examples and gold (-1: none)."""
     domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.limit.student)
     columns = ["row_id", "completion", "error"]
-    labelled = store.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
+    labelled = io.open_table(job.labels).take(np.arange(start, start + len(offset_N)), columns=columns)
     healthy = np.flatnonzero(labelled["error"].is_null().to_numpy())
     labelled = labelled.take(pa.array(healthy))
-    examples = store.take_offsets(job.examples, offset_N[healthy], ["row_id", *domain.columns.names]).to_pylist()
+    examples = io.take_offsets(job.examples, offset_N[healthy], ["row_id", *domain.columns.names]).to_pylist()
     golds: list[Example] = [{}] * len(healthy)
     if job.gold is not None and gold_offset_N is not None:
         place_N = gold_offset_N[healthy]
         known = np.flatnonzero(place_N >= 0)
         columns = ["gold", "solution"] if job.solutions else ["gold"]
-        taken = store.take_offsets(job.gold, place_N[known], columns).to_pylist()
+        taken = io.take_offsets(job.gold, place_N[known], columns).to_pylist()
         for place, gold in zip(known.tolist(), taken, strict=True):
             golds[place] = gold
     prompts = [attempt(domain.prompt, example)[0] or "" for example in examples]
@@ -186,7 +186,7 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
     out_N = weak_long_N | gold_long_N
     arrays = [labelled["row_id"].to_numpy()[out_N], weak_long_N[out_N], gold_long_N[out_N]]
     return _Found(
-        rows=pa.table([pa.array(array) for array in arrays], schema=tables.TOO_LONG),
+        rows=pa.table([pa.array(array) for array in arrays], schema=schemas.TOO_LONG),
         num_rows=len(healthy),
         shortest=int(np.maximum(weak_N, gold_N).min()) if len(healthy) else None,
     )

@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 import ray
 
-from curation import store
 from curation.config import DomainConfig
 from curation.domains import Domain, Identity, attempt, get_domain
 from curation.domains.identity import RULES, SHARED_PARTS
 from curation.errors import SourceError
 from curation.refs import TableRef
+from curation.tables import io
 
 Int64s = npt.NDArray[np.int64]
 Uint64s = npt.NDArray[np.uint64]
@@ -111,7 +111,7 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
     highs = {name: [task[0] for task in tasks] for name, tasks in known.items()}
     sizes = [len(tasks) for tasks in highs.values()]
     index, within = _remote(_index, 2).remote(sizes, *itertools.chain.from_iterable(highs.values()))
-    num_buckets = 1 + store.count(refs[last]) // BUCKET_ROWS
+    num_buckets = 1 + io.count(refs[last]) // BUCKET_ROWS
     task = _remote(_matched, 2 + num_buckets)
     streamed = [task.remote(part, index, num_buckets) for part in parts[last]]
     entries = {last: _concatenated(ray.get([task[0] for task in streamed]))}
@@ -132,7 +132,7 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
 
 
 def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> None:
-    if problems and sum(problems.values()) == store.count(ref, "error IS NULL"):
+    if problems and sum(problems.values()) == io.count(ref, "error IS NULL"):
         raise SourceError(
             f"splits.{split}: none of its rows says what identifies its question ({next(iter(problems))}); fix the "
             "member identity of the domain (docs/extending.md)"
@@ -146,7 +146,7 @@ def _remote(task: Any, num_returns: int) -> Any:
 def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Part]:
     held: list[int] = []
     num_rows = 0
-    for fragment in store.open_table(ref).get_fragments():
+    for fragment in io.open_table(ref).get_fragments():
         held.append(fragment.fragment_id)
         num_rows += fragment.metadata.physical_rows
         if num_rows >= TASK_ROWS:
@@ -158,7 +158,7 @@ def _parts(ref: TableRef, domain: DomainConfig) -> Iterator[_Part]:
 
 def _identities(part: _Part, domain: Domain) -> Iterator[tuple[int, Identity | None, str]]:
     """The id of each healthy row, and its identity or the reason why it has none."""
-    dataset = store.open_table(part.ref)
+    dataset = io.open_table(part.ref)
     fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in part.fragments]
     scanner = dataset.scanner(
         columns=["row_id", *domain.columns.names], filter="error IS NULL", fragments=fragments, batch_size=4096

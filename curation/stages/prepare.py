@@ -21,23 +21,22 @@ import ray.data
 import ray.exceptions
 from pyroaring import BitMap64
 
-from curation import store
-from curation.compaction import compact
+from curation.cluster.ray_errors import cause
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import derive
-from curation.lease import Guard, unguarded
-from curation.places import Place
-from curation.ray_errors import cause
 from curation.refs import TableRef
 from curation.sources import SourceFile, assign, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import Overlap, Settled, remove, settle
 from curation.stages.overlap import find
-from curation.standing import Standing, Update
-from curation.store import commits
-from curation.store.stream import Round, arriving, commit_stream
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place
+from curation.tables import commits, io
+from curation.tables.compaction import compact
+from curation.tables.stream import Round, arriving, commit_stream
+from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
@@ -112,7 +111,7 @@ def prepare(
     if AUDIT in names:
         expected[AUDIT] = expected[POOL]
     for name, uri in job.uris.items():
-        store.create(uri, schemas[name])
+        io.create(uri, schemas[name])
     chunks = list(_chunks(job, chunk_rows))
     settled = _settled(job, chunks, directory) if config.splits.overlap == "drop" else None
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
@@ -125,7 +124,7 @@ def prepare(
     try:
         if left:
             commit_stream(arriving(_written(job, left)), seconds=commit_seconds, guard=guard, on_commit=committed)
-        refs = {name: store.latest(uri) for name, uri in job.uris.items()}
+        refs = {name: io.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)
             settled = _compared(config, {name: refs[name] for name in splits}, directory)
@@ -256,7 +255,7 @@ def _count(ref: TableRef, name: str) -> SplitCounts:
     rows, errors = 0, Counter[str]()
     problems = "solution_error" if name == AUDIT else "error"
     columns = [problems, *(["gold"] if name == AUDIT else [])]
-    for batch in store.open_table(ref).scanner(columns=columns).to_batches():
+    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
         rows += batch.num_rows
         if name == AUDIT and (num_unknown := batch.column("gold").null_count):
             errors["no_gold"] += num_unknown

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from curation import store, tables
 from curation.config import TrustConfig
-from curation.lease import Guard, unguarded
-from curation.places import Place
 from curation.refs import ProjectionRef, TableRef
-from curation.store.columns import add_columns
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place
+from curation.tables import io, schemas
+from curation.tables.columns import add_columns
 from curation.trust.parts import FIT, ROW_KEYS, candidates, part_of
 from curation.trust.pca import fit_projection, load_projection
 from curation.trust.states import States, read_states
@@ -21,10 +21,10 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     Raises:
         ConfigError: there are more components than numbers per row, or than rows.
     """
-    columns = [tables.state_column(state) for state in config.states]
+    columns = [schemas.state_column(state) for state in config.states]
 
     def batches() -> Iterator[States]:
-        scanner = store.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
+        scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
         for batch in scanner.to_batches():
             fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
             yield read_states(batch.filter(pa.array(fitted_N)), columns)
@@ -37,8 +37,8 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
 def add_projection(labels: TableRef, ref: ProjectionRef, *, guard: Guard = unguarded) -> TableRef:
     """A version of the labels table with the projection of its states as a further column."""
     projection = load_projection(ref)
-    value = store.open_table(labels).schema.field(projection.features[0]).type.value_type
-    added = pa.schema([pa.field(tables.state_column("pca"), pa.list_(value, projection.size))])
+    value = io.open_table(labels).schema.field(projection.features[0]).type.value_type
+    added = pa.schema([pa.field(schemas.state_column("pca"), pa.list_(value, projection.size))])
 
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch([load_projection(ref).project(batch)], schema=added)

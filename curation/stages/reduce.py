@@ -9,10 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from curation import tables
+from curation.metrics.shift import sampled
 from curation.refs import ProjectionRef, TrustRef
-from curation.shift import sampled
 from curation.stages.score import score_fields, scores
+from curation.tables import schemas
 
 
 class Reduction(Protocol):
@@ -42,16 +42,16 @@ class Projected:
         return {"projection": self.projection.to_json()}
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """``tables.projected_states``."""
-        from curation.trust.pca import load_projection  # imports torch, which not every teacher needs
+        """``schemas.projected_states``."""
+        from curation.trust.pca import load_projection
 
-        return tables.projected_states(labels, load_projection(self.projection).size)
+        return schemas.projected_states(labels, load_projection(self.projection).size)
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """The labels with the projection instead of their states."""
         from curation.trust.pca import load_projection
 
-        column = tables.state_column("pca")
+        column = schemas.state_column("pca")
         found = {column: load_projection(self.projection).project(labels)}
         schema = self.schema(labels.schema)
         return pa.record_batch([found[name] if name in found else labels.column(name) for name in schema.names], schema)
@@ -74,8 +74,8 @@ class ScoredOnly:
         return {"trust": {name: ref.to_json() for name, ref in self.fitted}}
 
     def schema(self, labels: pa.Schema) -> pa.Schema:
-        """``tables.kept_states``, then the scores."""
-        return pa.schema([*tables.kept_states(labels, self.states), *score_fields(dict(self.fitted))])
+        """``schemas.kept_states``, then the scores."""
+        return pa.schema([*schemas.kept_states(labels, self.states), *score_fields(dict(self.fitted))])
 
     def reduce(self, labels: pa.RecordBatch) -> pa.RecordBatch:
         """The labels with their scores, without most of their states."""
@@ -83,6 +83,6 @@ class ScoredOnly:
         places = pa.array(np.arange(labels.num_rows), mask=left_out_N)  # a null takes a null
         schema = self.schema(labels.schema)
         columns = dict(zip(labels.schema.names, labels.columns, strict=True)) | scores(labels, dict(self.fitted))
-        for name in filter(tables.is_state, schema.names):
+        for name in filter(schemas.is_state, schema.names):
             columns[name] = columns[name].cast(schema.field(name).type).take(places)
         return pa.record_batch([columns[name] for name in schema.names], schema)

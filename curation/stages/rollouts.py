@@ -14,17 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import store, tables
 from curation.arms import ARMS, Arm
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
-from curation.lease import Guard, unguarded
 from curation.passes.actor import ChunkWorker, Row, failed
 from curation.passes.models import Models
 from curation.passes.pool import ActorPool
 from curation.passes.run import run_pass
-from curation.places import Place
 from curation.refs import ModelRef, TableRef
 from curation.selection.top_n import TopN
 from curation.signals import label_request
@@ -32,10 +29,12 @@ from curation.stages.budget import batch_of
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
 from curation.stages.select import Chooser, SelectJob, budget_of
-from curation.standing import Update
-from curation.store import commits
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place
+from curation.tables import commits, io, schemas
 from curation.teachers import Teacher
-from curation.telemetry import Telemetry
+from curation.telemetry.metrics import Telemetry
+from curation.telemetry.standing import Update
 
 UNKNOWN, NO, YES = -1, 0, 1
 """Whether a row has a completion to train on."""
@@ -48,7 +47,7 @@ class RolloutJob:
     examples: TableRef
     """Rows with their gold labels."""
     uri: str
-    """A table of ``tables.ROLLOUTS``."""
+    """A table of ``schemas.ROLLOUTS``."""
     domain: DomainConfig
     teacher: AskConfig
     model: ModelRef | None
@@ -91,7 +90,7 @@ class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
         self._job, self._domain, self._teacher = job, get_domain(job.domain), teacher
 
     def work(self, rows: list[Row]) -> list[dict[str, Any]]:
-        """Rows of ``tables.ROLLOUTS``."""
+        """Rows of ``schemas.ROLLOUTS``."""
         job = self._job
         return draw(
             self._domain,
@@ -112,8 +111,8 @@ class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
         """One fragment."""
         rows = [row for part in parts for row in part]
         note = note | failed(self._job.told, (row["error"] for row in rows if row.get("error")))
-        written = pa.Table.from_pylist(rows, schema=tables.ROLLOUTS)
-        return commits.write_fragment(written, self._job.uri, tables.ROLLOUTS, note=note)
+        written = pa.Table.from_pylist(rows, schema=schemas.ROLLOUTS)
+        return commits.write_fragment(written, self._job.uri, schemas.ROLLOUTS, note=note)
 
 
 def draw(
@@ -129,7 +128,7 @@ def draw(
 ) -> list[dict[str, Any]]:
     """Sample each row's completion until one states its ``gold`` label within the limit, at most ``num_samples`` times.
 
-    Returns one row of ``tables.ROLLOUTS`` per row. The i-th samples of all rows are drawn together, with their own
+    Returns one row of ``schemas.ROLLOUTS`` per row. The i-th samples of all rows are drawn together, with their own
     seed.
     """
     found = {row["row_id"]: {"row_id": row["row_id"], "num_samples": 0} for row in rows}
@@ -183,7 +182,7 @@ def roll_out(
         job, asked, directory, commit_seconds=commit_seconds, pool=pool, guard=guard, progress=progress
     )
     sampling.fill(Chooser(job, labels, n), n, gold)
-    table = store.read(sampling.table, ["completion", "num_samples"])
+    table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,
         texts=GoldTexts(source=source, samples=sampling.table),
@@ -225,7 +224,7 @@ class _Sampling:
         self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
         self._commit_seconds, self._pool, self._guard, self._progress = commit_seconds, pool, guard, progress
         # Those of a run that was cut off are kept, whatever round they are of.
-        self.table = store.create(self._asked.uri, tables.ROLLOUTS)
+        self.table = io.create(self._asked.uri, schemas.ROLLOUTS)
         self._read(self.table)
 
     def fill(self, chooser: Chooser, n: int, gold: Gold) -> None:
@@ -267,14 +266,14 @@ class _Sampling:
         if len(wanted) == len(self._ids):
             return
         assert self._job.audit is not None, "RunConfig refuses gold arms without an audit set"
-        gold = store.take(self._job.audit, wanted, ["gold"])["gold"]
-        examples = store.take(self._job.pool, wanted).append_column(tables.GOLD, gold)
-        rows = store.write(examples, str(self._directory / "asked.lance"))
+        gold = io.take(self._job.audit, wanted, ["gold"])["gold"]
+        examples = io.take(self._job.pool, wanted).append_column(schemas.GOLD, gold)
+        rows = io.write(examples, str(self._directory / "asked.lance"))
         self.table = run_pass(
             replace(self._asked, examples=rows),
             name="the rollouts of gold labels",
             uri=self._asked.uri,
-            schema=tables.ROLLOUTS,
+            schema=schemas.ROLLOUTS,
             takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
             commit_seconds=self._commit_seconds,
             pool=self._pool,
@@ -284,8 +283,8 @@ class _Sampling:
         self._read(self.table)
 
     def _read(self, table: TableRef) -> None:
-        self._ids: Int64s = np.sort(store.read(table, ["row_id"])["row_id"].to_numpy())
-        self._found: Int64s = store.read(table, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
+        self._ids: Int64s = np.sort(io.read(table, ["row_id"])["row_id"].to_numpy())
+        self._found: Int64s = io.read(table, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
 
 
 def _is_right(domain: Domain, completion: str, row: Row) -> bool:

@@ -6,11 +6,11 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from curation import store, tables
 from curation.hashing import Int64s
-from curation.lease import Guard, unguarded
 from curation.refs import TableRef, TrustRef
-from curation.store.columns import add_columns
+from curation.storage.lease import Guard, unguarded
+from curation.tables import io, schemas
+from curation.tables.columns import add_columns
 from curation.trust import FittedTrust, Scores, load_fitted
 
 
@@ -42,7 +42,7 @@ def score(
 def score_fields(names: Iterable[str]) -> list[pa.Field]:
     """The columns of fitted trust functions, two each."""
     return [
-        pa.field(column(name), pa.float32()) for name in names for column in (tables.raw_column, tables.trust_column)
+        pa.field(column(name), pa.float32()) for name in names for column in (schemas.raw_column, schemas.trust_column)
     ]
 
 
@@ -52,8 +52,8 @@ def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef]) -> dict[str, 
     for name, ref in fitted.items():
         function = _loaded(ref)
         raw_N = function.raw_score(labels)
-        columns[tables.raw_column(name)] = _nullable(raw_N)
-        columns[tables.trust_column(name)] = _nullable(function.to_trust(raw_N))
+        columns[schemas.raw_column(name)] = _nullable(raw_N)
+        columns[schemas.trust_column(name)] = _nullable(function.to_trust(raw_N))
     return columns
 
 
@@ -80,7 +80,7 @@ def _looked_up(signal: TableRef, row_ids_N: Int64s) -> Scores:
 
 @lru_cache(maxsize=8)
 def _values(signal: TableRef) -> tuple[Int64s, Scores]:
-    table = store.read(signal, columns=["row_id", "value"])
+    table = io.read(signal, columns=["row_id", "value"])
     ids_M = table["row_id"].to_numpy()
     order_M = np.argsort(ids_M)
     return ids_M[order_M], table["value"].to_numpy()[order_M].astype(np.float32)

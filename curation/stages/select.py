@@ -18,16 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curation import store, tables
 from curation.arms import ARMS, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
-from curation.copies import staged
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.domains.formats import Format
 from curation.domains.grading import read_grades
 from curation.errors import BudgetError, CurationError
 from curation.hashing import Int64s, derive
-from curation.places import Place
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.registry import code
 from curation.selection import Candidates, Cut, Selector
@@ -35,6 +32,9 @@ from curation.selection.quotas import strata
 from curation.selection.top_n import TopN
 from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve, too_long_ids, without
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
+from curation.storage.cache import staged
+from curation.storage.paths import Place
+from curation.tables import io, schemas
 from curation.trust import TrustFunction, get_trust
 
 Floats = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ class SelectJob:
     texts: GoldTexts
     """The source of gold arms' completions."""
     too_long: TableRef | None = None
-    """Pool rows that are too long for the student (schema ``tables.TOO_LONG``); None: there are none."""
+    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
     measured: Scored
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: Scored | None
@@ -113,7 +113,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     budget = budget_of(job, labels)
     chooser = Chooser(job, labels, budget.n)
     weak = format_of_pool(job, labels)
-    by_gold = job.too_long is not None and store.count(job.too_long, filter="gold AND NOT weak") > 0
+    by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
         arm = ARMS[name]
@@ -204,10 +204,10 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
             "completion_source": "answer",
             "generation": 0,
         }
-        for rank, example in enumerate(store.read(examples, filter="error IS NULL").to_pylist())
+        for rank, example in enumerate(io.read(examples, filter="error IS NULL").to_pylist())
         if (rendered := attempt(pair, example)[0]) is not None
     ]
-    return _write(pa.Table.from_pylist(rows, schema=tables.SELECTION), directory / "adapt")
+    return _write(pa.Table.from_pylist(rows, schema=schemas.SELECTION), directory / "adapt")
 
 
 class Chooser:
@@ -234,7 +234,7 @@ class Chooser:
         """The difficulty bin of each labelled row."""
         if self._bin_N is None:
             domain = get_domain(self._job.domain)
-            examples = store.Lookup(self._job.pool).take(self._row_ids_N, ["row_id", *domain.columns.names])
+            examples = io.Lookup(self._job.pool).take(self._row_ids_N, ["row_id", *domain.columns.names])
             self._bin_N = strata(_difficulties(examples, domain), self._job.selection.difficulty_bins)
         return self._bin_N
 
@@ -300,9 +300,9 @@ def _difficulties(examples: pa.Table, domain: Domain) -> Floats:
 
 
 def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
-    """The rows of an arm in rank order (schema ``tables.SELECTION``)."""
+    """The rows of an arm in rank order (schema ``schemas.SELECTION``)."""
     if not len(row_ids_n):
-        return tables.SELECTION.empty_table()
+        return schemas.SELECTION.empty_table()
     arm, domain = ARMS[name], get_domain(job.domain)
     lineage = {
         "arm": name,
@@ -311,9 +311,9 @@ def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
         "generation": job.generation,
     }
     trust = _trust_of(arm, job.seed)
-    examples = store.take(job.pool, row_ids_n).to_pylist()
+    examples = io.take(job.pool, row_ids_n).to_pylist()
     columns = list(dict.fromkeys(["row_id", "completion", "label", *trust.features]))
-    weak = store.take(job.labels, row_ids_n, columns).combine_chunks()
+    weak = io.take(job.labels, row_ids_n, columns).combine_chunks()
     gold = job.gold.taught(row_ids_n, examples, domain) if arm.gold else [None] * len(examples)
     trust_n = trust.score(weak.to_batches()[0])
     if not ((trust_n >= 0) & (trust_n <= 1)).all():
@@ -333,7 +333,7 @@ def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
             zip(examples, weak.to_pylist(), trust_n, gold, strict=True)
         )
     ]
-    return pa.Table.from_pylist(rows, schema=tables.SELECTION)
+    return pa.Table.from_pylist(rows, schema=schemas.SELECTION)
 
 
 def _write(rows: pa.Table, stem: Place) -> TableRef:
@@ -342,4 +342,4 @@ def _write(rows: pa.Table, stem: Place) -> TableRef:
         pq.write_table(rows, path)
     with staged(stem.with_suffix(".jsonl")) as path, path.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
-    return store.write(rows, str(stem.with_suffix(".lance")))
+    return io.write(rows, str(stem.with_suffix(".lance")))

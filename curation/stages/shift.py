@@ -6,21 +6,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from curation import store
+from curation.metrics.shift import sampled, two_sample
 from curation.refs import TableRef
-from curation.shift import sampled, two_sample
-from curation.tables import state_column
+from curation.tables import io
+from curation.tables.schemas import state_column
 
 
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> dict[str, Any]:
-    """The two-sample test of ``curation.shift`` on a seeded sample of rows labelled without error, as JSON."""
+    """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
     columns = [state_column(state) for state in states]
     return two_sample(_sample(split, columns, seed), _sample(pool, columns, seed), seed=seed).to_json()
 
 
 def _sample(ref: TableRef, columns: Sequence[str], seed: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
     """The states of the sampled rows that have all of them, concatenated, float32 [N, D]."""
-    table = store.open_table(ref)
+    table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
     for batch in table.scanner(columns=["row_id"], scan_in_order=True).to_batches():

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from curation import store, tables
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.domains import get_domain
 from curation.hashing import Int64s
-from curation.lease import Guard, unguarded
 from curation.passes.actor import ChunkWorker, Row, failed
 from curation.passes.models import Models
 from curation.passes.pool import ActorPool
@@ -22,10 +20,12 @@ from curation.passes.run import PassResult, run_pass
 from curation.refs import ModelRef, TableRef
 from curation.signals import Weak, get_signal
 from curation.signals.measure import Row as SignalRow
-from curation.signals.measure import measure
+from curation.signals.measure import measure, rewards
 from curation.stages.asks import Ask, Values
-from curation.standing import Update
-from curation.telemetry import Telemetry
+from curation.storage.lease import Guard, unguarded
+from curation.tables import io, schemas
+from curation.telemetry.metrics import Telemetry
+from curation.telemetry.standing import Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ class _Worker(ChunkWorker[Measured]):
     def __init__(self, job: SignalJob) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
-        self._labels = store.Lookup(job.labels)
-        self._gold = None if job.gold is None else store.Lookup(job.gold)
+        self._labels = io.Lookup(job.labels)
+        self._gold = None if job.gold is None else io.Lookup(job.gold)
 
     def _weak(self, rows: list[Row]) -> list[SignalRow]:
         """The rows with their weak labels, for a judge with their gold labels too."""
@@ -131,7 +131,7 @@ class _RewardWorker(_Worker):
 
     def work(self, rows: list[Row]) -> Measured:
         """The rewards of rows."""
-        return Measured(self._reward.measure(self._domain, self._weak(rows)), {})
+        return Measured(rewards(self._reward, self._domain, self._weak(rows)), {})
 
 
 def signal(
@@ -143,7 +143,7 @@ def signal(
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
-    """Measure the rows that are not measured yet and commit them as they come; the table's schema is ``tables.SIGNAL``.
+    """Measure the rows that are not measured yet and commit them as they come (schema ``schemas.SIGNAL``).
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -154,7 +154,7 @@ def signal(
         job,
         name=f"the signal {job.ask.signal}",
         uri=job.ask.uri,
-        schema=tables.SIGNAL,
+        schema=schemas.SIGNAL,
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
         commit_seconds=commit_seconds,
         pool=pool,

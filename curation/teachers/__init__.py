@@ -45,7 +45,7 @@ class Teacher(Protocol):
     def label(
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of ``tables.completions``: each request exactly once, as a completion or an error row.
+        """Batches of ``schemas.completions``: each request exactly once, as a completion or an error row.
 
         A sampled completion depends on ``seed`` and the row id alone, whatever the batch. Without ``states`` the
         hidden states that the configuration names are left out.

@@ -1,4 +1,4 @@
-"""Completions as columns: what backends fill and turn into a batch of ``tables.completions``."""
+"""Completions as columns: what backends fill and turn into a batch of ``schemas.completions``."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation import tables
-from curation.states import layers_of, parse
+from curation.config.states import layers_of, parse
+from curation.tables import schemas
 
 Array = npt.NDArray[Any]
 
@@ -26,7 +26,7 @@ def completion_batch(
     state_dtype: str,
     errors: Sequence[str | None] | None = None,
 ) -> pa.RecordBatch:
-    """A batch of ``tables.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
+    """A batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
     A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
     """
@@ -45,7 +45,7 @@ def completion_batch(
                 )
     bad_N = np.array([problem is not None for problem in problems], dtype=bool)
     state_size = next(iter(stored.values())).shape[1] if stored else 0
-    schema = tables.completions(tuple(states), state_dtype, state_size)
+    schema = schemas.completions(tuple(states), state_dtype, state_size)
     columns = [
         pa.array(row_ids, pa.int64()),
         pa.array(completions, pa.string()),

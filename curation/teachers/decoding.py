@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from curation.config import AskConfig, DecodingConfig
+from curation.config.states import layers_of, positions_of
 from curation.hashing import hash64
-from curation.states import layers_of, positions_of
 from curation.teachers.completions import by_name, completion_batch
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
@@ -54,7 +54,7 @@ class Decoder:
     def complete(
         self, requests: Sequence[TokenisedRequest], config: AskConfig, decoding: DecodingConfig, *, seed: int
     ) -> pa.RecordBatch:
-        """A batch of ``tables.completions`` of requests that fit one batch."""
+        """A batch of ``schemas.completions`` of requests that fit one batch."""
         rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]
         active = list(range(len(rows)))
         prompts = [request.prompt for request in requests]

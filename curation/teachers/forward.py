@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from curation.config.states import LAST
 from curation.errors import ModelError
-from curation.states import LAST
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Prefix:
     length_B: torch.Tensor
     """Tokens of each row, padding on the left not counted: the position of the next one."""
     layers: tuple[int, ...]
-    """Whose states each pass gives, side by side (``curation.states.layers_of``)."""
+    """Whose states each pass gives, side by side (``curation.config.states.layers_of``)."""
 
     @property
     def width(self) -> int:

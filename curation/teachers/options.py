@@ -13,7 +13,7 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig
-from curation.states import layers_of, positions_of
+from curation.config.states import layers_of, positions_of
 from curation.teachers.completions import Array, by_name, completion_batch
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
@@ -40,7 +40,7 @@ class _Option:
 def score_options(
     forward: Forward, rows: Sequence[TokenisedRequest], config: AskConfig, *, normalise: bool
 ) -> pa.RecordBatch:
-    """A batch of ``tables.completions`` of requests with options.
+    """A batch of ``schemas.completions`` of requests with options.
 
     Args:
         forward: the model.

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
+from curation.config.states import positions_of
 from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, hub_revision, load_tokenizer
 from curation.refs import ModelRef
-from curation.states import positions_of
 from curation.teachers import Request
 from curation.teachers.completions import Array, by_name, completion_batch, error_batch
 from curation.teachers.prompts import TokenisedRequest, tokenise

@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from curation.config import AskConfig
+from curation.config.states import others_of
 from curation.errors import ConfigError, ModelError
 from curation.refs import ModelRef
-from curation.states import others_of
 
 PROBE_SECONDS = 180
 

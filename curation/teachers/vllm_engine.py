@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from curation.config import AskConfig
+from curation.config.states import others_of
 from curation.errors import ConfigError, CurationError, ModelError
 from curation.models import hub_revision, load_model, load_tokenizer
 from curation.refs import ModelRef
-from curation.states import others_of
 from curation.teachers.vllm_tap import TESTED, Collected
 
 ENVIRONMENT = {

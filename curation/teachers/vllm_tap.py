@@ -4,7 +4,7 @@ vLLM keeps neither. The hook sits where a step draws its tokens: there are the s
 before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
 newest ``ring`` positions, and running sums on the device; ``collect`` takes the rows of many finished requests off the
 device at once, and frees them. Layers other than the last come from the interface that vLLM's models have for Eagle3's
-drafts, beside the step's own states; all states have their layers side by side (``curation.states.layers_of``).
+drafts, beside the step's own states; all states have their layers side by side (``curation.config.states.layers_of``).
 
 Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
 fed, so that its state does not exist: an answer that ends by a stop token needs none, one that ends by the length cap
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from curation.states import LAST, layers_of, others_of, positions_of
+from curation.config.states import LAST, layers_of, others_of, positions_of
 
 TESTED = ("0.32.0",)
 """Versions of vLLM whose private attributes the tap is known to read rightly."""

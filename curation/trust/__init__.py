@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import TRUST, Column, Draw, Signal
-from curation.places import Place
 from curation.refs import TrustRef
 from curation.registry import code
+from curation.storage.paths import Place
 
 Scores = npt.NDArray[np.float32]
 

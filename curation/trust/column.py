@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from curation.arms import Unit
 from curation.errors import SourceError
-from curation.tables import raw_column, trust_column
+from curation.tables.schemas import raw_column, trust_column
 from curation.trust import Scores
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from curation.errors import ConfigError
-from curation.places import Place
 from curation.refs import ProjectionRef
-from curation.tables import state_column
+from curation.storage.paths import Place
+from curation.tables.schemas import state_column
 from curation.trust import saved
 from curation.trust.states import SCORE_ROWS, States, read_states
 

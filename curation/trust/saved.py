@@ -8,10 +8,11 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from curation.copies import fetched, staged
 from curation.errors import ModelError
-from curation.places import Place, place
-from curation.refs import ProjectionRef, TrustRef, directory_digest
+from curation.refs import ProjectionRef, TrustRef
+from curation.storage.cache import fetched, staged
+from curation.storage.digest import directory_digest
+from curation.storage.paths import Place, place
 
 WEIGHTS, DESCRIPTION = "weights.safetensors", "description.json"
 Fitted = TypeVar("Fitted")

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from curation.errors import SourceError
-from curation.places import Place
 from curation.refs import TrustRef
-from curation.tables import state_column
+from curation.storage.paths import Place
+from curation.tables.schemas import state_column
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 

@@ -16,12 +16,12 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from curation import lease
 from curation.cli import main
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.pipeline.running import open_run
 from curation.rundir.manifest import Manifest
-from curation.standing import Actors, Journal, Standing, Work
+from curation.storage import lease
+from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "status", "report")

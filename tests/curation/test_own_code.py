@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from curation import models
-from curation.config_file import parse_config
+from curation.config.load import parse_config
 from curation.errors import ConfigError, ModelError
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments

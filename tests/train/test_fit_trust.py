@@ -15,12 +15,11 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from curation import store
-from curation import tables as schemas
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError, RunFailedError
 from curation.hashing import hash_unit
 from curation.refs import TableRef, TrustRef
+from curation.tables import io, schemas
 from curation.trust import load_fitted
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.linear_probe import LinearProbe
@@ -217,13 +216,13 @@ def tables(
         values = [None if i <= 1 else part_ND[i] for i in order_N]
         columns[f"state_{state}"] = pa.array(values, pa.list_(pa.float16(), part_ND.shape[1]))
     lance.write_dataset(pa.table(columns), path / "labels.lance", max_rows_per_file=len(order_N) // 2 + 1)
-    return store.latest(str(path / "labels.lance")), graded(path, "grades", rows)
+    return io.latest(str(path / "labels.lance")), graded(path, "grades", rows)
 
 
 def graded(path: Path, name: str, rows: Rows, num_rows: int | None = None) -> TableRef:
     ids_M = np.delete(np.arange(len(rows.correct_N)), [0, 2])[:num_rows]
     found = [{"row_id": int(i), "correct": bool(rows.correct_N[i]), "judged": False} for i in ids_M]
-    return store.write(pa.Table.from_pylist(found, schema=schemas.GRADES), str(path / f"{name}.lance"))
+    return io.write(pa.Table.from_pylist(found, schema=schemas.GRADES), str(path / f"{name}.lance"))
 
 
 def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:

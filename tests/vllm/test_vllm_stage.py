@@ -9,14 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation import run, store, tables
+from curation import run
 from curation.config import DecodingConfig, DomainConfig
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.domains import get_domain
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
+from curation.tables import io, schemas
 from tests.vllm.conftest import SHAPE, start, teacher_config
 
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
@@ -29,7 +30,7 @@ def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puz
 
     chess = get_domain(DomainConfig(name="chess"))
     rows = [chess.read(raw) | {"row_id": 7 * k, "error": None} for k, raw in enumerate(puzzles[:200])]
-    table = pa.Table.from_pylist(rows, schema=tables.examples(chess.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.examples(chess.columns, gold=False))
     uri = str(tmp_path / "examples.lance")
     examples = TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
     context = ray.data.DataContext.get_current()
@@ -49,8 +50,8 @@ def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puz
     finally:
         context.target_max_block_size = usual
     assert (tmp_path / "died").exists()
-    found = {row["row_id"]: row for row in store.read(ref).to_pylist()}
-    assert store.count(ref) == len(found) == len(rows)
+    found = {row["row_id"]: row for row in io.read(ref).to_pylist()}
+    assert io.count(ref) == len(found) == len(rows)
     here = start(model)
     from curation.teachers import Request
 

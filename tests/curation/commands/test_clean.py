@@ -11,15 +11,15 @@ import pytest
 from click.testing import CliRunner
 from object_store import object_store
 
-from curation import lease, store, tables
 from curation.cli import main
 from curation.commands.clean import clean_table
-from curation.places import Place, place
 from curation.refs import TableRef, fingerprint
 from curation.rundir.manifest import Manifest
-from curation.store import commits
+from curation.storage import lease
+from curation.storage.paths import Place, place
+from curation.tables import commits, io, schemas
 
-SCHEMA = pa.schema([tables.ROW_ID])
+SCHEMA = pa.schema([schemas.ROW_ID])
 STAGE = "gen-0/label-pool"
 
 
@@ -34,7 +34,7 @@ def commit(uri: str, first: int) -> TableRef:
     row = write(uri, first)
     committer.add(row["fragments"], row["row_ids"])
     committer.flush()
-    return store.latest(uri)
+    return io.latest(uri)
 
 
 def directory_of(run: Place, inputs: dict[str, object]) -> Place:
@@ -44,7 +44,7 @@ def directory_of(run: Place, inputs: dict[str, object]) -> Place:
 def label(run: Place, inputs: dict[str, object], *, done: bool = True) -> TableRef:
     """A stage with a table of three commits, the version of the second on record."""
     uri = str(directory_of(run, inputs) / "labels.lance")
-    store.create(uri, SCHEMA)
+    io.create(uri, SCHEMA)
     commit(uri, 0)
     ref = commit(uri, 10)
     commit(uri, 20)
@@ -83,7 +83,7 @@ def test_what_nothing_names_goes_and_what_is_on_record_stays(run):
     ref = label(run, {"seed": 0})
     write(ref.uri, 100)
     age(run, 1)
-    newest = store.latest(ref.uri)
+    newest = io.latest(ref.uri)
     data = Path(ref.uri) / "data"
     named = {path.name for path in data.iterdir()}
     write(ref.uri, 200)
@@ -101,24 +101,24 @@ def test_what_nothing_names_goes_and_what_is_on_record_stays(run):
     code, told = curate(run, "--older-than", 0)
     assert code == 0 and told[0].startswith(f"{ref.uri}: 2 versions, 3 files, ")
     assert versions(ref.uri) == [ref.version, newest.version] == [3, 4]
-    assert store.count(ref) == 20 and store.count(newest) == 30 and len(list(data.iterdir())) == 3
+    assert io.count(ref) == 20 and io.count(newest) == 30 and len(list(data.iterdir())) == 3
     assert curate(run, "--older-than", 0) == (0, ["removed: 0 files, 0 bytes"])
 
 
 def test_what_only_a_compaction_replaced_is_freed_with_its_versions(run):
     uri = label(run, {"seed": 0}, done=False).uri
     lance.dataset(uri).optimize.compact_files()
-    ref = store.latest(uri)
+    ref = io.latest(uri)
     Manifest.load(run).record(STAGE, {"seed": 0}, {"labels": ref.to_json()}, rows=30, seconds=0.0)
     code, told = curate(run, "--older-than", 0)
     assert code == 0 and "versions, " in told[0]
-    assert versions(uri) == [ref.version] and store.count(ref) == 30
+    assert versions(uri) == [ref.version] and io.count(ref) == 30
     assert len(list((Path(uri) / "data").iterdir())) == 1
 
 
 def test_versions_younger_than_the_policy_and_tagged_ones_stay(tmp_path):
     uri = str(tmp_path / "t.lance")
-    store.create(uri, SCHEMA)
+    io.create(uri, SCHEMA)
     for first in (0, 10, 20):
         commit(uri, first)
     lance.dataset(uri).tags.create("mine", 2)
@@ -128,7 +128,7 @@ def test_versions_younger_than_the_policy_and_tagged_ones_stay(tmp_path):
         commit(uri, first)
     removed = clean_table(uri, {3}, before)
     assert removed.versions == 2 and versions(uri) == [2, 3, 5, 6]
-    assert [store.count(TableRef(uri=uri, version=version)) for version in (2, 3, 5, 6)] == [10, 20, 40, 50]
+    assert [io.count(TableRef(uri=uri, version=version)) for version in (2, 3, 5, 6)] == [10, 20, 40, 50]
 
 
 def test_results_of_other_settings_go_but_not_those_under_way_or_named(run):
@@ -146,8 +146,8 @@ def test_results_of_other_settings_go_but_not_those_under_way_or_named(run):
     code, told = curate(run, "--older-than", 0)
     assert code == 0 and told[0].startswith(f"{first}: ") and f"{size / 1024:,.1f} KiB" in told[0]
     assert not first.exists()
-    assert [store.count(ref) for ref in (second, third)] == [20, 20]
-    assert store.count(store.latest(under_way.uri)) == 30
+    assert [io.count(ref) for ref in (second, third)] == [20, 20]
+    assert io.count(io.latest(under_way.uri)) == 30
 
 
 @pytest.mark.parametrize("made", [None, "folder", "damaged"])
@@ -178,7 +178,7 @@ def test_a_run_that_was_moved_is_left_alone(run, tmp_path):
     assert code == 2 and "was moved or copied" in told[0] and ref.uri in told[0]
     assert content(moved) == before
     run.symlink_to(moved)  # where it was, by another way
-    assert curate(moved, "--older-than", 0)[0] == 0 and store.count(ref) == 20
+    assert curate(moved, "--older-than", 0)[0] == 0 and io.count(ref) == 20
 
 
 def test_a_run_in_an_object_store_is_cleaned_alike():
@@ -192,7 +192,7 @@ def test_a_run_in_an_object_store_is_cleaned_alike():
         code, told = curate(run, "--older-than", 0)
         assert code == 0 and told[0].startswith(f"{place(first.uri).parent}: ")
         assert told[1].startswith(f"{second.uri}: 2 versions, 3 files, ")
-        assert versions(second.uri) == [3, 4] and store.count(second) == 20
+        assert versions(second.uri) == [3, 4] and io.count(second) == 20
         assert not place(first.uri).parent.exists()
         code, told = curate(f"{run}-other")
         assert code == 2 and "is not a run directory" in told[0]

@@ -8,9 +8,9 @@ import pytest
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
+from curation.domains.equivalence.answers import Number
+from curation.domains.equivalence.latex import canonical
 from curation.domains.math import CUE, INSTRUCTION, Math, last_box
-from curation.equivalence.answers import Number
-from curation.equivalence.latex import canonical
 from curation.errors import ConfigError, RowError
 
 DOMAIN = Math(timeout=30)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from curation.domains.equivalence import process as comparing
+from curation.domains.equivalence.answers import Number
+from curation.domains.equivalence.latex import canonical
+from curation.domains.equivalence.process import Equivalence
 from curation.domains.math import Math
-from curation.equivalence import process as comparing
-from curation.equivalence.answers import Number
-from curation.equivalence.latex import canonical
-from curation.equivalence.process import Equivalence
 
 DOMAIN = Math(timeout=30)
 TABLE = Path(__file__).parent / "data" / "math_pairs.txt"
@@ -190,7 +190,7 @@ def test_math_forked_processes_have_a_comparing_process_of_their_own():
 def test_math_process_ends_with_its_parent(answer):
     program = f"""
         import threading
-        from curation.equivalence import process as comparing
+        from curation.domains.equivalence import process as comparing
         one = comparing.Equivalence(timeout=1.5)
         one.same("x+x", "2x")
         print(comparing._helper._process.pid, flush=True)

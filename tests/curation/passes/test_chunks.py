@@ -8,7 +8,7 @@ import pytest
 from curation.passes import run
 from curation.passes.run import Chunk, _chunks
 from curation.refs import TableRef
-from curation.row_ids import bitmap
+from curation.tables.row_ids import bitmap
 
 IDS_N = np.concatenate([np.arange(100), (3 << 40) + np.arange(57), np.array([900, 700, 1 << 50])])
 

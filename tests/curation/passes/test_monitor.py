@@ -7,9 +7,9 @@ import pytest
 from curation.config import ActorsConfig
 from curation.passes.monitor import Tally
 from curation.passes.pool import ActorPool
-from curation.standing import Standing
-from curation.store.stream import Round, Written
-from curation.telemetry import Telemetry
+from curation.tables.stream import Round, Written
+from curation.telemetry.metrics import Telemetry
+from curation.telemetry.standing import Standing
 
 
 def no_actors() -> ActorPool:

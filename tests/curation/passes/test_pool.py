@@ -11,7 +11,6 @@ import lance
 import pyarrow as pa
 import pytest
 
-from curation import store, tables
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
 from curation.domains import get_domain
 from curation.errors import RunFailedError
@@ -20,6 +19,7 @@ from curation.passes.run import PassResult, make_pool
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
+from curation.tables import io, schemas
 
 NUM_ROWS = 240
 
@@ -29,7 +29,7 @@ def examples(puzzles, tmp_path_factory) -> TableRef:
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": number, "error": None} for number, raw in enumerate(puzzles[:NUM_ROWS])]
     uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
-    table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
 
@@ -51,7 +51,7 @@ def run(job: LabelJob, pool: ActorPool, **settings: Any) -> PassResult:
 
 
 def once_each(result: PassResult) -> bool:
-    return Counter(store.read(result.table, ["row_id"])["row_id"].to_pylist()) == Counter(range(NUM_ROWS))
+    return Counter(io.read(result.table, ["row_id"])["row_id"].to_pylist()) == Counter(range(NUM_ROWS))
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_passes_one_after_the_other_and_at_once_start_a_model_once(local_ray, ex
         thread.join()
     assert all(once_each(result) for result in found.values())
     assert [len(found[number].teachers) for number in range(3)] == [1, 0, 0]
-    assert "state_output_last" in store.open_table(found[2].table).schema.names
-    assert "state_output_last" not in store.open_table(found[1].table).schema.names
+    assert "state_output_last" in io.open_table(found[2].table).schema.names
+    assert "state_output_last" not in io.open_table(found[1].table).schema.names
     assert shared.read().running == 1 and shared.read().deaths == 0
 
 
@@ -107,7 +107,7 @@ def test_another_model_takes_the_place_of_the_first_in_the_same_process(
     assert first.teachers[0]["start_seconds"] > 0
     assert shared.read().running == 1 and shared.read().deaths == 0
     columns = ["row_id", "completion", "mean_logprob"]
-    tables_of = [store.read(result.table, columns).sort_by("row_id") for result in (first, second)]
+    tables_of = [io.read(result.table, columns).sort_by("row_id") for result in (first, second)]
     assert tables_of[0].equals(tables_of[1])
 
 

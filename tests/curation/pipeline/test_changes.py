@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from curation.arms import ARMS
 from curation.config import RunConfig
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.pipeline.running import open_run
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Stage, plain, statuses

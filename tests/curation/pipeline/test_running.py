@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from curation import registers, store
 from curation.config import RunConfig
 from curation.errors import RunFailedError
 from curation.pipeline.running import _at_work
 from curation.rundir.graph import ordered
 from curation.rundir.manifest import Manifest
+from curation.storage import conditional
+from curation.tables import io
 
 
 def config_of(directory: Path) -> RunConfig:
@@ -34,7 +35,7 @@ def config_of(directory: Path) -> RunConfig:
 def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(local_ray, tmp_path: Path):
     config = config_of(tmp_path)
     with _at_work(config, wait=False) as (opened, run):
-        register = registers.register_of(config.directory / "lease")
+        register = conditional.register_of(config.directory / "lease")
         found = register.read()
         assert found is not None
         taken = json.loads(found.text) | {"owner": "another", "host": "node-7", "expires": time.time() + 600}
@@ -43,5 +44,5 @@ def test_a_run_whose_directory_was_lost_commits_no_row_and_records_no_stage(loca
         with pytest.raises(RunFailedError, match=r"stage prepare failed: .*lease was lost to process \d+ on node-7"):
             run.do(ordered([opened.chain.prepared.value()]))
     (directory,) = config.directory.glob("prepare-*")
-    assert [store.count(store.latest(str(directory / f"{name}.lance"))) for name in ("source", "pool")] == [0, 0]
+    assert [io.count(io.latest(str(directory / f"{name}.lance"))) for name in ("source", "pool")] == [0, 0]
     assert not Manifest.load(config.directory).stages

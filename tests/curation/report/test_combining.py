@@ -12,13 +12,14 @@ from click.testing import CliRunner, Result
 from scipy import stats
 from test_report import by_name, make_run, right_on_test
 
-from curation import lease, metrics
+from curation import metrics
 from curation.cli import main
 from curation.config import RunConfig
-from curation.config_file import load_config
+from curation.config.load import load_config
 from curation.pipeline.running import finished, open_run
 from curation.report import RunRecord, collect
 from curation.rundir.graph import key_of
+from curation.storage import lease
 
 ROOT = Path(__file__).parents[3]
 TEACHER = ROOT / "examples/bases/teacher"

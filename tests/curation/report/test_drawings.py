@@ -25,13 +25,13 @@ from test_report import (
     with_risk,
 )
 
-from curation import tables
 from curation.domains.chess import Chess
 from curation.domains.grading import Graded
 from curation.report import RunRecord, collect
 from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
 from curation.report.charts import bins_chart, risk_chart
 from curation.report.html import render
+from curation.tables import schemas
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +170,13 @@ def test_test_rows_of_a_domain_without_difficulty_are_not_drawn(run: RunRecord, 
     other = replace(run, prepared={**run.prepared, "test": save(tmp_path, "other", plain)})
     assert collect(other)["accuracy_by_difficulty"] is None
     unrated = pa.table(
-        {"row_id": np.arange(NUM_POOL) + (7 << tables.FILE_SHIFT), "fen": ["x"] * NUM_POOL, "rating": [None] * NUM_POOL}
+        {
+            "row_id": np.arange(NUM_POOL) + (7 << schemas.FILE_SHIFT),
+            "fen": ["x"] * NUM_POOL,
+            "rating": [None] * NUM_POOL,
+        }
         | {"error": [None] * NUM_POOL},
-        schema=tables.examples(Chess.columns, gold=False),
+        schema=schemas.examples(Chess.columns, gold=False),
     )
     bare = replace(run, prepared={**run.prepared, "pool": save(tmp_path, "unrated", unrated)})
     assert collect(bare)["purity_by_difficulty"] is None and collect(bare)["difficulty"] is None

@@ -14,7 +14,6 @@ import pytest
 from scipy.stats import beta, binomtest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from curation import store, tables
 from curation.arms import ARMS
 from curation.domains.chess import Chess
 from curation.hashing import derive, hash_unit
@@ -26,7 +25,8 @@ from curation.report.headline import with_interval
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
 from curation.selection.risk import calibrate
-from curation.tracking import entry_of
+from curation.tables import io, schemas
+from curation.telemetry.tracking import entry_of
 
 SEED = 3
 NUM_POOL, NUM_SOURCE, NUM_TEST, N = 400, 300, 250, 120
@@ -34,7 +34,7 @@ GOLD, OTHER = "e2e4", "d2d4"
 FEN = "4k3/8/8/8/8/8/3PP3/4K3 w - - 0 1"
 LABELLED = pa.schema(
     [
-        *tables.labels([], "float16", 1),
+        *schemas.labels([], "float16", 1),
         *(pa.field(name, pa.float32()) for name in ("neural_raw", "neural_trust", "ensemble_agreement")),
     ]
 )
@@ -61,7 +61,7 @@ def examples(ids: np.ndarray, rng: np.random.Generator, *, gold: bool) -> pa.Tab
     columns = {"row_id": ids, "fen": [FEN] * len(ids), "rating": rng.integers(600, 2400, len(ids)).astype(np.int32)}
     if gold:
         columns["gold"] = [GOLD] * len(ids)
-    return pa.table({**columns, "error": [None] * len(ids)}, schema=tables.examples(Chess.columns, gold=gold))
+    return pa.table({**columns, "error": [None] * len(ids)}, schema=schemas.examples(Chess.columns, gold=gold))
 
 
 WEAK_FORMAT = {
@@ -104,7 +104,7 @@ def graded(
         row["judged"] = True
     for row in [row for row in rows if not row["correct"]][:problems]:
         row["problem"] = "timeout: x"
-    return save(folder, f"grades-{name}", pa.Table.from_pylist(rows, schema=tables.GRADES))
+    return save(folder, f"grades-{name}", pa.Table.from_pylist(rows, schema=schemas.GRADES))
 
 
 def by_hand(folder: Path, name: str, table: pa.Table, **counts: int) -> TableRef:
@@ -142,7 +142,7 @@ def selection(folder: Path, arm: str, rows: list[dict], source: str) -> TableRef
         "teacher": ["{}"] * count,
         "generation": [0] * count,
     }
-    return save(folder, f"selection-{arm}", pa.table(columns, schema=tables.SELECTION).take(list(range(count))[::-1]))
+    return save(folder, f"selection-{arm}", pa.table(columns, schema=schemas.SELECTION).take(list(range(count))[::-1]))
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def report(run: RunRecord) -> dict:
 
 def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
     rng = np.random.default_rng(seed)
-    pool_ids = np.arange(NUM_POOL) + (7 << tables.FILE_SHIFT)
+    pool_ids = np.arange(NUM_POOL) + (7 << schemas.FILE_SHIFT)
     source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + first_test
     pool, pool_table = labelled(folder, "labels-pool", pool_ids, rng)
     source, source_table = labelled(folder, "labels-source", source_ids, rng)
@@ -209,7 +209,7 @@ def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
             "audit": save(
                 folder,
                 "audit",
-                pa.table([pool_ids, [GOLD] * NUM_POOL, *[pa.nulls(NUM_POOL, pa.string())] * 2], schema=tables.AUDIT),
+                pa.table([pool_ids, [GOLD] * NUM_POOL, *[pa.nulls(NUM_POOL, pa.string())] * 2], schema=schemas.AUDIT),
             ),
         },
         prepare_counts={
@@ -629,20 +629,20 @@ def is_too_long(row: dict, every: int) -> bool:
 def too_long_rows(folder: Path, split: str, rows: list[dict], every: int) -> dict:
     """What the length stage tells of a split, whose rows are too long with the weak label."""
     ids = sorted(row["row_id"] for row in rows if is_too_long(row, every))
-    table = pa.table([ids, [True] * len(ids), [False] * len(ids)], schema=tables.TOO_LONG)
+    table = pa.table([ids, [True] * len(ids), [False] * len(ids)], schema=schemas.TOO_LONG)
     counts = {"num_rows": len(rows), "num_too_long": len(ids), "num_weak": len(ids), "num_gold": 0, "num_gold_only": 0}
     return {"table": save(folder, f"too-long-{split}", table).to_json(), **counts}
 
 
 def save_once(record: GenerationRecord, name: str, table: pa.Table) -> TableRef:
     uri = str(Path(record.labels["pool"].uri).with_name(f"{name}.lance"))
-    return store.write(table, uri)
+    return io.write(table, uri)
 
 
 def variants(run: RunRecord) -> dict[str, RunRecord]:
     record = run.generations[0]
     weak_arms = {arm: ref for arm, ref in record.selections.items() if arm != "ground_truth"}
-    nothing = dict.fromkeys(record.selections, save_once(record, "nothing", tables.SELECTION.empty_table()))
+    nothing = dict.fromkeys(record.selections, save_once(record, "nothing", schemas.SELECTION.empty_table()))
     return {
         "full": run,
         "no audit": changed(run, audit=False, selections=weak_arms, tests={}, training={}, student_base=None),
@@ -910,7 +910,7 @@ def test_the_curve_of_a_uniform_arm_goes_on_at_random_after_its_rows(run: RunRec
 
 
 def test_labels_all_right_leave_the_auc_undefined(run: RunRecord, tmp_path: Path) -> None:
-    ids = np.arange(NUM_POOL) + (7 << tables.FILE_SHIFT)
+    ids = np.arange(NUM_POOL) + (7 << schemas.FILE_SHIFT)
     ones = np.ones(NUM_POOL, dtype=np.float32)
     table = weak(ids, [GOLD] * NUM_POOL, [None] * NUM_POOL, ones, -ones)
     labels = {**run.generations[0].labels, "pool": save(tmp_path, "all-right", table)}

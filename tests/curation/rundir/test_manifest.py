@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from curation.cluster.versions import versions
 from curation.errors import RunDirError
-from curation.places import write_atomically
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Stage, Status, status_of
 from curation.rundir.manifest import Manifest
-from curation.versions import versions
+from curation.storage.paths import write_atomically
 
 IDENTITY = {"seed": 0, "domain": "chess", "splits": {"pool": {"source": "puzzles", "rows": 20}}}
 FILES = {"puzzles": [{"path": "a.parquet", "num_rows": 40}]}
@@ -23,14 +23,14 @@ INPUTS = {"pool": TableRef(uri="pool.lance", version=3).to_json(), "trust": {"wi
 TOO_LARGE = """
 import resource, sys
 from pathlib import Path
-from curation.places import write_atomically
+from curation.storage.paths import write_atomically
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # the disk is full after the first page
 write_atomically(Path(sys.argv[1]), "new" * 100_000)
 """
 REWRITE = """
 import sys
 from pathlib import Path
-from curation.places import write_atomically
+from curation.storage.paths import write_atomically
 print("writing", flush=True)
 while True:
     for letter in "ab":

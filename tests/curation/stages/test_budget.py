@@ -10,10 +10,10 @@ import pytest
 from scipy.special import expit
 from scipy.stats import binom
 
-from curation import store, tables
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
 from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve
+from curation.tables import io, schemas
 from curation.trust import get_trust
 
 NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
@@ -42,8 +42,8 @@ def scored(folder: Path, columns: dict[str, Any]) -> Scored:
     healthy = [row for row in table.to_pylist() if row["error"] is None]
     healthy.sort(key=lambda row: row["row_id"])
     graded = [{"row_id": row["row_id"], "correct": row["label"] == "yes", "judged": False} for row in healthy]
-    grades = store.write(pa.Table.from_pylist(graded, schema=tables.GRADES), str(folder / "grades.lance"))
-    return Scored(labels=store.write(table, str(folder / "labels.lance")), grades=grades)
+    grades = io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(folder / "grades.lance"))
+    return Scored(labels=io.write(table, str(folder / "labels.lance")), grades=grades)
 
 
 class Case:
@@ -65,7 +65,7 @@ class Case:
         calibration = self.splits["calibration"]
         if folder is not None:
             out = pa.table({"row_id": sorted(long), "weak": [True] * len(long), "gold": [False] * len(long)})
-            ref = store.write(out.cast(tables.TOO_LONG), str(folder / "too_long.lance"))
+            ref = io.write(out.cast(schemas.TOO_LONG), str(folder / "too_long.lance"))
             calibration = replace(calibration, too_long=ref)
         return resolve(
             config,

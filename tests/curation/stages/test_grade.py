@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import store, tables
 from curation.config import DomainConfig
 from curation.domains import get_domain
 from curation.domains.chess import Chess
@@ -16,6 +15,7 @@ from curation.errors import RowError
 from curation.refs import TableRef
 from curation.stages import grade as stage
 from curation.stages.grade import grade, overrule
+from curation.tables import io, schemas
 
 CHESS = DomainConfig(name="chess")
 
@@ -25,13 +25,13 @@ def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     order = np.random.default_rng(len(name)).permutation(table.num_rows)
     uri = str(folder / f"{name}.lance")
     lance.write_dataset(table.take(order), uri, max_rows_per_file=700)
-    return store.latest(uri)
+    return io.latest(uri)
 
 
 def audit(ids, golds: list[str | None]) -> pa.Table:
     """Gold labels without solutions."""
     nothing = pa.nulls(len(golds), pa.string())
-    return pa.table([pa.array(ids), pa.array(golds), nothing, nothing], schema=tables.AUDIT)
+    return pa.table([pa.array(ids), pa.array(golds), nothing, nothing], schema=schemas.AUDIT)
 
 
 def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,18 +52,18 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
         for row_id, label, error in zip(ids[:num_rows].tolist(), labels, errors, strict=True)
         if error is None and known.get(row_id) is not None
     }
-    table = store.read(ref)
-    assert table.schema.equals(tables.GRADES)
+    table = io.read(ref)
+    assert table.schema.equals(schemas.GRADES)
     assert dict(zip(table["row_id"].to_pylist(), table["correct"].to_pylist(), strict=True)) == expected
     graded = read_grades(ref)
     assert (np.diff(graded.row_ids_N) > 0).all() and graded.correct_N.dtype == np.bool_
     assert 0 < graded.correct_N.sum() < len(expected) < num_rows and not any(table["judged"].to_pylist())
     assert told[-1][0] == len(expected) and len(told) > 3 and {total for _, total in told} == {errors.count(None)}
     again = grade(weak, gold, CHESS, ref.uri)  # a stage that was cut off grades anew
-    assert store.read(again).equals(table)
+    assert io.read(again).equals(table)
 
     nothing = save(tmp_path, "none", audit([1, 2], [None, "e2e4"]))
-    assert store.count(grade(weak, nothing, CHESS, str(tmp_path / "empty.lance"))) == 0
+    assert io.count(grade(weak, nothing, CHESS, str(tmp_path / "empty.lance"))) == 0
 
 
 def test_pairs_are_graded_by_the_domains_own_rule() -> None:
@@ -96,11 +96,11 @@ def test_what_a_domain_cannot_decide_is_wrong_and_said_so() -> None:
 def test_a_verdict_overrules_what_was_wrong_and_nothing_else(tmp_path: Path) -> None:
     columns = {"row_id": [1, 2, 3, 4, 5], "correct": [True, False, False, False, True], "judged": [False] * 5}
     columns["problem"] = [None, "timeout: x", None, None, None]
-    grades = store.write(pa.table(columns, schema=tables.GRADES), str(tmp_path / "grades.lance"))
+    grades = io.write(pa.table(columns, schema=schemas.GRADES), str(tmp_path / "grades.lance"))
     verdicts = {"row_id": [5, 4, 2, 3, 9], "value": [0.0, None, 1.0, 0.0, 1.0], "error": [None] * 5}
-    found = store.write(pa.table(verdicts, schema=tables.SIGNAL), str(tmp_path / "verdicts.lance"))
-    judged = store.read(overrule(grades, found, str(tmp_path / "judged.lance")))
-    assert judged.schema.equals(tables.GRADES)
+    found = io.write(pa.table(verdicts, schema=schemas.SIGNAL), str(tmp_path / "verdicts.lance"))
+    judged = io.read(overrule(grades, found, str(tmp_path / "judged.lance")))
+    assert judged.schema.equals(schemas.GRADES)
     assert judged["correct"].to_pylist() == [True, True, False, False, True]
     assert judged["judged"].to_pylist() == [False, True, False, False, False]
     assert judged["problem"].to_pylist() == columns["problem"]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import nodes, store, tables
+from curation.cluster import nodes
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
@@ -20,8 +20,8 @@ from curation.passes.recovery import forget
 from curation.refs import TableRef
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_chunks import LabelJob
-from curation.standing import Standing
-from curation.store import commits
+from curation.tables import commits, io, schemas
+from curation.telemetry.standing import Standing
 
 NUM_ROWS = 600
 
@@ -30,7 +30,7 @@ NUM_ROWS = 600
 def examples(puzzles, tmp_path_factory):
     domain = get_domain(DomainConfig(name="chess"))
     rows = [domain.read(raw) | {"row_id": (3 << 40) | i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
-    table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
+    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
     uri = str(tmp_path_factory.mktemp("examples") / "pool.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
 
@@ -62,7 +62,7 @@ def labelled_ids(directory: Path) -> list[int]:
 
 
 def ids_of(ref) -> list[int]:
-    return store.read(ref, columns=["row_id"])["row_id"].to_pylist()
+    return io.read(ref, columns=["row_id"])["row_id"].to_pylist()
 
 
 def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tmp_path):
@@ -74,7 +74,7 @@ def test_every_row_once_and_a_second_call_labels_nothing(local_ray, examples, tm
     assert seen[0] == (0, NUM_ROWS) and seen[-1] == (NUM_ROWS, NUM_ROWS)
     assert run(job) == ref
     assert len(labelled_ids(tmp_path)) == NUM_ROWS
-    schema = store.open_table(ref).schema
+    schema = io.open_table(ref).schema
     assert schema.field("state_output_last").type == pa.list_(pa.float16(), 8)
 
 
@@ -95,7 +95,7 @@ def test_states_do_not_pass_through_the_object_store(local_ray, examples, tmp_pa
         stop.set()
         thread.join()
     stored = sum(path.stat().st_size for path in (tmp_path / "labels.lance" / "data").iterdir())
-    assert stored > NUM_ROWS * 8192 and store.count(ref) == NUM_ROWS
+    assert stored > NUM_ROWS * 8192 and io.count(ref) == NUM_ROWS
     assert len(peaks) > 10 and max(peaks) - before < stored / 10
 
 
@@ -198,7 +198,7 @@ def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
     assert counts.rows == NUM_ROWS
     assert counts.errors == {"scripted": 5}
     assert 0 < counts.unparsed < NUM_ROWS
-    rows = store.read(ref, filter="error IS NOT NULL").to_pylist()
+    rows = io.read(ref, filter="error IS NOT NULL").to_pylist()
     assert {row["row_id"] for row in rows} == set(failing)
     assert all(row["label"] is None and row["state_output_last"] is None for row in rows)
 
@@ -217,7 +217,7 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     told: list[Standing] = []
     result = label(job, state_size=8, share=Share(), commit_seconds=0.2, progress=told.append)
     assert sorted(ids_of(result.table)) == ids
-    rows = store.read(result.table, filter="error IS NOT NULL").to_pylist()
+    rows = io.read(result.table, filter="error IS NOT NULL").to_pylist()
     assert {row["row_id"]: row["error"].split(":")[0] for row in rows} == dict.fromkeys((*poison, *hanging), "poison")
     assert result.deaths == 3 * 2 + 4 * 2  # on three chunks, whole and in parts; on each row alone, once and again
     assert told[-1].work.errors == {"poison": 4} and told[-1].work.actors.deaths == result.deaths
@@ -241,7 +241,7 @@ def attempt(ray, job: LabelJob, pass_id: str, places: range) -> pa.Table | None:
 def test_a_chunk_that_is_done_is_not_labelled_again_when_ray_replays_its_call(local_ray, examples, tmp_path):
     """As Ray does where a node is lost between a call's output and its end."""
     job, places = make_job(examples, tmp_path), range(100, 150)
-    store.create(job.labels_uri, job.schema(8))
+    io.create(job.labels_uri, job.schema(8))
     first, again = (attempt(local_ray, job, "pass-replay", places) for _ in range(2))
     assert first is not None and first.equals(again)
     assert labelled_ids(tmp_path) == ids_of(examples)[100:150]
@@ -254,7 +254,7 @@ def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examp
     """The first one is gone when three processes have died: on the chunk, on a part, on the row alone."""
     ids, places = ids_of(examples), range(200, 250)
     job = make_job(examples, tmp_path, script={"poison_rows": (ids[220],)})
-    store.create(job.labels_uri, job.schema(8))
+    io.create(job.labels_uri, job.schema(8))
     assert [attempt(local_ray, job, "pass-first", places) for _ in range(3)] == [None] * 3
     written = [attempt(local_ray, job, "pass-next", places) for _ in range(3)]
     assert written[:2] == [None, None]  # the last death may have been the first driver's: alone, once and again
@@ -283,25 +283,25 @@ def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_commit
     with pytest.raises(RunFailedError, match=r"labelling failed: .*died 4 times in a row .*max_restarts: 3"):
         run(broken)
     assert time.monotonic() - start < 60
-    assert ids_of(store.latest(job.labels_uri)) == ids[:200]
+    assert ids_of(io.latest(job.labels_uri)) == ids[:200]
     assert sorted(ids_of(run(job))) == ids
 
 
 def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examples, tmp_path):
-    schema = pa.schema([tables.ROW_ID])
+    schema = pa.schema([schemas.ROW_ID])
     uri = str(tmp_path / "t.lance")
-    store.create(uri, schema)
+    io.create(uri, schema)
     write = lambda ids: commits.write_fragment(pa.table({"row_id": ids}, schema=schema), uri, schema).to_pylist()[0]  # noqa: E731
     committer = commits.Committer(uri)
     first = write([1, 2, 3])
     for row in (first, first, write([1, 2, 3])):
         committer.add(row["fragments"], row["row_ids"])
     committer.flush()
-    assert ids_of(store.latest(uri)) == [1, 2, 3]
+    assert ids_of(io.latest(uri)) == [1, 2, 3]
     again = commits.Committer(uri)
     again.add(first["fragments"], first["row_ids"])
     again.flush()
-    assert ids_of(store.latest(uri)) == [1, 2, 3]
+    assert ids_of(io.latest(uri)) == [1, 2, 3]
     half = write([3, 4])
     with pytest.raises(CommitError, match="repeats 1 ids"):
         again.add(half["fragments"], half["row_ids"])
@@ -313,12 +313,12 @@ def test_the_committer_refuses_half_known_fragments_and_keeps_replays_once(examp
 def test_a_lookup_takes_what_take_takes(examples):
     rng = np.random.default_rng(0)
     ids_N = np.array(ids_of(examples))
-    lookup = store.Lookup(examples)
+    lookup = io.Lookup(examples)
     for wanted in (rng.permutation(ids_N), rng.choice(ids_N, 50, replace=False), ids_N[:0]):
         for columns in (None, ["rating", "row_id"]):
-            assert lookup.take(wanted, columns).equals(store.take(examples, wanted, columns))
+            assert lookup.take(wanted, columns).equals(io.take(examples, wanted, columns))
     missing = np.array([ids_N[3], -1, ids_N.max() + 1])
-    for take in (lookup.take, lambda ids: store.take(examples, ids)):
+    for take in (lookup.take, lambda ids: io.take(examples, ids)):
         with pytest.raises(CommitError, match=r"2 of 3 ids are not in it, e\.g\. -1"):
             take(missing)
 
@@ -327,11 +327,11 @@ def test_a_lookup_of_shuffled_fragments_and_of_nothing(tmp_path):
     ids_N = np.random.default_rng(1).permutation(100)
     uri = str(tmp_path / "t.lance")
     lance.write_dataset(pa.table({"row_id": ids_N, "square": ids_N**2}), uri, max_rows_per_file=30)
-    ref = store.latest(uri)
+    ref = io.latest(uri)
     wanted = np.array([7, 99, 0])
-    for table in (store.Lookup(ref).take(wanted, ["square"]), store.take(ref, wanted, ["square"])):
+    for table in (io.Lookup(ref).take(wanted, ["square"]), io.take(ref, wanted, ["square"])):
         assert table["square"].to_pylist() == [49, 9801, 0]
-    empty = store.create(str(tmp_path / "e.lance"), pa.schema([tables.ROW_ID]))
-    assert store.Lookup(empty).take(ids_N[:0]).num_rows == 0
+    empty = io.create(str(tmp_path / "e.lance"), pa.schema([schemas.ROW_ID]))
+    assert io.Lookup(empty).take(ids_N[:0]).num_rows == 0
     with pytest.raises(CommitError, match="100 of 100 ids are not in it"):
-        store.Lookup(empty).take(ids_N)
+        io.Lookup(empty).take(ids_N)

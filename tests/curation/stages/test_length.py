@@ -12,7 +12,6 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
-from curation import store, tables
 from curation.config import DomainConfig
 from curation.domains.chess import Chess
 from curation.errors import ModelError, SourceError
@@ -20,6 +19,7 @@ from curation.models import load_tokenizer, resolve
 from curation.refs import ModelRef, TableRef
 from curation.stages import length as stage
 from curation.stages.length import LengthJob, Limit, TooLong, too_long
+from curation.tables import io, schemas
 from train.tokens import Pair, tokenize
 
 NUM_ROWS, NUM_ERRORS, LIMIT = 700, 40, 38
@@ -50,7 +50,7 @@ def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     order = np.random.default_rng(len(name)).permutation(table.num_rows)
     uri = str(folder / f"{name}.lance")
     lance.write_dataset(table.take(order), uri, max_rows_per_file=300)
-    return store.latest(uri)
+    return io.latest(uri)
 
 
 class Case:
@@ -77,14 +77,14 @@ class Case:
             del self.weak[row_id]
         pool = pa.Table.from_pylist(
             [{**example, "error": None} for example in self.examples.values()],
-            schema=tables.examples(domain.columns, gold=False),
+            schema=schemas.examples(domain.columns, gold=False),
         )
         self.solutions = {row_id: " e2e4" * 40 for row_id, gold in self.golds.items() if gold is not None}
         audit = [
             {"row_id": row_id, "gold": gold, "solution": self.solutions.get(row_id)}
             for row_id, gold in self.golds.items()
         ]
-        gold = pa.Table.from_pylist(audit, schema=tables.AUDIT)
+        gold = pa.Table.from_pylist(audit, schema=schemas.AUDIT)
         self.folder, self.student = folder, student
         self.refs = {
             "examples": save(folder, "pool", pool),
@@ -139,8 +139,8 @@ def test_rows_that_are_out_are_those_of_transformers_itself(
     expected = {
         row_id: (weak > LIMIT, gold > LIMIT) for row_id, (weak, gold) in lengths.items() if max(weak, gold) > LIMIT
     }
-    table = store.read(found.table)
-    assert table.schema.equals(tables.TOO_LONG)
+    table = io.read(found.table)
+    assert table.schema.equals(schemas.TOO_LONG)
     rows = {row["row_id"]: (row["weak"], row["gold"]) for row in table.to_pylist()}
     assert rows == expected and table["row_id"].to_pylist() == sorted(expected)
     assert {(True, False), (False, True), (True, True)} == set(expected.values())
@@ -155,7 +155,7 @@ def test_only_what_an_arm_trains_on_is_counted_and_training_drops_the_same(case:
     weak_alone, gold_alone = case.measure("weak", gold=False), case.measure("gold", weak=False)
     for found, place in ((weak_alone, 0), (gold_alone, 1)):
         out = {row_id for row_id, tokens in lengths.items() if tokens[place] > LIMIT}
-        assert set(store.read(found.table)["row_id"].to_pylist()) == out
+        assert set(io.read(found.table)["row_id"].to_pylist()) == out
     # Worked solutions count where gold arms train on them, and only there.
     solved = case.measure("solutions", weak=False, solutions=True)
     assert solved.num_gold == len(case.solutions.keys() & case.weak.keys()) > gold_alone.num_gold
@@ -170,10 +170,10 @@ def test_only_what_an_arm_trains_on_is_counted_and_training_drops_the_same(case:
     pairs = [Pair(Chess().prompt(case.examples[row_id]), weak) for row_id, weak in case.weak.items()]
     assert tokenize(load_tokenizer(case.student), pairs, LIMIT).num_dropped == weak_alone.num_too_long
     again = case.measure("weak", gold=False)  # a stage that was cut off counts anew
-    assert store.read(again.table).equals(store.read(weak_alone.table))
+    assert io.read(again.table).equals(io.read(weak_alone.table))
     longest = max(max(tokens) for tokens in lengths.values())
     fitting = case.measure("none", max_length=longest)
-    assert (fitting.num_too_long, store.count(fitting.table)) == (0, 0)
+    assert (fitting.num_too_long, io.count(fitting.table)) == (0, 0)
     assert case.measure("one", max_length=longest - 1).num_too_long > 0
 
 

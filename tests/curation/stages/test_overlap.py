@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import store, tables
 from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
 from curation.domains.identity import Identity, Rule, plain_identity, plain_text, same_question
@@ -23,6 +22,7 @@ from curation.sources import discover
 from curation.stages import overlap
 from curation.stages.dropping import Settled
 from curation.stages.prepare import PreparedRefs, prepare
+from curation.tables import io, schemas
 
 
 def question(number: int, choices: list[str] | None = None) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def run(config: RunConfig, directory: Path) -> PreparedRefs:
 
 
 def ids(ref: TableRef) -> list[int]:
-    found: list[int] = store.read(ref, columns=["row_id"])["row_id"].to_pylist()
+    found: list[int] = io.read(ref, columns=["row_id"])["row_id"].to_pylist()
     return found
 
 
@@ -121,7 +121,7 @@ def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> Non
     assert {name: len(ids(dropped.tables[name])) for name in ("test", "calibration")} == {"test": 10, "calibration": 10}
     assert dropped.counts["pool"].rows == 16 and dropped.counts["source"].rows == 12  # as they were read
     wanted = np.array([15, 3, 14])
-    assert store.take(dropped.tables["pool"], wanted)["question"].to_pylist() == [
+    assert io.take(dropped.tables["pool"], wanted)["question"].to_pylist() == [
         SPLITS["pool"][row]["question"] for row in wanted
     ]
     assert PreparedRefs.from_json(json.loads(json.dumps(dropped.to_json()))) == dropped
@@ -136,7 +136,7 @@ def test_a_drop_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     def back(name: str) -> None:
         """As if the run had ended before it deleted from this table."""
         lance.dataset(whole.tables[name].uri, version=whole.tables[name].version - 1).restore()
-        assert len(ids(store.latest(whole.tables[name].uri))) == len(SPLITS["pool" if name == "audit" else name])
+        assert len(ids(io.latest(whole.tables[name].uri))) == len(SPLITS["pool" if name == "audit" else name])
 
     def same(again: PreparedRefs) -> None:
         assert (again.overlap, again.counts) == (whole.overlap, whole.counts)
@@ -210,8 +210,8 @@ class Nameless(Mcqa):
 def test_rows_without_identity_are_counted_and_never_all_of_a_split(tmp_path: Path) -> None:
     rows = [{"row_id": row, **Mcqa().read(question(row)), "gold": "A", "error": None} for row in range(5)]
     rows[3] |= {"question": None, "choices": None, "error": "null_field: question"}
-    schema = tables.examples(Mcqa.columns, gold=True)
-    ref = store.write(pa.Table.from_pylist(rows, schema=schema), str(tmp_path / "source.lance"))
+    schema = schemas.examples(Mcqa.columns, gold=True)
+    ref = io.write(pa.Table.from_pylist(rows, schema=schema), str(tmp_path / "source.lance"))
     (part,) = overlap._parts(ref, DomainConfig(name=f"{__name__}:Nameless"))
     near_K, problems, set_N = overlap._known(part)
     assert len(near_K) == len(set_N) == 0 and problems == {"domain_failed": 4}

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation import store
 from curation.config import RunConfig
 from curation.domains.chess import Chess
 from curation.errors import ConfigError, SourceError
 from curation.refs import TableRef
 from curation.sources import check_unchanged, discover
 from curation.stages.prepare import PreparedRefs, prepare
+from curation.tables import io
 
 NUM_ROWS = 240
 
@@ -76,7 +76,7 @@ def run(settings: RunConfig, directory: Path, **options: Any) -> PreparedRefs:
 
 
 def content(ref: TableRef) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = store.read(ref).to_pylist()
+    rows: list[dict[str, Any]] = io.read(ref).to_pylist()
     return rows
 
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from lance import write_dataset
 
-from curation import store, tables
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig, TrustConfig
 from curation.domains import get_domain
+from curation.metrics.shift import MAX_ROWS, sampled
 from curation.refs import TableRef
-from curation.shift import MAX_ROWS, sampled
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.project import add_projection, fit_pca
 from curation.stages.reduce import Projected, ScoredOnly
 from curation.stages.score import score, scores
 from curation.stages.shift import measure_shift
+from curation.tables import io, schemas
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 
@@ -45,7 +45,7 @@ def labels_batch(num_rows=NUM_ROWS, *, start=0) -> pa.RecordBatch:
     """Labels with random states; every 20th row is an error row without any."""
     rng = np.random.default_rng(start)
     failed_N = np.arange(num_rows) % 20 == 7
-    schema = tables.labels(STATES, "float16", SIZE)
+    schema = schemas.labels(STATES, "float16", SIZE)
     columns = {name: pa.nulls(num_rows, schema.field(name).type) for name in schema.names}
     columns["row_id"] = pa.array(np.arange(start, start + num_rows))
     columns["error"] = pa.array([("bad: x" if failed else None) for failed in failed_N], pa.string())
@@ -62,8 +62,8 @@ def scored_only(fitted, num_rows=NUM_ROWS, states=("output_last",)) -> ScoredOnl
 def test_scores_are_those_of_the_stored_states_bit_by_bit(tmp_path):
     fitted = trust_functions(tmp_path)
     whole = labels_batch()
-    stored = store.write(pa.Table.from_batches([whole]), str(tmp_path / "labels.lance"))
-    (read,) = store.read(stored).combine_chunks().to_batches()
+    stored = io.write(pa.Table.from_batches([whole]), str(tmp_path / "labels.lance"))
+    (read,) = io.read(stored).combine_chunks().to_batches()
     reduced = scored_only(fitted).reduce(whole)
     reduced.validate(full=True)
     assert reduced.schema.names[-5:] == [
@@ -84,7 +84,7 @@ def test_of_the_states_a_sample_is_kept_that_does_not_depend_on_the_batch(tmp_pa
     reduction, whole = scored_only(fitted, num_rows=20 * MAX_ROWS), labels_batch()
     reduced = reduction.reduce(whole)
     assert reduced.schema == reduction.schema(whole.schema)
-    assert [name for name in reduced.schema.names if tables.is_state(name)] == ["state_output_last"]
+    assert [name for name in reduced.schema.names if schemas.is_state(name)] == ["state_output_last"]
     kept = dict(zip(reduced["row_id"].to_pylist(), reduced["state_output_last"].to_pylist(), strict=True))
     kept = {row_id: state for row_id, state in kept.items() if state is not None}
     states = dict(zip(whole["row_id"].to_pylist(), whole["state_output_last"].to_pylist(), strict=True))
@@ -114,7 +114,7 @@ def test_the_shift_of_a_sample_is_that_of_the_whole(tmp_path):
     fitted = trust_functions(tmp_path)
     source, pool = labels_batch(300), labels_batch(700, start=1000)
     refs = [
-        store.write(pa.Table.from_batches([batch]), str(tmp_path / f"{place}.lance"))
+        io.write(pa.Table.from_batches([batch]), str(tmp_path / f"{place}.lance"))
         for place, batch in enumerate((source, pool, scored_only(fitted, 700).reduce(pool)))
     ]
     whole, reduced = (measure_shift(refs[0], ref, ("output_last",), seed=3) for ref in refs[1:])
@@ -126,8 +126,8 @@ def test_the_shift_of_a_sample_is_that_of_the_whole(tmp_path):
 def examples(puzzles, tmp_path_factory):
     domain = get_domain(CHESS)
     rows = [domain.read(raw) | {"row_id": (3 << 40) | i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
-    table = pa.Table.from_pylist(rows, schema=tables.examples(domain.columns, gold=False))
-    return store.write(table, str(tmp_path_factory.mktemp("examples") / "pool.lance"))
+    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    return io.write(table, str(tmp_path_factory.mktemp("examples") / "pool.lance"))
 
 
 def labelled(examples, directory, reduction=None, **script) -> tuple[LabelJob, TableRef]:
@@ -170,7 +170,7 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
     assert score(fused, {}, {}) == fused  # nothing is left to score, nothing to add
     ids = [row_id for row_id in rows if row_id % 3]
     values = {"row_id": ids, "value": [row_id % 7 for row_id in ids], "error": [None] * len(ids)}
-    signal = store.write(pa.table(values, schema=tables.SIGNAL), str(tmp_path / "signal.lance"))
+    signal = io.write(pa.table(values, schema=schemas.SIGNAL), str(tmp_path / "signal.lance"))
     merged = rows_of(score(fused, {}, {"reward": signal}))
     assert all(row["reward"] == (row_id % 7 if row_id % 3 else None) for row_id, row in merged.items())
     assert all(row["neural_raw"] == rows[row_id]["neural_raw"] for row_id, row in merged.items())
@@ -186,8 +186,8 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
     projection = fit_pca(stored, trust, size=2, seed=0, output=tmp_path / "pca")
     with_pca = rows_of(add_projection(stored, projection))
     _, projected = labelled(examples, tmp_path / "projected", Projected(projection=projection))
-    schema = store.open_table(projected).schema
-    assert [name for name in schema.names if tables.is_state(name)] == ["state_pca"]
+    schema = io.open_table(projected).schema
+    assert [name for name in schema.names if schemas.is_state(name)] == ["state_pca"]
     assert schema.field("state_pca").type == pa.list_(pa.float16(), 2)
     assert {key: row["state_pca"] for key, row in rows_of(projected).items()} == {
         key: row["state_pca"] for key, row in with_pca.items()
@@ -195,4 +195,4 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
 
 
 def rows_of(ref: TableRef) -> dict:
-    return {row["row_id"]: row for row in store.read(ref).to_pylist()}
+    return {row["row_id"]: row for row in io.read(ref).to_pylist()}

@@ -8,16 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import store, tables
 from curation.arms import ARMS
-from curation.config import (
-    ActorsConfig,
-    DecodingConfig,
-    DomainConfig,
-    ScriptedConfig,
-    SelectionConfig,
-    TeacherConfig,
-)
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, SelectionConfig, TeacherConfig
 from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef
 from curation.stages.budget import Scored, batch_of
@@ -25,6 +17,7 @@ from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
 from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, draw, num_to_resolve, roll_out
 from curation.stages.select import Chooser, Selection, SelectJob, select
+from curation.tables import io, schemas
 from curation.teachers.scripted import ScriptedTeacher
 
 NUM_ROWS, N = 300, 40
@@ -34,7 +27,7 @@ SCRIPT = ScriptedConfig(completions=THOUGHTS)
 ARM_NAMES = ("naive", "neural", "neural_gold", "ground_truth")
 LABELLED = pa.schema(
     [
-        *tables.labels([], "float16", 1),
+        *schemas.labels([], "float16", 1),
         pa.field("neural_raw", pa.float32()),
         pa.field("neural_trust", pa.float32()),
     ]
@@ -43,7 +36,7 @@ LABELLED = pa.schema(
 
 def save(folder: Path, name: str, rows: list[dict], schema: pa.Schema):
     order = np.random.default_rng(len(name)).permutation(len(rows))
-    return store.write(pa.Table.from_pylist(rows, schema=schema).take(order), str(folder / f"{name}.lance"))
+    return io.write(pa.Table.from_pylist(rows, schema=schema).take(order), str(folder / f"{name}.lance"))
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +72,10 @@ def job(rows: list[dict], tmp_path_factory) -> SelectJob:
         if row["gold"] is not None
     ]
     return SelectJob(
-        pool=save(folder, "pool", rows, tables.examples(Mcqa.columns, gold=False)),
+        pool=save(folder, "pool", rows, schemas.examples(Mcqa.columns, gold=False)),
         labels=labels,
-        audit=save(folder, "audit", [row | {"solution": None} for row in rows], tables.AUDIT),
-        grades=store.write(pa.Table.from_pylist(graded, schema=tables.GRADES), str(folder / "grades.lance")),
+        audit=save(folder, "audit", [row | {"solution": None} for row in rows], schemas.AUDIT),
+        grades=io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(folder / "grades.lance")),
         texts=GoldTexts(source="answer"),
         measured=Scored(labels=labels, grades=None),
         calibration=None,
@@ -115,7 +108,7 @@ def asking(job: SelectJob, script: ScriptedConfig = SCRIPT, *, num_samples: int 
 
 def chosen(job: SelectJob, texts: GoldTexts, folder: Path) -> dict[str, tuple[Selection, list[dict]]]:
     _, selections = select(replace(job, texts=texts), folder)
-    return {item.arm: (item, store.read(item.table).to_pylist()) for item in selections}
+    return {item.arm: (item, io.read(item.table).to_pylist()) for item in selections}
 
 
 def test_a_row_is_sampled_until_gold_grades_it_right_or_the_samples_end(rows: list[dict]):
@@ -208,8 +201,8 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
     made = roll_out(job, asking(job, script), commit_seconds=0.2, directory=tmp_path)
     assert made.weak.format == "rollout" and made.weak.num_bare == 0
     assert made.texts.source == "sample" and (made.num_gold, made.num_solved) == (275, 0)
-    table = store.read(made.texts.samples)
-    assert table.schema.equals(tables.ROLLOUTS)
+    table = io.read(made.texts.samples)
+    assert table.schema.equals(schemas.ROLLOUTS)
 
     by_id = {row["row_id"]: row for row in rows}
     right = {row["row_id"] for row in rows if row["gold"] is not None and row["label"] == row["gold"]}
@@ -254,10 +247,10 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
     again = roll_out(job, asking(job, script), commit_seconds=0.2, directory=tmp_path)
     assert again == made and len(log.read_text().split()) == made.num_samples
     kept = table.slice(0, 10)
-    store.write(kept, str(tmp_path / "cut" / "rollouts.lance"))
+    io.write(kept, str(tmp_path / "cut" / "rollouts.lance"))
     log.unlink()
     resumed = roll_out(job, asking(job, script), commit_seconds=0.2, directory=tmp_path / "cut")
-    assert store.read(resumed.texts.samples).sort_by("row_id").equals(table.sort_by("row_id"))
+    assert io.read(resumed.texts.samples).sort_by("row_id").equals(table.sort_by("row_id"))
     assert not set(map(int, log.read_text().split())) & set(kept["row_id"].to_pylist())
 
 
@@ -278,7 +271,7 @@ def test_rows_that_the_teacher_never_solves_are_missed_and_said_to_be(local_ray,
 
 
 def test_gold_arms_train_on_worked_solutions_where_the_dataset_has_them(job: SelectJob, rows, tmp_path: Path):
-    audit = save(tmp_path, "solved", [row if row["gold"] else row | {"solution": None} for row in rows], tables.AUDIT)
+    audit = save(tmp_path, "solved", [row if row["gold"] else row | {"solution": None} for row in rows], schemas.AUDIT)
     solved = replace(job, audit=audit)
     made = roll_out(solved, asking(job), commit_seconds=0.2, directory=tmp_path)
     assert made.texts == GoldTexts(source="solution") and made.num_solved == made.num_gold == 275

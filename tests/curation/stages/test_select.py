@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation import store, tables
 from curation.arms import ARMS as ALL_ARMS
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains.chess import Chess
@@ -20,6 +19,7 @@ from curation.selection.quotas import allocate, strata
 from curation.stages.budget import Scored
 from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, SelectJob, adaptation_rows, select
+from curation.tables import io, schemas
 
 SEED, N = 5, 60
 NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
@@ -34,7 +34,7 @@ RANKED_BY = {
         zip(("icl_confidence", "verbalized_confidence", "ensemble", "self_consistency", "reward"), SIGNALS, strict=True)
     ),
 }
-LABELLED = tables.labels([], "float16", 1)
+LABELLED = schemas.labels([], "float16", 1)
 
 
 def save(folder: Path, name: str, columns: dict, schema: pa.Schema) -> TableRef:
@@ -61,14 +61,14 @@ def grades_of(folder: Path, name: str, rows: list[dict], gold: dict[int, str]) -
     found = [
         {"row_id": row["row_id"], "correct": row["label"] == gold[row["row_id"]], "judged": False} for row in known
     ]
-    return store.write(pa.Table.from_pylist(found, schema=tables.GRADES), str(folder / f"{name}.lance"))
+    return io.write(pa.Table.from_pylist(found, schema=schemas.GRADES), str(folder / f"{name}.lance"))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Labels whose unparsed and error rows have the highest scores, ties among the others, and a few without gold."""
     folder, rng = tmp_path_factory.mktemp("pool"), np.random.default_rng(1)
-    ids = rng.permutation(NUM_POOL) + (3 << tables.FILE_SHIFT)
+    ids = rng.permutation(NUM_POOL) + (3 << schemas.FILE_SHIFT)
     right = rng.random(NUM_POOL) < 0.4
     raw = np.where(right, 20, 0) + rng.normal(size=NUM_POOL).round(1) + 20  # a float32 sigmoid of all of them is 1
     logprob = -rng.exponential(np.where(right, 0.3, 0.9)).round(1)
@@ -107,9 +107,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     scored = save(folder, "labels", columns, pa.schema([*LABELLED, *added]))
     return Made(
         job=SelectJob(
-            pool=save(folder, "pool", examples, tables.examples(Chess.columns, gold=False)),
+            pool=save(folder, "pool", examples, schemas.examples(Chess.columns, gold=False)),
             labels=scored,
-            audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, tables.AUDIT),
+            audit=save(folder, "audit", {"row_id": ids.tolist(), "gold": golds}, schemas.AUDIT),
             grades=grades_of(folder, "grades", rows, gold),
             measured=Scored(labels=scored, grades=None),
             calibration=None,
@@ -222,7 +222,7 @@ def test_naive_and_ground_truth_share_one_draw(made: Made, selected: dict[str, S
     naive = ids_of(run(made, tmp_path / "a", selection=budget(made, n=2 * N))["naive"])
     with_gold = [row_id for row_id in naive if row_id in made.gold]
     assert ids_of(selected["ground_truth"]) == with_gold[:N] and naive[:N] == ids_of(selected["naive"])
-    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, tables.AUDIT)
+    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, schemas.AUDIT)
     whole = run(made, tmp_path / "b", audit=everyone)
     assert ids_of(whole["naive"]) == ids_of(whole["ground_truth"])
 
@@ -260,7 +260,7 @@ def test_rows_carry_prompt_trust_and_lineage(made: Made, selected: dict[str, Sel
 def test_exports_hold_the_table_ready_for_training(selected: dict[str, Selection], arm: str):
     selection = selected[arm]
     table = lance.dataset(selection.table.uri, version=selection.table.version).to_table()
-    assert table.schema.names == tables.SELECTION.names and table.schema.types == tables.SELECTION.types
+    assert table.schema.names == schemas.SELECTION.names and table.schema.types == schemas.SELECTION.types
     assert pq.read_table(selection.parquet).equals(table)
     lines = [json.loads(line) for line in Path(selection.jsonl).read_text().splitlines()]
     assert lines == table.to_pylist() and len(lines) == N
@@ -363,7 +363,7 @@ def test_matched_has_the_difficulties_of_the_reference_arm(made: Made, tmp_path:
 
 
 def test_gold_of_the_neural_rows_is_the_neural_selection_with_other_answers(made: Made, tmp_path: Path):
-    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, tables.AUDIT)
+    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, schemas.AUDIT)
     arms = ("neural", "neural_gold")
     chosen = run(made, tmp_path, selection=budget(made, arms, n=3 * N), audit=everyone)
     assert ids_of(chosen["neural_gold"]) == ids_of(chosen["neural"])
@@ -398,7 +398,7 @@ def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, t
     assert found.risk is not None and found.risk["guarantee"].startswith("none")
     for item in selections:
         assert item.num_rows == 0 and item.threshold is None and rows_of(item) == []
-        assert pq.read_table(item.parquet).schema.names == tables.SELECTION.names
+        assert pq.read_table(item.parquet).schema.names == schemas.SELECTION.names
         assert Path(item.jsonl).read_text() == ""
 
 
@@ -427,7 +427,7 @@ def test_a_budget_that_an_arm_cannot_meet_is_refused(made: Made, tmp_path: Path,
 
 def long_rows(made: Made, folder: Path, row_ids: list[int]) -> TableRef:
     columns = {"row_id": sorted(row_ids), "weak": [True] * len(row_ids), "gold": [False] * len(row_ids)}
-    return save(folder, "too-long", columns, tables.TOO_LONG)
+    return save(folder, "too-long", columns, schemas.TOO_LONG)
 
 
 def test_rows_that_are_too_long_are_left_out_by_all_arms_alike(
@@ -482,10 +482,10 @@ def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
         "gold": [None if index == 4 else (GOLD, OTHER)[index % 2] for index in range(20)],
         "error": ["bad_fen: x" if index == 4 else None for index in range(20)],
     }
-    examples = save(tmp_path, "adapt-split", columns, tables.examples(Chess.columns, gold=True))
+    examples = save(tmp_path, "adapt-split", columns, schemas.examples(Chess.columns, gold=True))
     ref = adaptation_rows(examples, DomainConfig(name="chess"), tmp_path / "out")
     table = lance.dataset(ref.uri, version=ref.version).to_table()
-    assert table.schema.names == tables.SELECTION.names
+    assert table.schema.names == schemas.SELECTION.names
     rows = sorted(table.to_pylist(), key=lambda row: row["row_id"])
     assert [row["row_id"] for row in rows] == [row_id for row_id in range(100, 120) if row_id != 104]
     for row in rows:

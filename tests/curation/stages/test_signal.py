@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curation import store, tables
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.refs import TableRef
@@ -17,6 +16,7 @@ from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
 from curation.stages.score import score
 from curation.stages.signal import SignalJob, signal
+from curation.tables import io, schemas
 
 NUM_ROWS = 400
 REPLIES = (" 80%", " 0.25", " who knows")
@@ -28,7 +28,7 @@ def split(puzzles, tmp_path_factory) -> tuple[TableRef, TableRef]:
     folder, domain = tmp_path_factory.mktemp("signal"), get_domain(DomainConfig(name="chess"))
     ids = [(2 << 40) | place for place in range(NUM_ROWS)]
     read = [domain.read(raw) | {"row_id": row_id, "error": None} for row_id, raw in zip(ids, puzzles, strict=False)]
-    examples = pa.Table.from_pylist(read, schema=tables.examples(domain.columns, gold=False))
+    examples = pa.Table.from_pylist(read, schema=schemas.examples(domain.columns, gold=False))
     columns = {
         "row_id": ids,
         "completion": [f" move {place}" for place in range(NUM_ROWS)],
@@ -37,8 +37,8 @@ def split(puzzles, tmp_path_factory) -> tuple[TableRef, TableRef]:
     }
     labels = pa.table(columns).take(np.random.default_rng(0).permutation(NUM_ROWS))
     return (
-        store.write(examples, str(folder / "examples.lance")),
-        store.write(labels, str(folder / "labels.lance")),
+        io.write(examples, str(folder / "examples.lance")),
+        io.write(labels, str(folder / "labels.lance")),
     )
 
 
@@ -61,7 +61,7 @@ def make_job(split: tuple[TableRef, TableRef], folder: Path, **script) -> Signal
 
 
 def parsed(split: tuple[TableRef, TableRef]) -> np.ndarray:
-    return store.read(split[1], ["row_id"], "label IS NOT NULL")["row_id"].to_numpy()
+    return io.read(split[1], ["row_id"], "label IS NOT NULL")["row_id"].to_numpy()
 
 
 def asked(folder: Path) -> list[int]:
@@ -73,7 +73,7 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     wanted = parsed(split)
     job = make_job(split, tmp_path)
     first = signal(job, wanted[:150], commit_seconds=0.2).table
-    assert Counter(store.read(first)["row_id"].to_pylist()) == Counter(wanted[:150].tolist())
+    assert Counter(io.read(first)["row_id"].to_pylist()) == Counter(wanted[:150].tolist())
     assert Counter(asked(tmp_path)) == Counter(wanted[:150].tolist())
 
     # The rest, other chunks, an actor that dies on the way: what is committed is not asked again.
@@ -84,8 +84,8 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     ref = signal(rest, wanted, commit_seconds=0.2, progress=lambda at: told.append((at.rows, at.total))).table
     assert (tmp_path / f"log.crashed-{crash}").exists()
     assert told[0] == (150, len(wanted)) and told[-1] == (len(wanted), len(wanted))
-    table = store.read(ref)
-    assert table.schema.names == tables.SIGNAL.names
+    table = io.read(ref)
+    assert table.schema.names == schemas.SIGNAL.names
     assert Counter(table["row_id"].to_pylist()) == Counter(wanted.tolist())
     assert Counter(asked(tmp_path)[:150]) == Counter(wanted[:150].tolist())
     assert not set(asked(tmp_path)[150:]) & set(wanted[:150].tolist())
@@ -96,9 +96,9 @@ def test_every_row_is_asked_once_and_an_actor_that_dies_loses_nothing(local_ray,
     assert set(values.values()) == {np.float32(0.8), 0.25, None}
     num_unread = table["value"].null_count
     assert NUM_ROWS / 6 < num_unread < NUM_ROWS / 2
-    assert store.count(ref, filter="value IS NOT NULL") == len(wanted) - num_unread
-    scored = store.read(score(split[1], {}, {"verbalized_confidence": ref}))
-    assert scored.schema.names == [*store.open_table(split[1]).schema.names, "verbalized_confidence"]
+    assert io.count(ref, filter="value IS NOT NULL") == len(wanted) - num_unread
+    scored = io.read(score(split[1], {}, {"verbalized_confidence": ref}))
+    assert scored.schema.names == [*io.open_table(split[1]).schema.names, "verbalized_confidence"]
     for row in scored.to_pylist():
         assert row["verbalized_confidence"] == values.get(row["row_id"])
 
@@ -107,7 +107,7 @@ def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, 
     wanted = parsed(split)[:40]
     rows = {"row_id": wanted[::-1], "gold": [f"g{row_id}" for row_id in wanted[::-1]]}
     rows |= dict.fromkeys(("solution", "solution_error"), [None] * len(wanted))
-    gold = store.write(pa.table(rows, schema=tables.AUDIT), str(tmp_path / "gold.lance"))
+    gold = io.write(pa.table(rows, schema=schemas.AUDIT), str(tmp_path / "gold.lance"))
     job = make_job(split, tmp_path)
     scripted = ScriptedConfig(completions=(" TRUE", " FALSE"))
     job = replace(
@@ -116,14 +116,14 @@ def test_a_judge_is_asked_beside_gold_labels_in_another_order(local_ray, split, 
         gold=gold,
         teacher=job.teacher.model_copy(update={"scripted": scripted}),
     )
-    values = store.read(signal(job, wanted, commit_seconds=0.2).table)["value"].to_pylist()
+    values = io.read(signal(job, wanted, commit_seconds=0.2).table)["value"].to_pylist()
     assert len(values) == 40 and set(values) == {0.0, 1.0}
 
 
 def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_is_not_asked_again(
     local_ray, split, tmp_path: Path
 ) -> None:
-    crash = int(store.read(split[0])["row_id"][200].as_py())
+    crash = int(io.read(split[0])["row_id"][200].as_py())
     script = ScriptedConfig(completions=(" e2e4", " 80%", " 0.4"), log=str(tmp_path / "log"), crash_rows=(crash,))
     alone = make_job(split, tmp_path)
     teacher = alone.teacher.model_copy(update={"scripted": script})
@@ -151,12 +151,12 @@ def test_what_the_labelling_actors_measured_is_what_a_pass_of_its_own_would_and_
     assert 0 < len(wanted) < NUM_ROWS
     num_asked = len(asked(tmp_path))
     for ask in asks:
-        measured = store.read(store.latest(ask.uri))
+        measured = io.read(io.latest(ask.uri))
         assert Counter(measured["row_id"].to_pylist()) == Counter(wanted.tolist())
         mine = replace(alone, ask=ask, labels=labels, teacher=teacher)
         signal(mine, wanted, commit_seconds=0.2)
         assert len(asked(tmp_path)) == num_asked
         other = replace(mine, ask=replace(ask, uri=f"{ask.uri}.alone"))
-        again = store.read(signal(other, wanted, commit_seconds=0.2).table)
+        again = io.read(signal(other, wanted, commit_seconds=0.2).table)
         assert again.sort_by("row_id").equals(measured.sort_by("row_id"))
         num_asked = len(asked(tmp_path))

@@ -1,0 +1,212 @@
+"""Checks that a Ray cluster answers at the run's address and has the resources that the configuration asks for.
+
+Ray itself takes minutes to report that nothing answers, and waits for ever for a node larger than any it has. A cluster
+with an autoscaler may still grow; in that case the run reports the missing resources and waits.
+"""
+
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from curation.cluster import ray_private
+from curation.config import RayConfig, RunConfig, TrainSection
+from curation.errors import ClusterError
+
+CONNECT_SECONDS = 5.0
+"""Time limit for the address to accept a connection."""
+ANSWER_SECONDS = 30.0
+"""Time limit for the listener to answer as Ray, including the start of the asking process."""
+LOCAL = "local"
+"""The address that makes Ray start a new cluster on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """``count`` workers that run at the same time; each needs ``resources`` (Ray's names) on one node."""
+
+    key: str
+    """The key of the configuration that asks."""
+    count: int
+    resources: Mapping[str, float]
+
+
+def address_of(settings: RayConfig) -> str:
+    """The address for ``ray.init``: ``ray.address``, else ``RAY_ADDRESS`` (set in a Ray job), else ``LOCAL``."""
+    return settings.address or os.environ.get("RAY_ADDRESS") or LOCAL
+
+
+def check_answers(address: str) -> None:
+    """Check that a Ray of our version answers there, within ``CONNECT_SECONDS + ANSWER_SECONDS``.
+
+    Raises:
+        ClusterError: the address is invalid, nothing listens there, the listener is not Ray or has another version, or
+            the token is refused.
+    """
+    if "://" in address:
+        raise ClusterError(
+            f"ray.address: {address!r} is not a HOST:PORT; run curate on a node of the cluster, or by "
+            "`ray job submit -- curate run ...`, which sets the address itself"
+        )
+    try:
+        found = ray_private.head_address(address)
+    except ConnectionError:
+        raise ClusterError(
+            f"ray.address: {address!r} finds no Ray on this machine; start it (`ray start`), name its HOST:PORT, "
+            "or leave ray.address out to have one started for the run"
+        ) from None
+    except (ValueError, OSError) as error:
+        raise ClusterError(f"ray.address: {address!r} is not a HOST:PORT and not auto ({error})") from error
+    if found is None:
+        return
+    host, _, port = found.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise ClusterError(
+            f"ray.address: no Ray answers at {found} ({error}); is the cluster up, and is this the port of its head "
+            "(6379 unless it was started with another)?"
+        ) from error
+    if address == "auto":
+        ray_private.take_token()
+    _check_ray(found)
+
+
+def _check_ray(address: str) -> None:
+    """Ask in a separate process, because Ray's client cannot be interrupted and has very long timeouts."""
+    code = "import sys; from curation.cluster import capacity; capacity.ask(sys.argv[1])"
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterError(
+            f"ray.address: what listens at {address} did not answer as Ray in {ANSWER_SECONDS:.0f} s; "
+            "the address is that of the head's GCS (port 6379 unless set), not of its dashboard"
+        ) from None
+    if asked.returncode == 0:
+        return
+    told = asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else f"exit code {asked.returncode}"
+    if "AuthenticationError" in told:
+        raise ClusterError(
+            f"ray.address: the Ray at {address} does not take this token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN "
+            "or RAY_AUTH_TOKEN_PATH to the cluster's own"
+        )
+    raise ClusterError(f"ray.address: the Ray at {address} cannot be joined: {told.partition('Error: ')[2] or told}")
+
+
+def ask(address: str) -> None:
+    """Check that a driver on this machine can join the Ray at ``HOST:PORT``.
+
+    Raises:
+        ClusterError: it has another version, or no node on this machine.
+        ray.exceptions.RayError: it does not answer, or refuses the token.
+    """
+    import ray
+
+    head = ray_private.Head(address)
+    version = head.ray_version() or ray.__version__
+    if version != ray.__version__:
+        raise ClusterError(f"it is Ray {version}, and this is {ray.__version__}; install the same on both")
+    if not any(Path(path).exists() for path in head.node_sockets(timeout=ANSWER_SECONDS)):
+        raise ClusterError(
+            "none of its nodes is this machine; run curate on one, or by `ray job submit -- curate run ...`"
+        )
+
+
+def needs(config: RunConfig) -> list[Need]:
+    """The resources that the stages of a run need from the cluster."""
+    actors = config.teacher.actors
+    asked = [_need("teacher.actors", 1, actors.num_cpus or 1, actors.num_gpus)]
+    recipes: list[tuple[str, TrainSection | None]] = [
+        ("teacher.adapt", config.teacher.adapt),
+        ("trust", config.trust),
+        ("student", config.student if config.generations else None),
+    ]
+    for key, recipe in recipes:
+        if recipe is not None:
+            asked.append(_need(key, recipe.num_workers, recipe.cpus_per_worker, recipe.gpus_per_worker))
+    return asked
+
+
+def idle(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """Sentences on the cores and GPUs that every pass of the teacher would leave idle on nodes with these resources."""
+    actors = config.teacher.actors
+    cpus = actors.cpus(config.teacher.backend, [node.get("CPU", 0) for node in nodes])
+    told = []
+    for kind, key, each in (("CPU", "num_cpus", cpus), ("GPU", "num_gpus", actors.num_gpus)):
+        total, used = sum(node.get(kind, 0) for node in nodes), actors.max * each
+        if total > used and not (kind == "CPU" and actors.num_gpus):
+            told.append(
+                f"teacher.actors: {actors.max} actors of {each:g} {kind} leave {total - used:g} of {total:g} {kind}s "
+                f"idle in every pass; raise max, or {key}"
+            )
+    return told
+
+
+def this_machine(settings: RayConfig) -> dict[str, float]:
+    """The resources of a Ray that is started on this machine."""
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return {"CPU": settings.num_cpus or os.cpu_count() or 1, "GPU": gpus}
+
+
+def _need(key: str, count: int, cpus: float, gpus: float) -> Need:
+    return Need(key=key, count=count, resources={"CPU": cpus} | ({"GPU": gpus} if gpus else {}))
+
+
+def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
+    """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
+    told = []
+    for need in asked:
+        places = sum(min(math.floor(node.get(name, 0) / n) for name, n in need.resources.items()) for node in nodes)
+        if places < need.count:
+            has = "; ".join(sorted({_worded({name: node.get(name, 0) for name in need.resources}) for node in nodes}))
+            workers = f"{need.count} workers" if need.count > 1 else "a worker"
+            told.append(
+                f"{need.key} asks for {workers} of {_worded(need.resources)}, and there is room for {places} "
+                f"(nodes: {has or 'none'})"
+            )
+    return told
+
+
+def _worded(resources: Mapping[str, float]) -> str:
+    return " and ".join(f"{n:g} {name}" for name, n in resources.items())
+
+
+def check_room(config: RunConfig) -> str | None:
+    """Check that the Ray cluster of this process has room for the run. Returns what it waits for, if it autoscales.
+
+    Raises:
+        ClusterError: there is no room, and no autoscaler that could add nodes.
+    """
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    nodes = [node["Resources"] for node in alive]
+    told = lacking(needs(config), nodes)
+    if not told:
+        return None
+    if _autoscales():
+        return f"{'; '.join(told)}: waiting for the cluster's autoscaler"
+    raise ClusterError(
+        f"the cluster is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
+        "gpus_per_worker, num_workers) or add nodes"
+    )
+
+
+def resources() -> dict[str, float]:
+    """The total resources of the cluster's nodes, by Ray's names."""
+    import ray
+
+    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return found
+
+
+def _autoscales() -> bool:
+    """An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id."""
+    return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.node_types())

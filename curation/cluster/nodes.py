@@ -1,0 +1,160 @@
+"""Asks a question of every node of a Ray cluster, and finds nodes with other versions than this process.
+
+A question is a function inside a function. Ray pickles it by value, so that a node can answer even if it has another
+version of this project, or none.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curation.cluster.versions import PROJECT, ask_versions
+from curation.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 60
+"""Time limit for an answer; a node has to start a worker process for it."""
+
+FIX = "install the same on every node (constraints.txt) or take the node away"
+
+CODE = f"{PROJECT} code"
+"""A digest of this project's modules: an editable installation keeps its version while its code changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer of a living node; if there is none, ``value`` is None and ``problem`` says why."""
+
+    node: str
+    """The address and the start of the node's id, because several nodes may share an address."""
+    node_id: str
+    value: Any
+    problem: str | None
+
+
+def living() -> list[dict[str, Any]]:
+    """Ray's records of the living nodes, sorted by address."""
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    return sorted(alive, key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
+
+
+def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_SECONDS) -> list[Answer]:
+    """The answers of all living nodes; each comes from a task on the node that takes no resources."""
+    import ray
+    from ray.exceptions import GetTimeoutError, RayError
+
+    nodes = living()
+    asked = [task(question, node["NodeID"]).remote(*arguments) for node in nodes]
+    if asked:
+        ray.wait(asked, num_returns=len(asked), timeout=seconds)
+    answers = []
+    for node, answer in zip(nodes, asked, strict=True):
+        value, problem = None, None
+        try:
+            value = ray.get(answer, timeout=0)
+        except GetTimeoutError:
+            problem = f"no answer within {seconds:g} seconds"
+            ray.cancel(answer, force=True)
+        except RayError as error:
+            problem = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        answers.append(Answer(node=name(node), node_id=node["NodeID"], value=value, problem=problem))
+    return answers
+
+
+def task(question: Callable[..., Any], node_id: str, *, num_cpus: float = 0, num_gpus: float = 0) -> Any:
+    """A remote function that runs on one node and nowhere else."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
+    remote: Any = ray.remote(question)
+    return remote.options(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0, scheduling_strategy=there)
+
+
+def name(node: Mapping[str, Any]) -> str:
+    """A node in words."""
+    return f"{node['NodeManagerAddress']} (node {node['NodeID'][:8]})"
+
+
+def installed() -> Callable[[], dict[str, str]]:
+    """The question for a process's versions: of packages, and a digest of this project's code."""
+    packages, code = ask_versions(), CODE
+
+    def versions() -> dict[str, str]:
+        import hashlib
+        import importlib.util
+        from pathlib import Path
+
+        found = packages()
+        spec = importlib.util.find_spec("curation")
+        if spec is None or spec.origin is None:
+            return found | {code: "not installed"}
+        digest, root = hashlib.sha256(), Path(spec.origin).parents[1]
+        for path in sorted(path for part in ("curation", "train") for path in (root / part).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+        return found | {code: digest.hexdigest()[:8]}
+
+    return versions
+
+
+def differences(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """The differences between two sets of versions, as ``torch 2.12.0 (here 2.13.0)``.
+
+    Builds of one version (``2.13.0+cpu``, ``2.13.0+cu130``) count as equal, because a head without a GPU may lead
+    workers with one. So do releases of one Python (3.11.7, 3.11.9), because Ray itself checks the release.
+    """
+    return [
+        f"{package} {there.get(package, 'not installed')} (here {here.get(package, 'not installed')})"
+        for package in sorted({*here, *there})
+        if _comparable(package, here.get(package)) != _comparable(package, there.get(package))
+    ]
+
+
+def _comparable(package: str, version: str | None) -> str | None:
+    if version is None:
+        return "not installed"
+    return ".".join(version.split(".")[:2]) if package == "python" else version.partition("+")[0]
+
+
+def others(here: Mapping[str, str], answers: Sequence[Answer]) -> Iterator[str]:
+    """A line for each node that differs: its address and both versions of each package."""
+    for answer in answers:
+        if answer.problem is None and (differing := differences(here, answer.value)):
+            yield f"{answer.node} has {', '.join(differing)}"
+
+
+def require_here(versions: Mapping[str, str]) -> None:
+    """Refuse to work in this process if its versions differ from the driver's ``versions``.
+
+    Raises:
+        ClusterError: they differ; the message has the node's address and both versions.
+    """
+    import ray
+
+    if differing := differences(versions, installed()()):
+        here = ray.get_runtime_context().get_node_id()
+        node = next(name(node) for node in living() if node["NodeID"] == here)
+        raise ClusterError(f"{node}, which joined the cluster during the run, has {', '.join(differing)}; {FIX}")
+
+
+def require_same_versions() -> None:
+    """Refuse a cluster in which a living node has other versions than this process.
+
+    A node that does not answer, e.g. because it is being removed, only causes a warning.
+
+    Raises:
+        ClusterError: a node differs; the message has the nodes' addresses and both versions.
+    """
+    question = installed()
+    answers = ask(question)
+    for answer in answers:
+        if answer.problem is not None:
+            logger.warning("%s does not report its versions: %s", answer.node, answer.problem)
+    if differing := list(others(question(), answers)):
+        raise ClusterError(
+            f"the nodes of the cluster must have the versions of this process: {'; '.join(differing)}; {FIX}"
+        )

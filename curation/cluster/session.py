@@ -1,0 +1,75 @@
+"""Starts Ray on this machine for a run, or joins a cluster."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from curation.cluster import capacity, nodes
+from curation.config import RayConfig
+from curation.errors import ClusterError, RunFailedError
+from curation.stopping import stopped_by_sigterm
+from curation.telemetry.console import say
+
+RAY_ATTEMPTS = 3
+
+
+@contextmanager
+def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
+    """Start or join Ray as the configuration says; a Ray that already runs is used and left running.
+
+    Raises:
+        ClusterError: ``same_versions`` is set, and a node has other versions than this process.
+    """
+    import ray
+    import ray.data
+
+    # Ray forks only to execute another program; the configuration decides how many actors fill a machine.
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")
+    warnings.filterwarnings("ignore", message="(?s).*The minimum number of concurrent actors")
+    started = not ray.is_initialized()
+    if started:
+        _start_ray(settings)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns that its progress bars are off
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.verbose_progress = False
+    try:
+        if same_versions and (capacity.address_of(settings) != capacity.LOCAL or len(nodes.living()) > 1):
+            nodes.require_same_versions()
+        with stopped_by_sigterm():
+            yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _start_ray(settings: RayConfig) -> None:
+    """Start or join Ray. A busy machine may be too slow for the start, so it is retried.
+
+    Raises:
+        ClusterError: no Ray that can be joined answers at the address.
+        RunFailedError: Ray did not start.
+    """
+    import ray
+
+    address = capacity.address_of(settings)
+    capacity.check_answers(address)
+    for attempt in range(1, RAY_ATTEMPTS + 1):
+        try:
+            ray.init(
+                address=address,
+                num_cpus=settings.num_cpus if address == capacity.LOCAL else None,
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+                include_dashboard=False,
+                configure_logging=False,
+            )
+            return
+        except Exception as error:  # Ray has no exception class for processes that do not start in time
+            if address != capacity.LOCAL:
+                ray.shutdown()  # if the versions differ, it has partly joined
+                raise ClusterError(f"ray.address: {address!r} cannot be joined from this machine ({error})") from error
+            if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
+                raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
+            say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")

@@ -1,0 +1,64 @@
+"""``curate doctor``: checks machine, packages, configuration, storage and cluster; says how to fix each problem."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from curation.cluster.capacity import LOCAL, address_of
+from curation.commands.doctor import joined, machine, storage, teacher
+from curation.commands.doctor.finding import Finding, Verdict, found, ok
+from curation.config import RayConfig, RunConfig
+
+__all__ = ["Finding", "examine"]
+
+
+def examine(
+    config_path: str | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    address: str | None = None,
+    vllm: bool = False,
+) -> Iterator[Finding]:
+    """Yield each finding as soon as its check ends. Without a configuration, check only this machine.
+
+    ``address`` of a Ray cluster overrides the configuration's. ``vllm`` probes vLLM even if the configuration does not
+    use it.
+    """
+    yield found("python", machine.python)
+    yield found("packages", machine.packages)
+    yield found("machine", machine.cores_and_memory)
+    yield found("clock", machine.clock)
+    config: RunConfig | None = None
+    if config_path is not None:
+        loaded: list[RunConfig] = []
+        yield found("config", _load, config_path, overrides, loaded)
+        config = loaded[0] if loaded else None
+    if config is not None:
+        yield found("inputs", _inputs, config)
+    settings = RayConfig() if config is None else config.ray
+    settings = settings.model_copy(update={"address": address or settings.address})
+    directory = Path("runs").absolute() if config is None else config.directory
+    if isinstance(directory, Path):
+        yield found("disk of the run", machine.disk, directory)
+    yield found("disk of Ray", machine.ray_disk)
+    yield found("shared memory", machine.shared_memory)
+    local = address_of(settings) == LOCAL
+    yield found("gpu", machine.gpu, teacher.gpus_asked(config) if config is not None and local else 0.0)
+    yield found("files", storage.files, directory)
+    yield found("tables", storage.tables, directory)
+    if local:
+        yield found("vllm", teacher.vllm_here, config, vllm)
+    yield from joined.examine(settings, config, directory, vllm=vllm)
+
+
+def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> Verdict:
+    from curation.config.load import load_config
+
+    config = load_config(path, overrides)
+    loaded.append(config)
+    return ok(f"{path} is valid; run directory {config.directory}")
+
+
+def _inputs(config: RunConfig) -> Verdict:
+    from curation.commands.validate import check
+
+    return ok("; ".join(check(config)))

@@ -1,0 +1,172 @@
+"""Checks of Ray: whether it starts or answers; versions, clocks and run directory of its nodes; room for actors."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from curation.cluster import capacity, nodes
+from curation.cluster.session import local_or_cluster
+from curation.commands.doctor import storage, teacher
+from curation.commands.doctor.finding import Finding, Verdict, fail, found, ok, warn
+from curation.config import RayConfig, RunConfig
+from curation.storage.lease import SKEW_SECONDS
+from curation.storage.paths import Place, write_atomically
+
+MAX_OFFSET = 1.0
+"""The clocks of two nodes should differ by at most so many seconds; beyond ``SKEW_SECONDS`` leases are misjudged."""
+
+ROUNDS = 3
+PROBE_SECONDS = 240
+
+
+def examine(settings: RayConfig, config: RunConfig | None, directory: Place, *, vllm: bool) -> Iterator[Finding]:
+    """The findings of a cluster, or of Ray on this machine if no address is given."""
+    joins = capacity.address_of(settings) != capacity.LOCAL
+    with ExitStack() as stack:
+        joined = found("ray", _join, settings, stack)
+        yield joined
+        if joined.state == "fail":
+            return
+        yield found("versions", _versions)
+        if joins or len(nodes.living()) > 1:
+            yield found("clocks", _clocks)
+            yield found("shared files", _shared_files, directory)
+        if config is not None:
+            yield found("room", _room, config)
+        if joins:
+            yield found("vllm", _vllm, config, vllm)
+
+
+def _join(settings: RayConfig, stack: ExitStack) -> Verdict:
+    start = time.monotonic()
+    stack.enter_context(local_or_cluster(settings, same_versions=False))
+    seconds = time.monotonic() - start
+    living = nodes.living()
+    kinds = Counter(_resources_of(node) for node in living)
+    told = "; ".join(f"{number} with {resources}" for resources, number in kinds.most_common())
+    address = capacity.address_of(settings)
+    what = "starts on this machine" if address == capacity.LOCAL else f"{address} answers"
+    return ok(f"{what} in {seconds:.1f} s, {len(living)} node{'s' if len(living) > 1 else ''}: {told}")
+
+
+def _versions() -> Verdict:
+    question = nodes.installed()
+    answers = nodes.ask(question)
+    silent = [f"{answer.node} does not answer ({answer.problem})" for answer in answers if answer.problem is not None]
+    if differing := list(nodes.others(question(), answers)):
+        return fail("; ".join(differing + silent), "install the same on every node (constraints.txt)")
+    if silent:
+        return fail("; ".join(silent), "see the logs of these nodes (session_latest/logs in Ray's directory)")
+    return ok(f"the same on {len(answers)} node{'s' if len(answers) > 1 else ''} as here")
+
+
+def _clocks() -> Verdict:
+    return clock_verdict({nodes.name(node): _offset(node["NodeID"]) for node in nodes.living()})
+
+
+def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
+    """The verdict on the offset of each node's clock from ours; each value is (offset, its error), in seconds."""
+    wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
+    if wrong:
+        told = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
+        far = any(abs(offset) - error > SKEW_SECONDS for offset, error in offsets.values())
+        return (fail if far else warn)(", ".join(told), "let all nodes follow one time server (chrony, ntpd)")
+    most = max((abs(offset) for offset, _ in offsets.values()), default=0.0)
+    error = max((error for _, error in offsets.values()), default=0.0)
+    return ok(f"at most {most:.3f} s from this one's (known to {error:.3f} s)")
+
+
+def _offset(node_id: str) -> tuple[float, float]:
+    """The offset of a node's clock from ours and its error: from the fastest of some rounds, and half its duration."""
+    import ray
+
+    asked = nodes.task(_time(), node_id)
+    rounds = []
+    for _ in range(ROUNDS):
+        start = time.time()
+        there = ray.get(asked.remote(), timeout=nodes.ANSWER_SECONDS)
+        end = time.time()
+        rounds.append(((end - start) / 2, there - (start + end) / 2))
+    error, offset = min(rounds)
+    return offset, error
+
+
+def _time() -> Callable[[], float]:
+    def now() -> float:
+        import time
+
+        return time.time()
+
+    return now
+
+
+def _shared_files(directory: Place) -> Verdict:
+    """Whether every node reads what this process writes in the run directory, and the other way round."""
+    with storage.scratch(directory) as folder:
+        token = uuid.uuid4().hex
+        write_atomically(folder / "here", token)
+        answers = nodes.ask(_exchange(), str(folder))
+        wrong = []
+        for answer in answers:
+            path = folder / f"there-{answer.node_id}"
+            if answer.problem is not None:
+                wrong.append(f"{answer.node} does not answer ({answer.problem})")
+            elif answer.value != token:
+                wrong.append(f"{answer.node} {answer.value}")
+            elif not path.exists() or path.read_text() != token:
+                wrong.append(f"this machine does not see what {answer.node} writes")
+    if wrong:
+        return fail(
+            f"{directory}: {'; '.join(wrong)}", "set run_dir to a path that all nodes mount, or an object store"
+        )
+    return ok(f"{directory}: {len(answers)} nodes read what this machine writes, and the other way round")
+
+
+def _exchange() -> Callable[[str], str]:
+    def exchange(folder: str) -> str:
+        import ray
+
+        from curation.storage.paths import place, write_atomically
+
+        try:
+            text = (place(folder) / "here").read_text()
+            write_atomically(place(folder) / f"there-{ray.get_runtime_context().get_node_id()}", text)
+        except OSError as error:
+            return f"cannot use it: {error}"
+        return text
+
+    return exchange
+
+
+def _room(config: RunConfig) -> Verdict:
+    waits = capacity.check_room(config)
+    if waits is not None:
+        return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
+    if idle := capacity.idle(config, [node["Resources"] for node in nodes.living()]):
+        return warn("; ".join(idle), "more actors label faster and cost no more")
+    return ok("enough for everything that the configuration starts at once, on nodes that are otherwise idle")
+
+
+def _resources_of(node: Mapping[str, Any]) -> str:
+    resources = node["Resources"]
+    store = f"{resources.get('object_store_memory', 0) / 2**30:.1f} GiB object store"
+    return f"{resources.get('CPU', 0):g} CPUs, {resources.get('GPU', 0):g} GPUs, {store}"
+
+
+def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
+    """Check vLLM on a node with the resources of a teacher actor."""
+    import ray
+
+    actor = None if config is None else config.teacher.actors
+    takes = {} if actor is None else {"CPU": actor.num_cpus or 1, "GPU": actor.num_gpus}
+    has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))
+    place = next(has, None)
+    if place is None:
+        return warn("not checked: no node has now what a teacher actor takes", "run the check again when one is up")
+    asked = nodes.task(teacher.look, place["NodeID"], num_cpus=takes.get("CPU", 0), num_gpus=takes.get("GPU", 0))
+    answer = ray.get(asked.remote(teacher.vllm_question(config, wanted)), timeout=PROBE_SECONDS)
+    verdict = teacher.vllm_verdict(teacher.vllm_backend(config, wanted), answer)
+    return verdict._replace(told=f"{nodes.name(place)}: {verdict.told}")

@@ -1,0 +1,181 @@
+"""Checks of this machine: Python, packages, cores, memory, clock, disks, shared memory, GPUs."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from curation.cluster import ray_private
+from curation.cluster.versions import PROJECT
+from curation.commands.doctor.finding import Verdict, fail, ok, warn
+
+GIB = 2**30
+MIN_FREE_DISK, GOOD_FREE_DISK = 1 * GIB, 10 * GIB
+GOOD_FREE_MEMORY = 2 * GIB
+RAY_FULL = 0.95
+"""When its disk is this full, Ray writes no more objects to it (``RAY_local_fs_capacity_threshold``)."""
+STORE_SHARE, STORE_MOST = 0.3, 200e9
+"""Ray's default object store: this share of the memory, at most so many bytes."""
+STEP_SECONDS = 0.05
+"""The wall clock may differ by so many seconds from the monotonic clock during the check."""
+
+SHOWN = ("ray", "torch", "transformers", "pyarrow", "pylance")
+CUDA_BUILD = "install torch's CUDA build, and the driver that it needs"
+NO_GPU = "run on a machine with GPUs, give ray.address, or set num_gpus and gpus_per_worker to 0"
+INSTALL = "install with `pip install --constraint constraints.txt .`"
+
+
+def python() -> Verdict:
+    """Whether this Python's version is one that the project supports."""
+    from packaging.specifiers import SpecifierSet
+
+    wanted = importlib.metadata.metadata(PROJECT)["Requires-Python"]
+    version = platform.python_version()
+    if not SpecifierSet(wanted).contains(version, prereleases=True):
+        return fail(f"{version}, but the project needs {wanted}", "use another Python")
+    return ok(f"{version} (asked for: {wanted})")
+
+
+def packages() -> Verdict:
+    """Whether the installed packages are within the ranges of pyproject.toml."""
+    wrong = wrong_packages(importlib.metadata.requires(PROJECT) or [])
+    if wrong:
+        return fail("; ".join(wrong), INSTALL)
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in SHOWN)
+    return ok(f"{PROJECT} {importlib.metadata.version(PROJECT)} and its dependencies: {versions}, ...")
+
+
+def wrong_packages(requirements: list[str]) -> list[str]:
+    """The unmet requirements, each with the installed version; requirements of extras are skipped."""
+    from packaging.requirements import Requirement
+
+    wrong = []
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append(f"{requirement.name} is not installed (asked for: {requirement.specifier})")
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} is {version} (asked for: {requirement.specifier})")
+    return wrong
+
+
+def cores_and_memory() -> Verdict:
+    """Cores that this process may use; total and free memory of the machine or container."""
+    free = _free_memory()
+    told = f"{len(os.sched_getaffinity(0))} cores, {memory() / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
+    if free < GOOD_FREE_MEMORY:
+        return warn(told, f"end other programs, or add memory: below {GOOD_FREE_MEMORY // GIB} GiB workers are killed")
+    return ok(told)
+
+
+def memory() -> int:
+    """The memory in bytes that programs on this machine may use."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    given = [int(text) for path in limits if path.exists() and (text := path.read_text().strip()).isdigit()]
+    return min([whole, *given])
+
+
+def _free_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return min(int(line.split()[1]) * 1024, memory())
+    raise OSError("/proc/meminfo does not say what is available")
+
+
+def clock() -> Verdict:
+    """Whether the wall clock is later than this code, and does not jump during the check."""
+    watched = 0.2
+    wall, steady = time.time(), time.monotonic()
+    time.sleep(watched)
+    moved = (time.time() - wall) - (time.monotonic() - steady)
+    told = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(wall))
+    if wall < Path(__file__).stat().st_mtime - 24 * 3600:
+        return fail(f"{told} is before this code was installed", "set the clock (chrony, ntpd)")
+    if abs(moved) > STEP_SECONDS:
+        return warn(f"{told}, moved by {moved:+.3f} s in {watched} s", "find out what sets the clock (chrony, ntpd)")
+    return ok(told)
+
+
+def disk(path: Path) -> Verdict:
+    """The free space for a run's tables."""
+    return disk_verdict(path, shutil.disk_usage(existing(path)).free)
+
+
+def disk_verdict(path: Path, free: int) -> Verdict:
+    """The verdict on ``free`` bytes."""
+    told, fix = f"{path}: {free / GIB:,.1f} GiB free", "make space, or set run_dir to a larger disk"
+    if free < MIN_FREE_DISK:
+        return fail(told, fix)
+    return warn(told, fix) if free < GOOD_FREE_DISK else ok(told)
+
+
+def ray_disk() -> Verdict:
+    """The disk of Ray's temporary directory, where it logs and spills."""
+    path = Path(ray_private.temp_directory())
+    usage = shutil.disk_usage(existing(path))
+    return ray_disk_verdict(path, usage.free, usage.total)
+
+
+def ray_disk_verdict(path: Path, free: int, total: int) -> Verdict:
+    """The verdict on a disk with ``free`` of ``total`` bytes left."""
+    used = 1 - free / total
+    told = f"{path}: {free / GIB:,.1f} GiB free, {100 * used:.0f} % used"
+    fix = "remove old sessions there, or set RAY_TMPDIR to a larger disk"
+    if used >= RAY_FULL:
+        return fail(f"{told}; Ray writes nothing above {100 * RAY_FULL:.0f} %", fix)
+    return warn(told, fix) if free < GOOD_FREE_DISK or used > RAY_FULL - 0.05 else ok(told)
+
+
+def shared_memory() -> Verdict:
+    """Whether /dev/shm is large enough for Ray's default object store."""
+    return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory())
+
+
+def shared_memory_verdict(free: int, whole: int) -> Verdict:
+    """The verdict on ``free`` bytes of shared memory on a machine with ``whole`` bytes of memory."""
+    wanted = min(STORE_SHARE * whole, STORE_MOST)
+    told = f"/dev/shm: {free / GIB:.1f} GiB free, Ray's object store needs {wanted / GIB:.1f} GiB"
+    if free < wanted:
+        return warn(told, f"start the container with --shm-size={wanted / GIB + 1:.0f}g; objects go to disk otherwise")
+    return ok(told)
+
+
+def gpu(asked: float) -> Verdict:
+    """Whether torch sees the GPUs and computes on them, and whether there are as many as the configuration asks for."""
+    import torch
+
+    if not torch.cuda.is_available():
+        there = Path("/dev/nvidia0").exists()
+        told = f"torch {torch.__version__} does not see the installed GPU" if there else "none"
+        if asked:
+            return fail(f"{told}; the configuration asks for {asked:g}", CUDA_BUILD if there else NO_GPU)
+        return warn(told, CUDA_BUILD) if there else ok(told)
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    for index in range(len(devices)):
+        torch.ones(2, device=f"cuda:{index}").sum().item()
+    names = ", ".join(f"{device.name} with {device.total_memory / GIB:.0f} GiB" for device in devices)
+    told = f"{names}; driver {_driver()}, CUDA {torch.version.cuda}"
+    if asked > len(devices):
+        return fail(f"{told}; the configuration asks for {asked:g}", "lower num_gpus and gpus_per_worker")
+    return ok(told)
+
+
+def _driver() -> str:
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return "unknown (nvidia-smi does not answer)"
+
+
+def existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    return next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())

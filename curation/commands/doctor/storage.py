@@ -1,0 +1,79 @@
+"""Checks of a run directory's storage: whether it supports the manifest, the lease and the tables."""
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from curation.commands.doctor.finding import Verdict, fail, ok
+from curation.commands.doctor.machine import existing
+from curation.storage.conditional import register_of
+from curation.storage.paths import Place, Remote, remove, require_reachable, write_atomically
+
+FIX = "put the run directory on a writable disk (run_dir)"
+
+
+def files(directory: Place) -> Verdict:
+    """Check writing, reading back, atomic replacement and the lease, in a temporary folder."""
+    start = time.monotonic()
+    require_reachable(directory)
+    try:
+        with scratch(directory) as folder:
+            path = folder / "manifest.json"
+            for text in ("first" * 1000, "second" * 1000):
+                write_atomically(path, text)
+                if path.read_text() != text:
+                    return fail(f"{directory}: a file reads back differently from what was written", FIX)
+            if [item.name for item in folder.iterdir()] != ["manifest.json"]:
+                return fail(f"{directory}: a replaced file leaves another one behind", FIX)
+            if not _leases(folder / "lease"):
+                fix = "use a file system whose link(2) never replaces a file, or a store that supports If-Match"
+                return fail(f"{directory}: two drivers can get the lease", fix)
+    except OSError as error:
+        return fail(f"{directory}: {error.strerror or error}", FIX)
+    seconds = time.monotonic() - start
+    return ok(f"{directory}: writes, reads back, replaces atomically and leases, in {seconds:.2f} s")
+
+
+def tables(directory: Place) -> Verdict:
+    """Check that a Lance table keeps both of two commits on one version."""
+    import lance
+    import pyarrow as pa
+    from lance.fragment import write_fragments
+
+    start = time.monotonic()
+    try:
+        with scratch(directory) as folder:
+            uri = str(folder / "table.lance")
+            rows = pa.table({"row_id": pa.array([1, 2], pa.int64())})
+            version = lance.write_dataset(rows.slice(0, 0), uri, schema=rows.schema).version
+            for place in range(2):
+                written = write_fragments(rows.slice(place, 1), uri, schema=rows.schema, mode="append")
+                lance.LanceDataset.commit(uri, lance.LanceOperation.Append(written), read_version=version)
+            read = sorted(lance.dataset(uri).to_table()["row_id"].to_pylist())
+    except (OSError, RuntimeError, ValueError) as error:
+        return fail(f"{directory}: Lance cannot write there: {error}", FIX)
+    if read != [1, 2]:
+        return fail(f"{directory}: two commits on one version should leave 2 rows, and left {len(read)}", FIX)
+    return ok(f"{directory}: Lance keeps both of two commits on one version, {time.monotonic() - start:.2f} s")
+
+
+@contextmanager
+def scratch(directory: Place) -> Iterator[Place]:
+    """A temporary folder in a directory, or in the nearest existing one above it; removed at the end."""
+    inside = directory if isinstance(directory, Remote) else existing(directory)
+    folder = inside / f".doctor-{uuid.uuid4().hex}"
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove(folder)
+
+
+def _leases(directory: Place) -> bool:
+    """Whether the lease refuses the second of two drivers, both for a new lease and for an existing one."""
+    first, second = register_of(directory), register_of(directory)
+    token = first.put_if_absent("first")
+    if token is None or second.put_if_absent("second") is not None:
+        return False
+    return second.put_if_match("third", token) is not None and first.put_if_match("fourth", token) is None

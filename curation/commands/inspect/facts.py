@@ -1,0 +1,276 @@
+"""The facts of one Lance table: columns, versions, fragments, error rows by kind, a sample of rows."""
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lance
+import pyarrow as pa
+
+from curation.errors import RowError, TableError
+from curation.tables.schemas import ERROR
+
+NUM_VERSIONS = 20
+"""The number of newest versions to show; a table that is being written has thousands."""
+
+LONG = 8
+"""A longer list is shown as its size and norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What to show of a table."""
+
+    version: int | None = None
+    where: str | None = None
+    """An SQL expression that filters error rows and the sample."""
+    columns: tuple[str, ...] | None = None
+    """The columns of the sample."""
+    rows: int = 5
+    """The size of the sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column and its Arrow type."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A version: its time of commit (UTC, ISO), its number of rows, and what it changed."""
+
+    version: int
+    time: str
+    rows: int
+    change: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fragments:
+    """The fragments of a version: ``rows`` of the smallest and the largest, and ``bytes`` of their files on disk."""
+
+    count: int
+    rows: tuple[int, int]
+    deleted_rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorKind:
+    """Error rows of one kind, and the message of the first."""
+
+    kind: str
+    rows: int
+    example: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One version of a table."""
+
+    uri: str
+    version: int
+    rows: int
+    matching: int
+    """The number of rows that match ``where``; all rows without a filter."""
+    where: str | None
+    columns: list[Column]
+    num_versions: int
+    """The number of versions up to this one."""
+    versions: list[Version]
+    """The newest first, at most ``NUM_VERSIONS``."""
+    fragments: Fragments
+    errors: list[ErrorKind] | None
+    """Sorted by number of rows, among rows that match ``where``; None if the table has no error column."""
+    sample: list[dict[str, Any]]
+    """The first matching rows; a long list is ``{"size": n, "norm": euclidean}``."""
+
+
+def examine(uri: str, question: Question) -> Facts:
+    """The facts of a table.
+
+    Raises:
+        TableError: there is no such table, version or column, or Lance refuses the expression.
+    """
+    dataset = _open(uri, question.version)
+    names = dataset.schema.names
+    _require_columns(uri, question.columns or (), names)
+    try:
+        known = [item for item in dataset.versions() if item["version"] <= dataset.version]
+        rows = int(dataset.count_rows())
+        matching = rows if question.where is None else _matching(dataset, question.where)
+        errors = _errors(dataset, question.where) if ERROR.name in names else None
+        sample = _sample(dataset, question)
+        return Facts(
+            uri=uri,
+            version=dataset.version,
+            rows=rows,
+            matching=matching,
+            where=question.where,
+            columns=[Column(name=f.name, type=_type(f.type), nullable=f.nullable) for f in dataset.schema],
+            num_versions=len(known),
+            versions=_versions(dataset, known),
+            fragments=_fragments(dataset),
+            errors=errors,
+            sample=sample,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(f"{uri}: cannot be read ({plain(error)})") from error
+
+
+def plain(error: Exception) -> str:
+    """Lance's message without locations in its own source code."""
+    return re.sub(r",? *\S+\.rs:\d+:\d+", "", str(error)).removeprefix("Invalid user input: ")
+
+
+def _open(uri: str, version: int | None) -> Any:
+    try:
+        newest = lance.dataset(uri)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TableError(f"{uri}: is not a Lance table ({plain(error)})") from error
+    if version is None:
+        return newest
+    known = [item["version"] for item in newest.versions()]
+    if version not in known:
+        raise TableError(f"{uri}: has no version {version}; there are {len(known)}, {known[0]} to {known[-1]}")
+    return lance.dataset(uri, version=version)
+
+
+def _require_columns(uri: str, wanted: Sequence[str], names: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(names)}"
+            raise TableError(f"{uri}: has no column {name!r}; {hint}")
+
+
+def _matching(dataset: Any, where: str) -> int:
+    try:
+        return int(dataset.count_rows(filter=where))
+    except (OSError, RuntimeError, ValueError) as error:
+        raise TableError(
+            f"--where {where!r}: {plain(error)}; columns of {dataset.uri}: {', '.join(dataset.schema.names)}"
+        ) from error
+
+
+def _errors(dataset: Any, where: str | None) -> list[ErrorKind]:
+    failed = f"{ERROR.name} IS NOT NULL"
+    scanner = dataset.scanner(columns=[ERROR.name], filter=failed if where is None else f"({where}) AND {failed}")
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for batch in scanner.to_batches():
+        for text in batch.column(ERROR.name).to_pylist():
+            kind = RowError(text).kind
+            counts[kind] += 1
+            examples.setdefault(kind, text)
+    return [ErrorKind(kind=kind, rows=rows, example=examples[kind]) for kind, rows in counts.most_common()]
+
+
+def _sample(dataset: Any, question: Question) -> list[dict[str, Any]]:
+    if not question.rows:
+        return []
+    columns = None if question.columns is None else list(question.columns)
+    table = dataset.to_table(columns=columns, filter=question.where, limit=question.rows)
+    return [{name: _short(value) for name, value in row.items()} for row in table.to_pylist()]
+
+
+def _short(value: Any) -> Any:
+    """A value for JSON; long lists as their size and, if numeric, their norm."""
+    if isinstance(value, dict):
+        return {name: _short(part) for name, part in value.items()}
+    if isinstance(value, list):
+        if len(value) <= LONG:
+            return [_short(part) for part in value]
+        numbers = [part for part in value if isinstance(part, int | float) and not isinstance(part, bool)]
+        return {"size": len(value)} | ({"norm": _short(math.hypot(*numbers))} if numbers else {})
+    if isinstance(value, bytes):
+        return {"size": len(value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _versions(dataset: Any, known: list[dict[str, Any]]) -> list[Version]:
+    """The newest of the ``known`` versions, each with its changes from the previous one."""
+    told: list[Version] = []
+    before: _State | None = None
+    for place, item in enumerate(known):
+        if place < len(known) - NUM_VERSIONS - 1:
+            continue
+        columns = lance.dataset(dataset.uri, version=item["version"]).schema.names
+        counts = {name: int(item["metadata"][f"total_{name}"]) for name in ("rows", "fragments")}
+        now = _State(columns=columns, **counts)
+        if before is not None or place == 0:
+            time = item["timestamp"].astimezone(UTC).isoformat(timespec="seconds")
+            change = _change(before, now) if before is not None else _start(item["version"], now)
+            told.append(Version(version=item["version"], time=time, rows=now.rows, change=change))
+        before = now
+    return told[::-1]
+
+
+class _State(NamedTuple):
+    """The properties by which two versions are compared."""
+
+    columns: list[str]
+    rows: int
+    fragments: int
+
+
+def _start(version: int, state: _State) -> str:
+    what = "created" if version == 1 else "the oldest that is kept"  # older ones were cleaned up
+    return f"{what}: {_many(len(state.columns), 'column')}, {_many(state.rows, 'row')}"
+
+
+def _change(before: _State, now: _State) -> str:
+    """What a version added to or removed from the previous one, in words."""
+    added = [name for name in now.columns if name not in before.columns]
+    dropped = [name for name in before.columns if name not in now.columns]
+    parts = [f"columns added: {', '.join(added)}"] if added else []
+    parts += [f"columns dropped: {', '.join(dropped)}"] if dropped else []
+    parts += [f"{now.rows - before.rows:+,} rows"] if now.rows != before.rows else []
+    parts += [f"{now.fragments - before.fragments:+,} fragments"] if now.fragments != before.fragments else []
+    return ", ".join(parts) or "rewritten: the same columns and number of rows"
+
+
+def _fragments(dataset: Any) -> Fragments:
+    items = dataset.get_fragments()
+    rows = [int(item.count_rows()) for item in items]
+    return Fragments(
+        count=len(items),
+        rows=(min(rows, default=0), max(rows, default=0)),
+        deleted_rows=sum(item.num_deletions for item in items),
+        bytes=sum(_file_bytes(dataset.uri, file) for item in items for file in item.metadata.files),
+    )
+
+
+def _file_bytes(uri: str, file: Any) -> int:
+    """The recorded size, else (older writers leave it out) the size on disk."""
+    if file.file_size_bytes:
+        return int(file.file_size_bytes)
+    path = Path(uri) / "data" / file.path
+    return path.stat().st_size if path.exists() else 0
+
+
+def _type(kind: pa.DataType) -> str:
+    """An Arrow type in numpy's names, e.g. ``float16[1024]``."""
+    if pa.types.is_fixed_size_list(kind):
+        return f"{_type(kind.value_type)}[{kind.list_size}]"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"{_type(kind.value_type)}[]"
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

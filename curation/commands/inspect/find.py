@@ -1,0 +1,125 @@
+"""Tables by name: a path or URL of a Lance table, or a run directory and a stage of its manifest."""
+
+import difflib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import lance
+
+from curation.errors import RunDirError, TableError
+from curation.refs import TableRef, table_refs
+from curation.rundir.manifest import Manifest
+from curation.storage.paths import Place, place, walk
+
+NUM_LISTED = 20
+"""The number of tables that an error lists."""
+
+NUM_SEARCHED = 2_000
+"""The number of folders that are searched for them."""
+
+_VERSIONS = "_versions"
+"""The folder that every Lance table has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A table of a run; ``version`` and ``rows`` are None if it is not on record or cannot be opened."""
+
+    name: str
+    """``STAGE``, or ``STAGE/TABLE`` for a stage that wrote several; the path for a table that no stage recorded."""
+    uri: str
+    version: int | None
+    rows: int | None
+    state: str
+    """``done``; ``missing``: on record but gone; ``not on record``: from a running stage, or from older settings."""
+
+
+def find(path: str, name: str | None = None) -> tuple[str, int | None]:
+    """The URI of a table and its version on record (None: the newest).
+
+    Raises:
+        TableError: nothing has that name, or it is not a Lance table.
+    """
+    if name is None:
+        _require_table(path)
+        return path, None
+    if not is_run(path):
+        raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
+    refs = dict(_recorded(Manifest.load(place(path))))
+    if name in refs:
+        return refs[name].uri, refs[name].version
+    below = [known for known in refs if known.startswith(f"{name}/")]
+    if below:
+        raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(below)}")
+    near = difflib.get_close_matches(name, refs, n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"on record: {_listed(list(refs))}"
+    raise TableError(f"{path}: no table of the run is called {name!r}; {hint}")
+
+
+def is_run(path: str) -> bool:
+    """Whether a path is a run directory."""
+    try:
+        return (place(path) / "manifest.json").is_file()
+    except RunDirError:  # a URL that Lance supports and a run does not
+        return False
+
+
+def list_tables(directory: Place) -> list[Found]:
+    """The tables of a run: those on record in the order of the stages, then those that no stage recorded."""
+    found, seen = [], set()
+    for name, ref in _recorded(Manifest.load(directory)):
+        seen.add(str(place(ref.uri).resolve()))
+        rows = _count(ref.uri, ref.version)
+        state = "missing" if rows is None else "done"
+        found.append(Found(name=name, uri=ref.uri, version=ref.version, rows=rows, state=state))
+    for path in sorted(_on_disk(directory)):
+        if str(path.resolve()) not in seen:
+            rows = _count(str(path), None)
+            found.append(Found(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
+    return found
+
+
+def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:
+    for stage, record in manifest.stages.items():
+        refs = list(table_refs(record.outputs))
+        for ref in refs:
+            yield (stage if len(refs) == 1 else f"{stage}/{place(ref.uri).stem}"), ref
+
+
+def _count(uri: str, version: int | None) -> int | None:
+    try:
+        return int(lance.dataset(uri, version=version).count_rows())
+    except (ValueError, OSError):
+        return None
+
+
+def _require_table(path: str) -> None:
+    table = Path(path)
+    if "://" in path or _is_table(table):
+        return
+    folder = table if table.is_dir() else table.absolute().parent
+    near = islice(_on_disk(folder, NUM_SEARCHED), NUM_LISTED + 1)
+    there = f"tables under {folder}: {_listed([os.path.relpath(str(near_by), folder) for near_by in near])}"
+    what = "is not a Lance table (it has no _versions)" if table.exists() else "no such table"
+    raise TableError(f"{path}: {what}; {there if folder.is_dir() else f'nor is there a folder {folder}'}")
+
+
+def _is_table(path: Path) -> bool:
+    return (path / _VERSIONS).is_dir()
+
+
+def _on_disk(directory: Place, most: int | None = None) -> Iterator[Place]:
+    """The Lance tables under a directory, among at most ``most`` folders; does not descend into tables."""
+    for root, folders, _ in islice(walk(directory), most):
+        if _VERSIONS in folders:
+            yield place(root)
+            folders.clear()
+        folders.sort()
+
+
+def _listed(names: list[str]) -> str:
+    more = ", ..." if len(names) > NUM_LISTED else ""
+    return ", ".join(names[:NUM_LISTED]) + more if names else "none"

@@ -1,0 +1,80 @@
+"""The facts of a table as text for a terminal."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from curation.commands.inspect.facts import Facts
+from curation.commands.inspect.find import Found
+
+WIDTH = 100
+"""The maximum number of characters of a value or a message; longer ones are truncated."""
+
+
+def page(facts: Facts) -> str:
+    """The facts of a table, section by section."""
+    fragments, shown = facts.fragments, len(facts.versions)
+    low, high = fragments.rows
+    each = f", {low:,} rows each" if low == high else f", {low:,} to {high:,} rows each"
+    deleted = f", {fragments.deleted_rows:,} rows deleted" if fragments.deleted_rows else ""
+    lines = [
+        f"{facts.uri}, version {facts.version}",
+        f"rows       {facts.rows:,}" + (f", {facts.matching:,} where {facts.where}" if facts.where is not None else ""),
+        f"fragments  {fragments.count:,}{each if fragments.count else ''}{deleted}, {size(fragments.bytes)} on disk",
+        f"versions   {facts.num_versions:,}" + (f", the last {shown}:" if shown < facts.num_versions else ""),
+        *_aligned([(str(item.version), item.time, f"{item.rows:,} rows", item.change) for item in facts.versions]),
+        "columns",
+        *_aligned([(item.name, item.type, "" if item.nullable else "not null") for item in facts.columns]),
+    ]
+    if facts.errors is not None:
+        lines.append(f"error rows {sum(item.rows for item in facts.errors):,}")
+        lines += _aligned([(item.kind, f"{item.rows:,}", f"e.g. {_cut(item.example)}") for item in facts.errors])
+    if facts.sample:
+        lines.append(f"sample     {len(facts.sample):,} of {facts.matching:,} rows")
+    for row in facts.sample:
+        lines += ["  -", *_aligned([(name, _value(value)) for name, value in row.items()], "    ")]
+    return "\n".join(lines)
+
+
+def tables_page(found: Sequence[Found]) -> str:
+    """The tables of a run, one line each."""
+    rows = [("table", "rows", "version", "")]
+    for item in found:
+        count = "" if item.rows is None else f"{item.rows:,}"
+        rows.append((item.name, count, "" if item.version is None else str(item.version), item.state))
+    return "\n".join(_aligned(rows, ""))
+
+
+def size(num_bytes: int) -> str:
+    """A number of bytes in words, binary units."""
+    value = float(num_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
+    """The cells of all rows in columns, each as wide as its longest cell."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
+    return [
+        indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, dict) and value.keys() == {"size", "norm"}:
+        return f"{value['size']:,} numbers, norm {_value(value['norm'])}"
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return _cut(json.dumps(value, ensure_ascii=False))
+
+
+def _cut(text: str) -> str:
+    line = json.dumps(text, ensure_ascii=False)[1:-1]  # line ends as \n, so that a value stays on one line
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."

@@ -1,0 +1,139 @@
+"""Loads a configuration from YAML: overrides, absolute paths, errors that name the key and the nearest known one."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig
+from curation.config.models import student_section
+from curation.errors import ConfigError
+from curation.storage.paths import Place, place
+
+
+def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
+
+    Paths of sources and models are relative to the file's folder, which may be in an object store.
+
+    Raises:
+        ConfigError: the file is missing or no YAML mapping, a rule is broken, or a key is unknown.
+    """
+    try:
+        path = place(path)
+        raw = yaml.safe_load(path.read_text())
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{path}: cannot be read ({reason}); `curate init` writes a commented one") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: is not a mapping; `curate init` writes a commented one")
+    for override in overrides:
+        _override(raw, override)
+    config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
+    return config
+
+
+def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """The configuration in a mapping; error messages name the key, after ``where``."""
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        problems = [_explain(RunConfig, item, raw) for item in error.errors()]
+        raise ConfigError(f"{where}: {'; '.join(problems)}") from error
+
+
+def _override(raw: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {text!r}: the value is not YAML") from error
+    *parents, last = key.split(".")
+    node: Any = raw
+    for parent in parents:
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, text)]
+        if not isinstance(node, dict | list):
+            raise ConfigError(f"--set {text!r}: {parent} is a value, not a section")
+    node[last if isinstance(node, dict) else _place(node, last, text)] = parsed
+
+
+def _place(node: list[Any], part: str, text: str) -> int:
+    """The list index that a part of a key names."""
+    if not part.isdigit() or int(part) >= len(node):
+        raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
+    return int(part)
+
+
+def _absolute(item: Any, root: Place) -> Any:
+    """The configuration with absolute paths or URLs for all sources and models."""
+    if isinstance(item, SourceConfig):
+        return item if _is_absolute(item.path) else item.model_copy(update={"path": str(root / item.path)})
+    if isinstance(item, ModelConfig):
+        given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
+        relative = {key: root / value for key, value in given.items() if not _is_absolute(value)}
+        found = {key: str(path) for key, path in relative.items() if path.exists()}
+        return item.model_copy(update=found)  # a path that does not exist is a hub id
+    if isinstance(item, BaseModel):
+        return item.model_copy(update={name: _absolute(getattr(item, name), root) for name in type(item).model_fields})
+    if isinstance(item, tuple):
+        return tuple(_absolute(part, root) for part in item)
+    if isinstance(item, dict):
+        return {name: _absolute(part, root) for name, part in item.items()}
+    return item
+
+
+def _is_absolute(path: str) -> bool:
+    return "://" in path or Path(path).is_absolute()
+
+
+def _explain(root: type[BaseModel], error: Mapping[str, Any], raw: Any) -> str:
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location) or "(top level)"
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(root, location[:-1], raw)
+        near = difflib.get_close_matches(location[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known here: {', '.join(known)}"
+        return f"{key}: unknown key; {hint}"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] in ("missing", "value_error"):
+        return f"{key}: {message}" if location else message
+    return f"{key}: {error['input']!r}: {message}"
+
+
+def _known_keys(root: type[BaseModel], location: Sequence[str], raw: Any) -> list[str]:
+    """The keys of the section at a location, following models through optional, list and mapping types."""
+    model: type[BaseModel] | None = root
+    inside = False  # in a list or mapping: the next part is an index or a name, not one of our keys
+    for part in location:
+        if inside:
+            inside = False
+            continue
+        fields = {(field.alias or name): field for name, field in model.model_fields.items()} if model else {}
+        if part not in fields:
+            return []
+        annotation = fields[part].annotation
+        model, inside = _model_in(annotation), _is_container(annotation)
+        if model is StudentConfig:
+            model = student_section(raw["student"])
+    return sorted((field.alias or name) for name, field in model.model_fields.items()) if model else []
+
+
+def _is_container(annotation: Any) -> bool:
+    if get_origin(annotation) is Annotated:
+        return _is_container(get_args(annotation)[0])
+    return get_origin(annotation) in (tuple, list, dict)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, tuple, dict, list, Annotated) or get_args(annotation):
+        return next((model for arg in get_args(annotation) if (model := _model_in(arg)) is not None), None)
+    return None

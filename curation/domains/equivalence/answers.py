@@ -1,0 +1,169 @@
+"""Splits answers: lists, sets, tuples and intervals, percent signs, plain numbers."""
+
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import NamedTuple, Self
+
+from curation.domains.equivalence.latex import Exploded, canonical, closes, depths_in
+
+MAX_CHARS = 4000
+"""Longer answers are refused unless they are identical."""
+MAX_PAIRS = 4096
+"""The maximum number of pairs of items of two lists."""
+TOLERANCE = Fraction(1, 10_000)
+DECIMALS = 6
+
+Atom = Callable[[str, str], bool]
+"""Compares two canonical expressions, gold first."""
+
+
+def same(gold: str, label: str, *, atom: Atom) -> bool:
+    """Whether two answers are equivalent; ``atom`` decides on expressions that differ in text and are no plain numbers.
+
+    Raises:
+        Exploded: an answer is too long or too deep, or a list has too many items.
+    """
+    gold, label = gold.strip(), label.strip()
+    if gold == label:
+        return bool(gold)
+    if max(len(gold), len(label)) > MAX_CHARS:
+        raise Exploded
+    gold, label = canonical(gold), canonical(label)
+    if not gold or not label:
+        return False
+    if _squeezed(gold) == _squeezed(label):
+        return True
+    if _WORDS.search(gold) or _WORDS.search(label):
+        return _letters(gold) == _letters(label)
+    golds, labels = _items(gold), _items(label)
+    if len(golds) * len(labels) > MAX_PAIRS:
+        raise Exploded
+    if len(golds) == len(labels) == 1:
+        return _same_item(golds[0], labels[0], atom)
+    if all(any(_same_item(one, other, atom) for other in labels) for one in golds):
+        return all(any(_same_item(one, other, atom) for one in golds) for other in labels)
+    single = golds if len(golds) == 1 else labels if len(labels) == 1 else []
+    return any(Number.read(item) is None for item in single) and atom(gold, label)  # such as x \in \{1, 2\}
+
+
+def _same_item(gold: str, label: str, atom: Atom) -> bool:
+    if _squeezed(gold) == _squeezed(label):
+        return True
+    if gold.endswith("%") or label.endswith("%"):
+        return _same_shares(gold, label, atom)
+    bases = bool(_BASED.fullmatch(gold)) + bool(_BASED.fullmatch(label))
+    if bases:
+        return bases == 1 and _same_item(gold.partition("_")[0], label.partition("_")[0], atom)
+    one, other = Number.read(gold), Number.read(label)
+    left, right = _Bracketed.read(gold), _Bracketed.read(label)
+    if one and other:
+        return one.near(other)
+    if left and right:
+        return (
+            left.brackets == right.brackets
+            and len(left.parts) == len(right.parts)
+            and all(_same_item(*pair, atom) for pair in zip(left.parts, right.parts, strict=True))
+        )
+    return not ((one or left) and (other or right)) and atom(gold, label)
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+def _same_shares(gold: str, label: str, atom: Atom) -> bool:
+    one, other = gold.rstrip("% "), label.rstrip("% ")
+    if not one or not other:
+        return False
+    if gold.endswith("%") and label.endswith("%"):
+        return _same_item(one, other, atom)
+    hundredths = [
+        rf"\frac{{{text}}}{{100}}" if whole.endswith("%") else text for text, whole in ((one, gold), (other, label))
+    ]
+    return _same_item(one, other, atom) or _same_item(hundredths[0], hundredths[1], atom)
+
+
+class Number(NamedTuple):
+    """A plain number; ``decimal`` if it was written with a decimal point, and so may be rounded."""
+
+    value: Fraction
+    decimal: bool
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """An integer, decimal, fraction, mixed number or ratio in canonical form; ``None`` for all else."""
+        found = _NUMBER.fullmatch(text)
+        if not found:
+            return None
+        sign = -1 if found["sign"] == "-" else 1
+        if found["decimal"]:
+            return cls(sign * Fraction(found["decimal"]), "." in found["decimal"])
+        over = Fraction(found["over"] or found["right"])
+        if not over:
+            return None
+        return cls(sign * (int(found["whole"] or 0) + Fraction(found["top"] or found["left"]) / over), "." in text)
+
+    def near(self, other: "Number") -> bool:
+        """Equality; if one is a decimal, to six decimals and one part in 10,000."""
+        if not (self.decimal or other.decimal):
+            return self.value == other.value
+        return round(self.value, DECIMALS) == round(other.value, DECIMALS) and abs(self.value - other.value) <= (
+            TOLERANCE * max(abs(self.value), abs(other.value))
+        )
+
+
+_DIGITS = r"\d{1,300}"
+_DECIMAL = rf"(?:{_DIGITS}(?:\.\d{{0,300}})?|\.{_DIGITS})"
+_NUMBER = re.compile(
+    rf"(?P<sign>[+-]?)\s?(?:(?P<decimal>{_DECIMAL})|(?P<left>{_DIGITS})\s?[/:]\s?(?P<right>{_DIGITS})"
+    rf"|(?:(?P<whole>{_DIGITS})\s?(?=\\frac\{{\d))?\\frac\{{(?P<top>-?{_DECIMAL})\}}\{{(?P<over>{_DECIMAL})\}})"
+)
+
+
+class _Bracketed(NamedTuple):
+    """A tuple or an interval."""
+
+    brackets: str
+    parts: list[str]
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        inner = text[1:-1]
+        if text[:1] not in ("(", "[") or text[-1] not in (")", "]") or closes(inner):
+            return None
+        parts = _split(inner)
+        return cls(text[0] + text[-1], parts) if len(parts) > 1 else None
+
+
+def _items(text: str) -> list[str]:
+    r"""The items of a list or a set, two for an item with a ``\pm``; a single item for anything else."""
+    if text.startswith(r"\{") and text.endswith(r"\}") and not closes(text[2:-2]):
+        text = text[2:-2]
+    if _TUPLES.fullmatch(text):
+        text = re.sub(r"\) *\(", "),(", text)
+    items = []
+    for item in _split(text):
+        both = item.count(r"\pm") + item.count(r"\mp") == 1
+        items += [re.sub(r"\\pm|\\mp", sign, item) for sign in "+-"] if both else [item]
+    return items
+
+
+def _split(text: str) -> list[str]:
+    """The parts of ``text`` between commas and semicolons outside brackets."""
+    parts = [""]
+    for token, depth in depths_in(text):
+        if token in (",", ";") and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[^\w+\-=<>/^*]", "", text.replace(r"\text", "")).casefold()
+
+
+_TUPLES = re.compile(r"(?:\([^(),]*,[^()]*\) *)+")
+_BASED = re.compile(r"-?[\dA-F.]+_\{\d+\}")
+_WORDS = re.compile(r"\\text\{|\\gcd|(?<![a-zA-Z\\])(?<!\\begin\{)(?<!\\end\{)[a-zA-Z]{4,}")

@@ -1,0 +1,196 @@
+"""The comparing process: what only math-verify can decide, in bounded time and memory.
+
+Why no library does it: pebble's ``ProcessPool`` (5.2) bounds a call's time and starts a process anew, too. But a busy
+process of its outlives a parent that was killed, it imports the parent's main module again, and it bounds no memory.
+The timer, the limit and the reset after a fork would stay ours, beside its threads.
+"""
+
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from curation.domains.equivalence.answers import TOLERANCE, same
+from curation.domains.equivalence.latex import Exploded
+from curation.errors import CurationError
+
+MEMORY_BYTES = 2**30
+START_SECONDS = 120.0
+"""The helper process starts in a second or two; a busy machine may need far more."""
+
+
+class _Undecided(Exception):
+    """The comparison needs math-verify."""
+
+
+class Equivalence:
+    """Compares answers. All instances in a process share one helper process, which starts when first needed.
+
+    Args:
+        timeout: seconds for one comparison, without the start of the helper.
+    """
+
+    def __init__(self, *, timeout: float = 5.0) -> None:
+        self._timeout = timeout
+        self.num_exploded = 0
+        """The number of comparisons that were refused, ran out of time or memory, or killed the helper process; they
+        count as unequal."""
+
+    def same(self, label: str, gold: str) -> bool:
+        """Whether ``label`` is equivalent to ``gold``."""
+        try:
+            return same(gold, label, atom=_undecided)
+        except _Undecided:
+            verdict = _ask(gold, label, self._timeout)
+        except Exploded:
+            verdict = None
+        self.num_exploded += verdict is None
+        return bool(verdict)
+
+
+def _undecided(gold: str, label: str) -> bool:
+    raise _Undecided
+
+
+class _Helper:
+    """A process that runs :func:`_serve`; it ends when the connection to its parent closes."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = multiprocessing.Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "curation.domains.equivalence.process", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        )
+        theirs.close()
+        if self._receive(START_SECONDS) is None:
+            self.close()
+            raise CurationError(
+                "math: the process that compares answers did not start; see its message above, and whether "
+                "'python -c \"import math_verify\"' works"
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def ask(self, gold: str, label: str, timeout: float) -> bool | None:
+        """The helper's verdict; ``None`` if it gave none in ``timeout`` seconds, and can no longer be used."""
+        try:
+            self._connection.send_bytes(json.dumps([gold, label, timeout]).encode())
+        except OSError:  # it is dead
+            return None
+        return self._receive(timeout)
+
+    def _receive(self, timeout: float) -> bool | None:
+        try:
+            verdict: bool | None = json.loads(self._connection.recv_bytes()) if self._connection.poll(timeout) else None
+            return verdict
+        except (EOFError, OSError):
+            return None
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_lock = threading.Lock()
+_helper: _Helper | None = None
+
+
+@functools.lru_cache(maxsize=2**12)
+def _ask(gold: str, label: str, timeout: float) -> bool | None:
+    """The helper's verdict; ``None`` if it took too long or ended."""
+    global _helper
+    with _lock:
+        helper = _helper if _helper and _helper.alive else _Helper()
+        _helper = None  # set again only after a complete exchange: an interrupt would leave an answer in the pipe
+        verdict = helper.ask(gold, label, timeout)
+        if verdict is None:
+            helper.close()
+        else:
+            _helper = helper
+    return verdict
+
+
+def _forget() -> None:
+    """A forked child must not use its parent's pipe, nor wait for a thread that it does not have."""
+    global _helper, _lock
+    _helper, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _serve(connection: Connection) -> None:
+    """Answer comparisons until the other end closes."""
+    import logging
+    import resource
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles a terminal's Ctrl-C
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    logging.disable()  # math-verify warns that it has no time limit of its own
+    _verify("x", "x+1")  # imports
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES if hard < 0 else min(MEMORY_BYTES, hard), hard))
+    connection.send_bytes(b"true")
+    while True:
+        try:
+            gold, label, timeout = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        signal.setitimer(signal.ITIMER_REAL, timeout + 1)  # ends this process if its parent has died
+        try:
+            verdict = same(gold, label, atom=_verify)
+        except (Exploded, MemoryError, RecursionError):
+            verdict = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        connection.send_bytes(json.dumps(verdict).encode())
+
+
+def _verify(gold: str, label: str) -> bool:
+    """Math-verify's verdict on two canonical expressions; False if they are two clearly different numbers."""
+    from math_verify import verify
+
+    try:
+        left, right = _read(gold), _read(label)
+        return not _apart(left, right) and bool(verify(left, right, timeout_seconds=None, allow_set_relation_comp=True))
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:  # latex2sympy raises a bare Exception for unreadable input
+        return False
+
+
+@functools.lru_cache(maxsize=256)
+def _read(text: str) -> Any:
+    """A canonical expression as a sympy object."""
+    import sympy
+    from math_verify.parser import parse_latex_cached
+
+    expression = parse_latex_cached(text)
+    return expression.subs({symbol: sympy.I for symbol in expression.free_symbols if symbol.name == "i"})
+
+
+def _apart(left: Any, right: Any) -> bool:
+    """Whether both are numbers that differ by more than the tolerance."""
+    import sympy
+
+    if not (getattr(left, "is_number", False) and getattr(right, "is_number", False)):
+        return False
+    one, other = sympy.N(left, 30), sympy.N(right, 30)
+    difference = abs(one - other)
+    return bool(difference.is_comparable and difference > sympy.Rational(*TOLERANCE.as_integer_ratio()) * abs(one))
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))

@@ -1,7 +1,0 @@
-"""``curate inspect``: shows what is in a Lance table, and which tables a run has."""
-
-from curation.inspection.facts import Facts, Question, examine
-from curation.inspection.find import Found, find, is_run, list_tables
-from curation.inspection.text import page, tables_page
-
-__all__ = ["Facts", "Found", "Question", "examine", "find", "is_run", "list_tables", "page", "tables_page"]

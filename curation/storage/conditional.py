@@ -1,0 +1,139 @@
+"""Registers: small texts with conditional writes. A write succeeds only if nobody else wrote since the last read.
+
+Of any number of concurrent writers one succeeds, and the others learn that they failed. The lease on a run directory is
+such a text; in an object store the manifest is one too.
+"""
+
+import json
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from curation.storage.paths import Place, Remote
+
+KEPT = 8
+"""The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file."""
+
+
+class Written(NamedTuple):
+    """The content of a register; the token identifies exactly this content."""
+
+    text: str
+    token: str
+
+
+class Register(Protocol):
+    """A small text with conditional writes."""
+
+    def read(self) -> Written | None:
+        """The newest content; None if nothing was written yet."""
+        ...
+
+    def put_if_absent(self, text: str) -> str | None:
+        """Write if nothing was written yet; the new token, or None if something was."""
+        ...
+
+    def put_if_match(self, text: str, token: str) -> str | None:
+        """Write if the content is still the token's; the new token, or None if it is not."""
+        ...
+
+
+class NumberedFiles:
+    """A register on a local or shared file system: the file with the highest number, ``<directory>/<number>.json``.
+
+    File systems have no conditional replacement. But link(2) never replaces a file, not even on NFS, so the first
+    writer to link the next number wins. A file is complete before it is linked.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def read(self) -> Written | None:
+        """The newest content; None if nothing was written yet."""
+        while (number := self._newest()) > 0:
+            with suppress(FileNotFoundError):  # a successor has removed it
+                return Written(text=self._path(number).read_text(), token=str(number))
+        return None
+
+    def put_if_absent(self, text: str) -> str | None:
+        """Write number 1."""
+        return None if self._newest() else self._put(text, 1)
+
+    def put_if_match(self, text: str, token: str) -> str | None:
+        """Write the number after the token's."""
+        return self._put(text, int(token) + 1)
+
+    def _put(self, text: str, number: int) -> str | None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        temporary = self._directory / f".{uuid.uuid4().hex}"
+        try:
+            with temporary.open("w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(temporary, self._path(number))
+            if temporary.stat().st_nlink < 2:  # link(2) on NFS may fail and have done it: the number of links tells
+                return None
+        finally:
+            temporary.unlink(missing_ok=True)
+        if number <= self._newest() - KEPT:  # the number was free again because its successors removed it
+            self._path(number).unlink(missing_ok=True)
+            return None
+        for old in self._numbers():
+            if old <= number - KEPT:
+                self._path(old).unlink(missing_ok=True)
+        return str(number)
+
+    def _path(self, number: int) -> Path:
+        return self._directory / f"{number}.json"
+
+    def _numbers(self) -> list[int]:
+        try:
+            return [int(path.stem) for path in self._directory.glob("*.json") if path.stem.isdigit()]
+        except FileNotFoundError:
+            return []
+
+    def _newest(self) -> int:
+        return max(self._numbers(), default=0)
+
+
+class OneObject:
+    """A register in an object store, which has conditional writes: If-None-Match and If-Match.
+
+    If the answer to a write is lost, the writer recognises its own write by the text. So texts of different writers
+    must differ.
+    """
+
+    def __init__(self, at: Remote) -> None:
+        self._at = at
+
+    def read(self) -> Written | None:
+        """The content of the object."""
+        try:
+            content, tag = self._at.read_tagged()
+        except FileNotFoundError:
+            return None
+        return Written(text=content.decode(), token=json.dumps(tag))
+
+    def put_if_absent(self, text: str) -> str | None:
+        """Write if no object exists."""
+        return self._put(text, "create")
+
+    def put_if_match(self, text: str, token: str) -> str | None:
+        """Write if the object still has the token's tag."""
+        return self._put(text, json.loads(token))
+
+    def _put(self, text: str, mode: Any) -> str | None:
+        try:
+            return json.dumps(self._at.put(text.encode(), mode))
+        except FileExistsError:  # another writer's, or this same request, repeated because its answer was lost
+            found = self.read()
+            return found.token if found is not None and found.text == text else None
+
+
+def register_of(directory: Place) -> Register:
+    """The register at a path: a folder of numbered files, or an object."""
+    return OneObject(directory) if isinstance(directory, Remote) else NumberedFiles(directory)

@@ -1,0 +1,263 @@
+"""The lease on a run directory: one driver at a time, on whatever machine.
+
+A lease is a small record, who has the directory and until when, in a register that is only written by condition
+(:mod:`curation.storage.conditional`): where there is none yet, or where the record is still the one that was read. So
+of any number of drivers one gets it. The holder renews it every third of its time to live. Whatever commits is given a
+guard (:data:`Guard`, the lease's own is :meth:`Lease.still_held`) and calls it before each commit. A record that is
+past its time, or whose driver died on this machine, is taken over.
+
+Clocks: the holder counts by its own, others compare its ``expires`` with theirs and wait ``SKEW_SECONDS`` more. So two
+drivers never hold a directory at once where the clocks of their hosts differ by less than that (NTP keeps milliseconds;
+``SKEW_SECONDS`` is for a host whose NTP does not run). What a commit that hung all that time does then, the store
+refuses (:mod:`curation.tables.commits`: a commit is conditional too).
+"""
+
+import json
+import logging
+import os
+import platform
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from curation.errors import CommitError, RunDirError
+from curation.periodic import every
+from curation.storage.conditional import Register, register_of
+from curation.storage.paths import Place
+
+logger = logging.getLogger(__name__)
+
+LEASE_SECONDS = 60.0
+"""Time to live of a lease that is not renewed."""
+SKEW_SECONDS = 10.0
+"""By how much the clocks of two hosts may differ."""
+WAIT_SECONDS = 1.0
+
+Guard = Callable[[], None]
+"""Called before something is changed for good; raises ``CommitError`` where this driver may not change it any more."""
+
+
+def unguarded() -> None:
+    """The guard of what no run directory is around: anything may be changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The record of a lease."""
+
+    owner: str
+    """Drawn anew by every driver."""
+    host: str
+    boot: str
+    """The boot of the host and the namespace of ``pid``; "" where the system does not tell."""
+    pid: int
+    started: str
+    """When the process started, by the host's own count, as a pid is given again."""
+    since: float
+    """When the lease was taken, seconds since 1970; likewise ``expires``, 0 once it was given back."""
+    expires: float
+    counter: int
+    """Of writes."""
+
+    @classmethod
+    def parse(cls, text: str, directory: Place) -> Self:
+        """The record in a register's text.
+
+        Raises:
+            RunDirError: it is none.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise RunDirError(
+                f"{directory / 'lease'}: holds no lease ({error}); remove it if no driver is running"
+            ) from error
+
+    def in_force(self) -> bool:
+        """Whether nobody else may take the directory."""
+        if time.time() >= self.expires + SKEW_SECONDS:
+            return False
+        here = self.boot != "" and (self.host, self.boot) == (platform.node(), _boot())
+        return self.expires > 0 and not (here and not _is_alive(self.pid, self.started))
+
+    def __str__(self) -> str:
+        since, expires = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (self.since, self.expires))
+        return f"process {self.pid} on {self.host}, since {since}, until {expires} unless renewed"
+
+
+class Lease:
+    """A driver's hold on a run directory."""
+
+    def __init__(self, directory: Place, *, seconds: float = LEASE_SECONDS, register: Register | None = None) -> None:
+        self._directory = directory
+        self._seconds = seconds
+        self._register = register or register_of(directory / "lease")
+        self._record = Holder(
+            owner=uuid.uuid4().hex,
+            host=platform.node(),
+            boot=_boot(),
+            pid=os.getpid(),
+            started=_started(os.getpid()) or "",
+            since=time.time(),
+            expires=0.0,
+            counter=0,
+        )
+        self._token: str | None = None
+        self._until = self._expires = 0.0
+        self._lost_to = "nobody"
+        self._lock = threading.Lock()
+        self._kept = ExitStack()
+
+    def acquire(self, *, wait: bool = False) -> None:
+        """Take the directory and keep it by a thread, at once or, with ``wait``, when it is free.
+
+        Raises:
+            RunDirError: another driver has it, or no lease can be written there.
+        """
+        told = ""
+        while (holder := self._take()) is not None:
+            if not wait:
+                raise RunDirError(
+                    f"{self._directory}: another run is using it ({holder}); wait for it (--wait) or stop it"
+                )
+            if holder.owner != told:
+                logger.warning("%s: waiting for another run (%s)", self._directory, holder)
+                told = holder.owner
+            time.sleep(WAIT_SECONDS)
+        self._kept.enter_context(every(self._seconds / 3, self._renew))
+
+    def still_held(self) -> None:
+        """Return where the directory is this driver's.
+
+        Raises:
+            CommitError: it was lost, or could not be renewed in time.
+        """
+        if self._is_late():  # nobody may have taken it all the same: a conditional write tells
+            self._renew()
+        if self._token is None:
+            raise CommitError(
+                f"{self._directory}: the lease was lost to {self._lost_to}; this driver commits nothing more"
+            )
+        if self._is_late():
+            raise CommitError(
+                f"{self._directory}: the lease ran out and could not be renewed; run the same command again"
+            )
+
+    def release(self) -> None:
+        """Give the directory back."""
+        self._kept.close()
+        with self._lock:
+            if self._token is not None:
+                try:
+                    self._register.put_if_match(self._text(0.0), self._token)
+                except OSError as error:
+                    logger.warning("%s: the lease was not given back (%s); it runs out", self._directory, error)
+            self._token = None
+
+    def _take(self) -> Holder | None:
+        """Take the directory; who has it where that fails."""
+        try:
+            return self._try()
+        except OSError as error:
+            raise RunDirError(
+                f"{self._directory}: no lease can be written there ({error}); "
+                "give a run_dir that can be written, on a file system with hard links or in an object store"
+            ) from error
+
+    def _try(self) -> Holder | None:
+        while True:
+            begun, now = time.monotonic(), time.time()
+            found = self._register.read()
+            holder = None if found is None else Holder.parse(found.text, self._directory)
+            if holder is not None and holder.in_force():
+                return holder
+            counter = 0 if holder is None else holder.counter
+            self._record = replace(self._record, since=now, expires=now, counter=counter)
+            text = self._text(now + self._seconds)
+            token = (
+                self._register.put_if_absent(text) if found is None else self._register.put_if_match(text, found.token)
+            )
+            if token is not None:
+                self._token, self._until, self._expires = token, begun + self._seconds, now + self._seconds
+                return None
+
+    def _renew(self) -> None:
+        with self._lock:
+            if self._token is None:
+                return
+            begun, now = time.monotonic(), time.time()
+            try:
+                token = self._register.put_if_match(self._text(now + self._seconds), self._token)
+                if token is None and (found := self._register.read()) is not None:
+                    holder = Holder.parse(found.text, self._directory)
+                    if holder.owner == self._record.owner:  # our own write, whose answer was lost
+                        token = self._register.put_if_match(self._text(now + self._seconds), found.token)
+                    self._lost_to = str(holder)
+            except OSError as error:  # tried again by the thread, and before a commit
+                logger.warning("%s: the lease was not renewed (%s)", self._directory, error)
+                return
+            self._token = token
+            if token is not None:
+                self._until, self._expires = begun + self._seconds, now + self._seconds
+
+    def _is_late(self) -> bool:
+        """By either clock: the monotonic one stands still while a machine sleeps, the other may be set."""
+        return time.monotonic() >= self._until or time.time() >= self._expires
+
+    def _text(self, expires: float) -> str:
+        self._record = replace(self._record, expires=expires, counter=self._record.counter + 1)
+        return json.dumps(asdict(self._record))
+
+
+@contextmanager
+def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
+    """Hold the lease on a run directory.
+
+    Raises:
+        RunDirError: another driver has it, and ``wait`` is not given.
+    """
+    lease = Lease(directory, seconds=seconds)
+    lease.acquire(wait=wait)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def holder(directory: Place) -> Holder | None:
+    """Who has a run directory; None where nobody has."""
+    found = register_of(directory / "lease").read()
+    record = None if found is None else Holder.parse(found.text, directory)
+    return record if record is not None and record.in_force() else None
+
+
+def _boot() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str | None:
+    """When a process started, in ticks since the boot; "" where it is a zombie, None where that cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def _is_alive(pid: int, started: str) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _started(pid) in (started, None)

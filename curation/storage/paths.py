@@ -1,0 +1,365 @@
+"""One interface to a run's files: local paths and object-store URLs (``s3://bucket/run``, ``gs://bucket/run``).
+
+:class:`Remote` implements the part of ``pathlib.Path`` that a run uses, so code with a :data:`Place` uses only that
+part. Objects are written whole or not at all, listings are never cached, and failing requests are repeated for
+``PATIENCE_SECONDS``. Credentials, region and endpoint come from the environment (``AWS_*``, ``GOOGLE_*``), the pod or
+the machine; Lance reads the same ones, because it uses the same library. :mod:`curation.storage.aws_profile` puts the
+keys of an AWS profile into the environment first.
+"""
+
+import copy
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from curation.errors import RunDirError
+from curation.storage import aws_profile
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+SCHEMES = ("s3", "gs")
+PATIENCE_SECONDS = 120
+"""How long to repeat a request that the store does not answer, or answers with a server error."""
+PART_BYTES = 16 << 20
+PARTS_AT_ONCE = 8
+FIRST_SECONDS = 10
+"""The same for the first request of a command: nothing is lost yet, and the address may be wrong."""
+CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+}
+"""The credentials of each store, in words; ``SETTINGS`` names the settings of its address."""
+SETTINGS = {
+    "s3": "AWS_REGION, and for a store other than Amazon's AWS_ENDPOINT_URL and AWS_ALLOW_HTTP",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, without which a machine's role is asked for",
+}
+
+_URL = re.compile(rf"({'|'.join(SCHEMES)})://([A-Za-z0-9][A-Za-z0-9._-]+(?:/[A-Za-z0-9._=@+-]+)+)/*")
+
+
+class Entry(NamedTuple):
+    """An object below a place: its relative path, its size in bytes, and a tag that changes with its content."""
+
+    path: str
+    size: int
+    tag: str
+    modified: float
+    """The time when it was written, seconds since 1970."""
+
+
+class Remote:
+    """A place in an object store, where folders are only prefixes of names."""
+
+    def __init__(self, url: str) -> None:
+        found = _URL.fullmatch(url)
+        if found is None:
+            raise RunDirError(
+                f"{url!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
+                "of letters, digits and . _ - = @ +"
+            )
+        if found[1] == "s3":
+            aws_profile.use()
+        self._scheme = found[1]
+        self._path = PurePosixPath(found[2])
+
+    def __str__(self) -> str:
+        return f"{self._scheme}://{self._path}"
+
+    def __repr__(self) -> str:
+        return f"Remote({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __lt__(self, other: "Remote") -> bool:
+        return str(self) < str(other)
+
+    def __truediv__(self, name: str) -> Self:
+        return self._at(self._path / name)
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self._path.name
+
+    @property
+    def stem(self) -> str:
+        """The last part without its suffix."""
+        return self._path.stem
+
+    @property
+    def parent(self) -> Self:
+        """The folder that contains it."""
+        return self._at(self._path.parent)
+
+    def with_name(self, name: str) -> Self:
+        """The path with another last part."""
+        return self._at(self._path.with_name(name))
+
+    def with_suffix(self, suffix: str) -> Self:
+        """The path with another suffix."""
+        return self._at(self._path.with_suffix(suffix))
+
+    def absolute(self) -> Self:
+        """Itself: a URL is always absolute."""
+        return self
+
+    def resolve(self) -> Self:
+        """Itself: there are no links."""
+        return self
+
+    def mkdir(self, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Does nothing: an object store needs no folders."""
+
+    def is_file(self) -> bool:
+        """Whether an object has this name."""
+        import obstore
+
+        try:
+            with _errors(self):
+                obstore.head(self.store, self.key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        """Whether there are objects below this name."""
+        import obstore
+
+        with _errors(self):
+            return any(obstore.list(self.store, f"{self.key}/", chunk_size=1))
+
+    def exists(self) -> bool:
+        """Whether it is a file or a folder."""
+        return self.is_file() or self.is_dir()
+
+    def read_bytes(self) -> bytes:
+        """The content of the object."""
+        return self.read_tagged()[0]
+
+    def read_text(self) -> str:
+        """The content of the object, UTF-8."""
+        return self.read_bytes().decode()
+
+    def read_tagged(self) -> tuple[bytes, dict[str, str]]:
+        """The content of the object, and the ``mode`` with which :meth:`put` replaces exactly this content."""
+        import obstore
+
+        with _errors(self):
+            result = obstore.get(self.store, self.key)
+            return bytes(result.bytes()), _tag(result.meta)
+
+    def download(self, path: Path) -> None:
+        """Copy the object to a local file, in parts: a request times out after 30 s (AWS_TIMEOUT, GOOGLE_TIMEOUT)."""
+        import obstore
+
+        with _errors(self):
+            meta = obstore.head(self.store, self.key)
+            path.touch()
+
+            def get(start: int) -> None:
+                part: Any = {"range": (start, min(start + PART_BYTES, meta["size"])), "if_match": meta["e_tag"]}
+                with path.open("r+b") as file:
+                    file.seek(start)
+                    file.write(obstore.get(self.store, self.key, options=part).bytes())
+
+            with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
+                list(pool.map(get, range(0, meta["size"], PART_BYTES)))
+
+    def put(self, content: bytes | Path, mode: Any = "overwrite") -> dict[str, str]:
+        """Write the whole object and return its tag.
+
+        Raises:
+            FileExistsError: the store's content does not match ``mode`` ("create", or a tag); nothing was written.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with _errors(self):
+            try:
+                return _tag(obstore.put(self.store, self.key, content, mode=mode))
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise FileExistsError(f"{self}: was written by another since it was read") from error
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the object if it exists: S3 ignores a missing one, Google reports it."""
+        import obstore
+
+        with suppress(FileNotFoundError), _errors(self):
+            obstore.delete(self.store, self.key)
+
+    def entries(self) -> list[Entry]:
+        """The objects below, sorted by path, without the marker objects that some tools write for folders."""
+        import obstore
+
+        prefix = f"{self.key}/"
+        with _errors(self):
+            listed = {item["path"]: item for part in obstore.list(self.store, prefix) for item in part}
+        folders = {str(folder) for path in listed for folder in PurePosixPath(path).parents}
+        return sorted(
+            Entry(path.removeprefix(prefix), item["size"], str(item["e_tag"]), item["last_modified"].timestamp())
+            for path, item in listed.items()
+            if path not in folders and path != self.key
+        )
+
+    def iterdir(self) -> Iterator[Self]:
+        """The folders and objects in it."""
+        _, folders, objects = next(self.walk())
+        yield from (self / name for name in (*folders, *objects))
+
+    def walk(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """As ``os.walk``: yields a folder, the names of its folders (the caller may change them) and of its objects."""
+        import obstore
+
+        with _errors(self):
+            listed = obstore.list_with_delimiter(self.store, f"{self.key}/")
+        folders = [PurePosixPath(prefix).name for prefix in listed["common_prefixes"]]
+        yield str(self), folders, [PurePosixPath(item["path"]).name for item in listed["objects"]]
+        for name in folders:
+            yield from (self / name).walk()
+
+    @property
+    def key(self) -> str:
+        """Its name in the bucket."""
+        return "/".join(self._path.parts[1:])
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of its URL, one of ``SCHEMES``."""
+        return self._scheme
+
+    @property
+    def bucket(self) -> str:
+        """The URL of its bucket."""
+        return f"{self._scheme}://{self._path.parts[0]}"
+
+    @property
+    def store(self) -> "ObjectStore":
+        """The client of its bucket."""
+        return _store(self.bucket, PATIENCE_SECONDS)
+
+    def _at(self, path: PurePosixPath) -> Self:
+        other = copy.copy(self)
+        other._path = path
+        return other
+
+
+Place = Path | Remote
+
+
+def place(text: str | Place) -> Place:
+    """The place that a path or a URL names.
+
+    Raises:
+        RunDirError: the URL names an unknown kind of store.
+    """
+    if not isinstance(text, str):
+        return text
+    text = text.removeprefix("file://")
+    return Remote(text) if "://" in text else Path(text)
+
+
+def require_reachable(directory: Place) -> None:
+    """Refuse a store that does not answer soon, lacks the bucket or denies access; the first request of a command.
+
+    Raises:
+        RunDirError: with the store's message.
+    """
+    if not isinstance(directory, Remote):
+        return
+    import obstore
+
+    bucket = directory.bucket.rpartition("/")[2]
+    try:
+        with _errors(directory):
+            next(iter(obstore.list(_store(directory.bucket, FIRST_SECONDS), directory.key, chunk_size=1)), None)
+    except PermissionError as error:
+        raise RunDirError(
+            f"{directory}: access is denied ({_said(error)}); give credentials that may list, read and write there "
+            f"({CREDENTIALS[directory.scheme]}, or the machine's role)"
+        ) from error
+    except OSError as error:
+        if "status code: 404" in str(error):  # of a listing: a missing prefix would give an empty list instead
+            raise RunDirError(
+                f"{directory}: there is no bucket {bucket!r}; make it, or give another run_dir"
+            ) from error
+        raise RunDirError(
+            f"{directory}: the store does not answer as it should ({_said(error)}); see {SETTINGS[directory.scheme]}"
+        ) from error
+
+
+def write_atomically(path: Place, content: str | bytes) -> None:
+    """Replace a file's content atomically: readers see the old or the new content, a crash leaves the old."""
+    content = content.encode() if isinstance(content, str) else content
+    if isinstance(path, Remote):
+        path.put(content)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def walk(directory: Place) -> Iterator[tuple[str, list[str], list[str]]]:
+    """``os.walk`` for local and remote places."""
+    return directory.walk() if isinstance(directory, Remote) else os.walk(directory)
+
+
+def remove(directory: Place) -> None:
+    """Remove a folder if it exists."""
+    if not isinstance(directory, Remote):
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    for entry in directory.entries():
+        (directory / entry.path).unlink()
+
+
+@lru_cache(maxsize=32)
+def _store(bucket: str, seconds: float) -> "ObjectStore":
+    """The client of a bucket, which repeats failing requests for at least so many seconds."""
+    from obstore.store import from_url
+
+    patience = timedelta(seconds=seconds)
+    backoff = {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2}
+    retries: Any = {"max_retries": 1000, "retry_timeout": patience, "backoff": backoff}
+    with _errors(bucket):
+        return from_url(bucket, retry_config=retries)
+
+
+@contextmanager
+def _errors(asked: object) -> Iterator[None]:
+    """Translate the library's errors into Python's own."""
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    try:
+        yield
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(f"{asked}: {error}") from error
+    except BaseError as error:
+        raise OSError(f"{asked}: {error}") from error
+
+
+def _tag(meta: Any) -> dict[str, str]:
+    return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+
+
+def _said(error: Exception) -> str:
+    """The store's message, in one line."""
+    return " ".join(str(error.__cause__ or error).split())[:300]

@@ -1,0 +1,185 @@
+"""Workers write fragments, and one committer appends them to the table.
+
+The protocol (DESIGN: exactly once): a task writes its own fragment and emits one small row per table that names it, as
+its only output. Only the driver commits, every few seconds. Committed rows are done. A fragment that no commit names is
+an orphan on disk that nobody reads. After a restart the driver asks what is committed (:attr:`Committer.done`) and does
+the rest.
+
+A commit is conditional: it succeeds only on the version whose ids the committer knows. Lance rebases an append over
+other appends, even over another driver's append of the same rows, and a commit that timed out can still land later,
+next to its own repetition. So a commit here is not an append but an update that names a fragment of the version it was
+made for (the table's first, unchanged). Two such updates conflict.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
+from pyroaring import BitMap64
+
+from curation.errors import REFUSALS, CommitError
+from curation.storage.lease import Guard, unguarded
+from curation.tables.old_versions import Superseded
+from curation.tables.row_ids import RowIds, bitmap
+
+logger = logging.getLogger(__name__)
+
+COMMIT_ATTEMPTS = 8
+RETRY_SECONDS = 0.4
+"""The pause before the second attempt of a commit; it doubles each time (51 s in all): a store may be down a while."""
+WRITTEN = pa.schema(
+    [
+        ("uri", pa.string()),
+        ("fragments", pa.string()),
+        ("row_ids", pa.binary()),
+        ("time", pa.float64()),
+        ("note", pa.string()),
+    ]
+)
+"""The output of a writing task, one row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes,
+the time of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
+
+
+def committed_ids(uri: str) -> BitMap64:
+    """The row ids of the newest version as a bitmap; every second id of a range of 10^8 takes 12.5 MB.
+
+    Raises:
+        CommitError: an id occurs twice.
+    """
+    found = RowIds(uri)
+    found.follow(lance.dataset(uri))
+    return found.ids
+
+
+def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mapping[str, Any] | None = None) -> pa.Table:
+    """Write rows as fragments of a table without committing; return the row that names them (schema ``WRITTEN``)."""
+    fragments = write_fragments(table, uri, schema=schema, mode="append")
+    return pa.table(
+        {
+            "uri": [uri],
+            "fragments": [json.dumps([fragment.to_json() for fragment in fragments])],
+            "row_ids": [table["row_id"].to_numpy().tobytes()],
+            "time": [time.time()],
+            "note": [json.dumps(note) if note else None],
+        },
+        schema=WRITTEN,
+    )
+
+
+class Committer:
+    """Appends written fragments to one table, each time after a call of ``guard``; refuses row ids that are there."""
+
+    def __init__(self, uri: str, guard: Guard = unguarded) -> None:
+        self.uri, self._guard = uri, guard
+        self.num_rows = 0
+        """The number of rows committed by this committer."""
+        self._row_ids = RowIds(uri)
+        self._queue: list[_Queued] = []
+        self._pending = BitMap64()
+        self._superseded = Superseded(uri, guard)
+        self._look()
+
+    @property
+    def done(self) -> BitMap64:
+        """The committed row ids, from any driver, as of the last read or commit; do not modify."""
+        return self._row_ids.ids
+
+    def add(self, fragments: str, row_ids: bytes) -> None:
+        """Queue one ``WRITTEN`` row; ignore a replay of rows that are already queued or committed.
+
+        Raises:
+            CommitError: only some of the rows are already known, or an id occurs twice in the fragment.
+        """
+        ids_N = np.frombuffer(row_ids, dtype=np.int64)
+        ids = bitmap(ids_N)
+        if len(ids) != len(ids_N):
+            raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {len(ids_N) - len(ids)} ids")
+        if self._is_new(ids):
+            metadata = [FragmentMetadata.from_json(json.dumps(item)) for item in _decoded(fragments)]
+            self._queue.append(_Queued(fragments=metadata, ids=ids))
+            self._pending.update(ids)
+
+    def flush(self) -> None:
+        """Commit the queue as one new version.
+
+        Raises:
+            CommitError: the store refused all attempts, another driver committed some of the rows of a queued fragment,
+                or the lease on the run directory was lost.
+        """
+        if not self._queue:
+            return
+        num_queued = len(self._pending)
+        for attempt in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                if attempt > 1:  # the outcome is unclear: the last commit may have landed, or another driver's
+                    self._look()
+                if self._queue:
+                    self._commit()
+                break
+            except REFUSALS as error:
+                if attempt == COMMIT_ATTEMPTS:
+                    raise CommitError(f"{self.uri}: commit failed {attempt} times, last: {error}") from error
+                logger.warning("%s: commit %d failed (%s); trying again", self.uri, attempt, error)
+                time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
+        self.num_rows += num_queued
+
+    def _look(self) -> None:
+        """Read the newest version, and drop from the queue what it already has."""
+        dataset = lance.dataset(self.uri)
+        self._row_ids.follow(dataset)
+        self._dataset, self._first = dataset, _first(dataset)
+        queue, self._queue, self._pending = self._queue, [], BitMap64()
+        for queued in queue:
+            if self._is_new(queued.ids):
+                self._queue.append(queued)
+                self._pending.update(queued.ids)
+
+    def _is_new(self, ids: BitMap64) -> bool:
+        num_known = ids.intersection_cardinality(self.done) + ids.intersection_cardinality(self._pending)
+        if 0 < num_known < len(ids):
+            raise CommitError(f"{self.uri}: a fragment of {len(ids)} rows repeats {num_known} ids")
+        if num_known:
+            logger.warning("%s: %d rows were written twice; kept once", self.uri, num_known)
+        return num_known == 0
+
+    def _commit(self) -> None:
+        """Add the queued fragments to the known version; lets Lance's error through if there is a newer version."""
+        new = [fragment for queued in self._queue for fragment in queued.fragments]
+        operation = (
+            lance.LanceOperation.Merge(new, self._dataset.schema)
+            if self._first is None
+            else lance.LanceOperation.Update(
+                removed_fragment_ids=[], updated_fragments=[self._first], new_fragments=new, fields_modified=[]
+            )
+        )
+        self._guard()
+        self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
+        if self._first is None:
+            self._first = _first(self._dataset)
+        self._row_ids.add(new, self._pending)
+        self._queue, self._pending = [], BitMap64()
+        self._superseded.follow(self._dataset)
+
+
+def _first(dataset: lance.LanceDataset) -> FragmentMetadata | None:
+    return next((fragment.metadata for fragment in dataset.get_fragments()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Queued:
+    """The content of one ``WRITTEN`` row."""
+
+    fragments: list[FragmentMetadata]
+    ids: BitMap64
+
+
+def _decoded(fragments: str) -> list[Any]:
+    decoded: list[Any] = json.loads(fragments)
+    return decoded

@@ -1,0 +1,114 @@
+"""Compaction: rewrites many small fragments of a table as few large ones, in the table's own order.
+
+A pass writes one fragment per chunk, whatever its size. After the pass, Ray tasks write the new fragments, and one
+commit replaces the old ones. The previous version and its files stay for its readers until ``curate clean``, so a table
+takes twice its space for a while.
+
+Nothing depends on compaction: if a task or the commit fails, the previous version is used. The store refuses the commit
+if another driver's commit came first and named one of the old fragments; it refuses the other driver's if ours came
+first.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import lance
+from lance.fragment import FragmentMetadata
+from lance.optimize import Compaction, CompactionTask, RewriteResult
+
+from curation.errors import REFUSALS, CommitError
+from curation.refs import TableRef
+from curation.storage.lease import Guard, unguarded
+from curation.tables.row_ids import RowIds
+
+logger = logging.getLogger(__name__)
+
+FEWEST = 16
+"""Compact only a table with at least so many fragments; a smaller one is not worth rewriting all its rows."""
+FACTOR = 4
+"""Compact only if the number of fragments falls at least this many times."""
+BATCH_BYTES = 16 << 20
+"""Bytes of rows that a task reads at a time."""
+
+
+def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
+    """The same rows in fragments of ``fragment_mb`` MiB or a little more; ``ref`` where that gains little, or failed.
+
+    Raises:
+        CommitError: the lease on the run directory was lost, or another driver added rows in between.
+    """
+    tasks = plan(ref, fragment_mb << 20)
+    if not tasks:
+        return ref
+    import ray
+
+    # The actors of the pass keep their CPUs for other passes: a task that asked for one might wait for them.
+    rewriting = ray.remote(rewrite).options(num_cpus=0, scheduling_strategy="SPREAD")
+    most = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    started: list[ray.ObjectRef[RewriteResult]] = []
+    rewritten: list[RewriteResult] = []
+    try:
+        for task in tasks:
+            if len(started) == most:
+                rewritten.append(ray.get(started.pop(0)))
+            started.append(rewriting.remote(ref, task))
+        rewritten += ray.get(started)
+    except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
+        return ref
+    return commit(ref, rewritten, guard=guard)
+
+
+def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
+    """The compaction tasks, one per new fragment; none if compaction gains little."""
+    dataset = lance.dataset(ref.uri, version=ref.version)
+    fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+    num_bytes = sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
+    if len(fragments) < FEWEST or not num_bytes:
+        return []
+    row_bytes = num_bytes / sum(fragment.physical_rows for fragment in fragments)
+    tasks = Compaction.plan(
+        dataset,
+        {
+            "target_rows_per_fragment": max(1, int(fragment_bytes / row_bytes)),
+            "max_bytes_per_file": 2**40,  # split by rows only, otherwise a small fragment follows each large one
+            "batch_size": max(1, min(8192, int(BATCH_BYTES / row_bytes))),
+            "num_threads": 1,
+        },
+    ).tasks
+    num_left = len(fragments) - sum(len(task.fragments) - 1 for task in tasks)
+    return tasks if num_left * FACTOR <= len(fragments) else []
+
+
+def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
+    """Write one fragment, without committing."""
+    return task.execute(lance.dataset(ref.uri, version=ref.version))
+
+
+def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = unguarded) -> TableRef:
+    """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
+
+    Raises:
+        CommitError: the lease on the run directory was lost, or another driver added rows in between.
+    """
+    dataset = lance.dataset(ref.uri, version=ref.version)
+    ids = RowIds(ref.uri)
+    ids.follow(dataset)
+    known = _files(fragment.metadata for fragment in dataset.get_fragments())
+    known |= _files(fragment for result in rewritten for fragment in result.new_fragments)
+    guard()
+    try:
+        Compaction.commit(dataset, list(rewritten))
+    except REFUSALS as error:
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
+        return ref
+    files = _files(fragment.metadata for fragment in dataset.get_fragments())
+    if not files <= known or dataset.count_rows() != len(ids.ids):
+        raise CommitError(f"{ref.uri}: rows of another driver came in between version {ref.version} and its compaction")
+    ids.rebase(dataset)
+    return TableRef(uri=ref.uri, version=dataset.version)
+
+
+def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
+    """The files of the first columns; Lance draws their names at random."""
+    return {fragment.files[0].path for fragment in fragments}

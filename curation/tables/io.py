@@ -1,0 +1,134 @@
+"""Lance tables: create, open, read and count them; take rows by id."""
+
+import os
+from collections.abc import Sequence
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.errors import CommitError
+from curation.refs import TableRef
+from curation.storage.paths import PATIENCE_SECONDS, place
+from curation.tables.row_ids import SCAN_ROWS, in_order
+
+# Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
+os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
+os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS))
+
+
+def create(uri: str, schema: pa.Schema) -> TableRef:
+    """Create an empty table with ``schema``, or return the newest version of the existing one.
+
+    Raises:
+        CommitError: the existing table has other columns.
+    """
+    place(uri).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # not write_dataset(mode="create"): of two concurrent calls, the slower one empties the other's table
+        operation = lance.LanceOperation.Overwrite(schema, [])
+        lance.LanceDataset.commit(uri, operation, read_version=0, max_retries=0)
+    except OSError as refused:
+        try:
+            present = lance.dataset(uri).schema
+        except ValueError:
+            raise refused from None
+    else:
+        present = schema
+    if present.names[: len(schema)] != schema.names:
+        raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")
+    return latest(uri)
+
+
+def latest(uri: str) -> TableRef:
+    """The newest version of a table."""
+    return TableRef(uri=uri, version=lance.dataset(uri).version)
+
+
+def write(table: pa.Table, uri: str) -> TableRef:
+    """Write a whole small table at once; replaces what an interrupted run left there."""
+    place(uri).parent.mkdir(parents=True, exist_ok=True)
+    mode = "overwrite" if place(uri).exists() else "create"
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
+
+
+def open_table(ref: TableRef) -> lance.LanceDataset:
+    """The Lance dataset at the pinned version."""
+    return lance.dataset(ref.uri, version=ref.version)
+
+
+def read(ref: TableRef, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
+    """The rows that match an SQL ``filter``, with only the named columns, in the table's own order."""
+    return open_table(ref).to_table(columns=None if columns is None else list(columns), filter=filter)
+
+
+def count(ref: TableRef, filter: str | None = None) -> int:
+    """The number of rows that match an SQL ``filter``."""
+    return int(open_table(ref).count_rows(filter=filter))
+
+
+def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows with the given ids, each once, in the order of ``row_ids_N``; the id column is scanned in batches.
+
+    Raises:
+        CommitError: an id is not in the table.
+    """
+    order_N = np.argsort(row_ids_N)
+    sorted_N = row_ids_N[order_N]
+    offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
+    start = 0
+    for ids in in_order(open_table(ref), SCAN_ROWS):
+        place = np.searchsorted(sorted_N, ids)
+        place[place == len(sorted_N)] = 0
+        hit = np.flatnonzero(sorted_N[place] == ids) if len(sorted_N) else np.empty(0, dtype=np.int64)
+        offsets_N[order_N[place[hit]]] = start + hit
+        start += len(ids)
+    return _take(ref, row_ids_N, offsets_N, columns)
+
+
+class Lookup:
+    """Repeated :func:`take`: holds 16 bytes per row of the table instead of scanning its ids each time."""
+
+    def __init__(self, ref: TableRef) -> None:
+        self._ref = ref
+        ids_M = np.concatenate([np.empty(0, dtype=np.int64), *in_order(open_table(ref), SCAN_ROWS)])
+        self._offsets_M = np.argsort(ids_M)
+        self._sorted_M = ids_M[self._offsets_M]
+
+    def take(self, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
+        return _take(self._ref, row_ids_N, self.offsets(row_ids_N), columns)
+
+    def offsets(self, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
+        """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
+        place_N = np.minimum(np.searchsorted(self._sorted_M, row_ids_N), len(self._sorted_M) - 1)
+        offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
+        if len(self._sorted_M):
+            offsets_N = np.where(self._sorted_M[place_N] == row_ids_N, self._offsets_M[place_N], -1)
+        return offsets_N
+
+
+def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows at the positions from :meth:`Lookup.offsets`, in that order.
+
+    Raises:
+        CommitError: a position is -1.
+    """
+    if (offsets_N < 0).any():
+        num_missing = int((offsets_N < 0).sum())
+        raise CommitError(f"{ref.uri}: {num_missing} of {len(offsets_N)} ids that were asked for are not in it")
+    return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))
+
+
+def _take(
+    ref: TableRef,
+    row_ids_N: "npt.NDArray[np.int64]",
+    offsets_N: "npt.NDArray[np.int64]",
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """The rows at the offsets; -1 marks an id that is not in the table."""
+    if (offsets_N < 0).any():
+        missing = row_ids_N[offsets_N < 0]
+        raise CommitError(f"{ref.uri}: {len(missing)} of {len(row_ids_N)} ids are not in it, e.g. {missing[0]}")
+    return open_table(ref).take(offsets_N, columns=None if columns is None else list(columns))

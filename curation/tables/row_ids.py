@@ -1,0 +1,190 @@
+"""The row ids of a table as a cached bitmap, so that a resume can quickly ask a table of 10^8 rows what it holds.
+
+The table is the only source of ids. ``<table>.ids`` beside it is a cache: the bitmap of the first fragments of the
+table, and a digest of their file names, which Lance draws at random and never reuses. If the table still begins with
+these fragments, only the others are read. If not (it was overwritten, or removed and made again), all are read.
+Compaction keeps the ids, so it carries the cache over (:meth:`RowIds.rebase`).
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator
+
+import lance
+import numpy as np
+import numpy.typing as npt
+from lance.fragment import FragmentMetadata
+from pyroaring import BitMap64
+
+from curation.errors import CommitError
+from curation.storage.paths import place, write_atomically
+
+logger = logging.getLogger(__name__)
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+SCAN_ROWS = 1 << 20
+"""The number of ids read and processed at a time: 8 MiB."""
+READ_AHEAD_BYTES = 32 << 20
+SAVE_SECONDS = 30.0
+"""The cache is written this long after the last time, and after any read that took longer than 1/30 of this."""
+
+
+class RowIds:
+    """The row ids of a table as it grows."""
+
+    def __init__(self, uri: str) -> None:
+        self.ids = BitMap64()
+        """The ids of the version followed last; every second id of a range of 10^8 takes 12.5 MB."""
+        self._path = place(f"{uri}.ids")
+        self._names = hashlib.sha256()
+        self._expected = self._names.hexdigest()
+        """The digest of the names of the first ``_num_fragments`` fragments, whose ids are loaded."""
+        self._num_fragments = 0
+        self._saved = time.monotonic()
+        self._load()
+
+    def follow(self, dataset: lance.LanceDataset) -> None:
+        """Load the ids of this version.
+
+        Raises:
+            CommitError: an id occurs twice in it.
+        """
+        begun = time.monotonic()
+        fragments = dataset.get_fragments()
+        names = [_name(fragment.metadata) for fragment in fragments]
+        known, ids = self._num_fragments, self.ids
+        if _digest(names[:known]).hexdigest() != self._expected:
+            known, ids = 0, BitMap64()
+        new, num_new = BitMap64(), 0
+        for ids_N in _scan(dataset, fragments[known:], in_order=False) if known < len(fragments) else ():
+            new.update(bitmap(ids_N))
+            num_new += len(ids_N)
+        num_ids = len(ids) + len(new) - ids.intersection_cardinality(new)
+        if num_ids != len(ids) + num_new:
+            raise CommitError(
+                f"{dataset.uri}: {len(ids) + num_new} rows hold {num_ids} different row ids; restore an older version"
+            )
+        ids.update(new)
+        self.ids, self._names, self._num_fragments = ids, _digest(names), len(names)
+        self._expected = self._names.hexdigest()
+        if time.monotonic() - begun > SAVE_SECONDS / 30:
+            self.save()
+
+    def add(self, fragments: Iterable[FragmentMetadata], ids: BitMap64) -> None:
+        """Add the ids that were just committed, after all loaded fragments."""
+        for fragment in fragments:
+            self._names.update(_name(fragment).encode())
+            self._num_fragments += 1
+        self._expected = self._names.hexdigest()
+        self.ids.update(ids)
+        if time.monotonic() - self._saved > SAVE_SECONDS:
+            self.save()
+
+    def rebase(self, dataset: lance.LanceDataset) -> None:
+        """Switch to a version that has the same rows in other fragments, and write the cache."""
+        self._names = _digest(names := [_name(fragment.metadata) for fragment in dataset.get_fragments()])
+        self._expected, self._num_fragments = self._names.hexdigest(), len(names)
+        self.save()
+
+    def save(self) -> None:
+        """Write the cache; if that fails, the next reader reads the table."""
+        self._saved = time.monotonic()
+        content = self.ids.serialize()
+        head = {
+            "fragments": self._num_fragments,
+            "names": self._expected,
+            "content": hashlib.sha256(content).hexdigest(),
+        }
+        try:
+            write_atomically(self._path, json.dumps(head).encode() + b"\n" + content)
+        except OSError as error:
+            logger.warning("%s: not written (%s)", self._path, error)
+
+    def _load(self) -> None:
+        try:
+            text, _, content = self._path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return
+        try:
+            head = json.loads(text)
+            if hashlib.sha256(content).hexdigest() != head["content"]:
+                raise ValueError("its content is damaged")
+            self._num_fragments, self._expected = int(head["fragments"]), str(head["names"])
+            self.ids = BitMap64.deserialize(content)
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning("%s: ignored (%s)", self._path, error)
+
+
+def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
+    """The row ids in the table's own order, ``num_rows`` at a time; the last batch may be smaller."""
+    parts: list[Int64s] = []
+    held = 0
+    for ids_N in _scan(dataset, None, in_order=True):
+        parts.append(ids_N)
+        held += len(ids_N)
+        if held >= num_rows:
+            whole_N = np.concatenate(parts)
+            stop = held - held % num_rows
+            yield from (whole_N[start : start + num_rows] for start in range(0, stop, num_rows))
+            parts, held = [whole_N[stop:]], held - stop
+    if held:
+        yield np.concatenate(parts)
+
+
+def missing(ids_N: Int64s, done: BitMap64) -> Bools:
+    """Which of the ids are not in ``done``, bool [N]; very cheap if all or none of a dense range is."""
+    if not len(ids_N):
+        return np.zeros(0, dtype=np.bool_)
+    low, high = int(ids_N.min()), int(ids_N.max())
+    if low >= 0 and high - low < 8 * len(ids_N):
+        known = BitMap64(range(low, high + 1)) & done
+        if len(known) == high - low + 1:
+            return np.zeros(len(ids_N), dtype=np.bool_)
+    else:
+        known = bitmap(ids_N) & done
+    return np.isin(ids_N.astype(np.uint64), np.frombuffer(known.to_array(), dtype=np.uint64), invert=True)
+
+
+def bitmap(ids_N: Int64s) -> BitMap64:
+    """The ids as a bitmap; adds ranges if they are mostly consecutive, which is ten times faster."""
+    unsigned_N = ids_N.astype(np.uint64)
+    for ordered in (False, True):
+        if ordered:
+            unsigned_N.sort()
+        last = np.append(np.flatnonzero(np.diff(unsigned_N) != 1), len(unsigned_N) - 1)
+        if 16 * len(last) < len(unsigned_N) and ids_N.min() >= 0:  # the end of a range is no uint64 for an id of -1
+            found = BitMap64()
+            for start, stop in zip(unsigned_N[np.append(0, last[:-1] + 1)], unsigned_N[last], strict=True):
+                found.add_range(int(start), int(stop) + 1)
+            return found
+    return BitMap64(unsigned_N)
+
+
+def _scan(
+    dataset: lance.LanceDataset, fragments: list[lance.LanceFragment] | None, *, in_order: bool
+) -> Iterator[Int64s]:
+    scanner = dataset.scanner(
+        columns=["row_id"],
+        fragments=fragments,
+        batch_size=SCAN_ROWS,
+        io_buffer_size=READ_AHEAD_BYTES,
+        scan_in_order=in_order,
+    )
+    for batch in scanner.to_batches():
+        yield batch.column("row_id").to_numpy()
+
+
+def _name(fragment: FragmentMetadata) -> str:
+    """What identifies a fragment's rows: the file of its first columns, and its deletions."""
+    return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}\n"
+
+
+def _digest(names: Iterable[str]) -> "hashlib._Hash":
+    digest = hashlib.sha256()
+    for name in names:
+        digest.update(name.encode())
+    return digest

@@ -1,0 +1,94 @@
+"""Commits the output of tasks as it arrives."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from curation import stopping
+from curation.errors import CommitError
+from curation.storage.lease import Guard, unguarded
+from curation.tables.commits import Committer
+
+if TYPE_CHECKING:
+    import ray.data
+
+COMMIT_SHARE = 0.1
+"""The largest share of the time for commits. A commit names all fragments, so it takes longer the more there are."""
+MOST_SECONDS = 30.0
+"""Longest pause between two commits that ``COMMIT_SHARE`` may cause; a kill costs at most this much work."""
+
+
+class Written(NamedTuple):
+    """The facts about a ``WRITTEN`` row, reported as it arrives."""
+
+    uri: str
+    num_rows: int
+    time: float
+    note: dict[str, Any]
+
+
+class Round(NamedTuple):
+    """The report of a round of commits: the rows committed so far, by table, and the seconds of this round."""
+
+    rows: Mapping[str, int]
+    seconds: float
+
+
+def commit_stream(
+    written: Iterable[Mapping[str, Any]],
+    committers: Sequence[Committer] = (),
+    *,
+    seconds: float,
+    guard: Guard = unguarded,
+    on_commit: Callable[[Round], None] | None = None,
+    on_written: Callable[[Written], None] | None = None,
+) -> None:
+    """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
+
+    Slow commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
+
+    A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
+    their first rows. So where each task names its tables in that order, a row of a later one is never committed before
+    the same task's rows of an earlier one.
+
+    ``on_commit`` is called after each round, ``on_written`` for each row as it arrives.
+    """
+    of = {committer.uri: committer for committer in committers}
+    last, pause = time.monotonic(), seconds
+
+    def commit() -> None:
+        begun = time.monotonic()
+        for committer in of.values():
+            committer.flush()
+        if on_commit is not None:
+            rows = {uri: committer.num_rows for uri, committer in of.items()}
+            on_commit(Round(rows, time.monotonic() - begun))
+
+    try:
+        for row in written:
+            if row["uri"] not in of:
+                of[row["uri"]] = Committer(row["uri"], guard)
+            of[row["uri"]].add(row["fragments"], row["row_ids"])
+            if on_written is not None:
+                note = {} if row["note"] is None else json.loads(row["note"])
+                on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
+            if (begun := time.monotonic()) - last > pause:
+                commit()
+                last = time.monotonic()
+                pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
+    except CommitError:
+        raise
+    except BaseException:  # a failed task, Ctrl-C, SIGTERM: commit what has arrived
+        with suppress(CommitError):
+            commit()
+        raise
+    commit()
+
+
+def arriving(dataset: "ray.data.Dataset") -> Iterator[dict[str, Any]]:
+    """The rows of a dataset, each as soon as its block is ready; the wait can be interrupted."""
+    batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+    for batch in stopping.arriving(batches):
+        yield from batch.to_pylist()

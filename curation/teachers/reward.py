@@ -1,0 +1,119 @@
+"""Reward models: one number for a prompt and an answer (paper, App. "Baseline Details").
+
+Sequence-classification heads as in Skywork-Reward-V2, and heads of the model's own code as in ArmoRM (the output's
+``score``) and Qwen2.5-Math-RM (the output's first field). A verifier that judges in words is a signal instead
+(``curation.signals.verifier``).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.errors import ModelError
+from curation.models import from_pretrained, here, hub_revision, load_tokenizer
+from curation.refs import ModelRef
+
+
+class RewardModel:
+    """A model with a reward head, in float32.
+
+    Args:
+        ref: the model.
+        trust_remote_code: run the code that it brings, where it brings some.
+        device: where it runs.
+        batch_tokens: tokens, padding among them, of one forward batch.
+
+    Raises:
+        ModelError: a model that does not load, has no trained reward head, or brings code that is not trusted.
+    """
+
+    def __init__(
+        self, ref: ModelRef, *, trust_remote_code: bool = False, device: str = "cpu", batch_tokens: int = 8192
+    ) -> None:
+        self._device, self._batch_tokens = device, batch_tokens
+        ref = here(ref)
+        self._model = _load(ref, trust_remote_code).to(device).eval()
+        self._tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
+        shape = self._model.config.get_text_config()
+        self._pad = shape.pad_token_id
+        self._max_positions = getattr(shape, "max_position_embeddings", None)
+
+    def score(self, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float32]:
+        """The rewards of (prompt, completion) pairs, float32 [N]; NaN for one of no tokens or too many.
+
+        Raises:
+            ModelError: the model gives more than one number a row.
+        """
+        import torch
+
+        reward_N = np.full(len(pairs), np.nan, dtype=np.float32)
+        texts = [self._text(prompt, completion) for prompt, completion in pairs]
+        special = self._tokenizer.chat_template is None  # a template writes special tokens itself
+        tokens = self._tokenizer(texts, add_special_tokens=special, verbose=False)["input_ids"] if texts else []
+        fits = [place for place, ids in enumerate(tokens) if 0 < len(ids) <= (self._max_positions or len(ids))]
+        fits.sort(key=lambda place: len(tokens[place]), reverse=True)
+        while fits:
+            longest = len(tokens[fits[0]])
+            # A head that knows no padding token reads the last position, so its rows go one by one.
+            size = 1 if self._pad is None else max(1, self._batch_tokens // longest)
+            batch, fits = fits[:size], fits[size:]
+            padding = [longest - len(tokens[place]) for place in batch]
+            ids_BT = [tokens[place] + [self._pad] * pads for place, pads in zip(batch, padding, strict=True)]
+            mask_BT = [[1] * (longest - pads) + [0] * pads for pads in padding]
+            with torch.inference_mode():
+                output = self._model(
+                    input_ids=torch.tensor(ids_BT, device=self._device),
+                    attention_mask=torch.tensor(mask_BT, device=self._device),
+                )
+            reward_B = getattr(output, "score", output[0]).float().cpu().numpy()
+            if reward_B.size != len(batch):
+                raise ModelError(
+                    f"reward model: gives {reward_B.shape} for {len(batch)} rows; it needs one number a row"
+                )
+            reward_N[batch] = reward_B.reshape(-1)
+        return reward_N
+
+    def _text(self, prompt: str, completion: str) -> str:
+        """One user and one assistant turn where the tokenizer has a chat template, else plain concatenation."""
+        if self._tokenizer.chat_template is None:
+            return prompt + completion
+        turns = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion.strip()}]
+        return str(self._tokenizer.apply_chat_template(turns, tokenize=False))
+
+
+def _load(ref: ModelRef, trust_remote_code: bool) -> Any:
+    import torch
+    from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    if ref.adapter is not None:
+        raise ModelError(f"reward model {ref.base!r}: takes no adapter, found {ref.adapter!r}; merge it into the model")
+    try:
+        own_code = PretrainedConfig.get_config_dict(ref.base, revision=hub_revision(ref))[0].get("auto_map") or {}
+    except (OSError, ValueError) as error:
+        raise ModelError(f"reward model {ref.base!r} has no configuration: {error}") from error
+    if own_code and not trust_remote_code:
+        # Asked here, since transformers takes a class of its own for a known family, without a word.
+        raise ModelError(
+            f"reward model {ref.base!r} brings its own code ({', '.join(map(str, own_code.values()))}): "
+            "read it, then set trust_remote_code: true"
+        )
+    plain = AutoModelForSequenceClassification.__name__
+    loader: Any = AutoModel if "AutoModel" in own_code and plain not in own_code else AutoModelForSequenceClassification
+    try:
+        model, found = from_pretrained(
+            loader, ref, trust_remote_code=trust_remote_code, dtype=torch.float32, output_loading_info=True
+        )
+    except ModelError:
+        raise
+    except (OSError, ValueError, RuntimeError, ImportError, AttributeError) as error:
+        raise ModelError(f"reward model {ref.base!r} does not load: {error}") from error
+    if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
+        raise ModelError(
+            f"reward model {ref.base!r} lacks the weights {', '.join(missing)}; give a trained reward model"
+        )
+    model.config.use_cache = False  # nothing is generated
+    return model

@@ -1,0 +1,1 @@
+"""What a run says while it works: its standing, progress lines, Ray metrics, experiment trackers."""

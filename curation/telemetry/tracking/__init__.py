@@ -1,0 +1,77 @@
+"""Experiment trackers, if the configuration names them: they record a finished run's settings, main numbers and report.
+
+A tracker is one file with one class. Its errors are reported, and never fail the run.
+"""
+
+import importlib
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol, cast
+
+from curation.config import TrackingConfig
+from curation.errors import ConfigError
+from curation.telemetry.tracking.entry import Entry, entry_of
+
+__all__ = ["Entry", "entry_of", "publish", "require"]
+
+TRACKERS = {
+    "mlflow": "curation.telemetry.tracking.mlflow:MlflowTracker",
+    "wandb": "curation.telemetry.tracking.wandb:WandbTracker",
+}
+SECONDS = 120.0
+"""Time limit of a tracker; some clients retry an unreachable server for ever."""
+
+
+class Tracker(Protocol):
+    """Constructed from its section of the configuration; writes one entry, replacing the one with the same id."""
+
+    def log(self, entry: Entry) -> None:
+        """Write an entry; any exception is reported."""
+        ...
+
+
+def require(config: TrackingConfig) -> None:
+    """Check that the packages of the configuration's trackers are installed.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    for name in config.given():
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # a plain folder, such as the one that W&B creates
+            raise ConfigError(
+                f'tracking.{name}: the package {name} is not installed; pip install "trust-curation[{name}]", '
+                "or leave the key out"
+            )
+
+
+def publish(config: TrackingConfig, entry: Entry) -> Iterator[str]:
+    """Let each tracker write the entry; yield a sentence for each one that failed or takes too long."""
+    for name, settings in config.given().items():
+        if (problem := _problem(partial(_log, name, settings, entry))) is not None:
+            yield f"tracking.{name} failed ({problem}); the run is complete without it"
+
+
+def _log(name: str, settings: object, entry: Entry) -> None:
+    module, _, attribute = TRACKERS[name].partition(":")
+    cast(Tracker, getattr(importlib.import_module(module), attribute)(settings)).log(entry)
+
+
+def _problem(work: Callable[[], None]) -> str | None:
+    """The error of ``work`` in one line, or that it timed out; after a time-out its thread is abandoned."""
+    problems: list[str] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:
+            problems.append(" ".join(f"{type(error).__name__}: {error}".split()))
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    if thread.is_alive():
+        return f"no end after {SECONDS:.0f} s"
+    return problems[0] if problems else None

@@ -1,0 +1,46 @@
+"""MLflow: a run of an experiment, settings as parameters, the report as artifacts."""
+
+import time
+
+from curation.config import MlflowConfig
+from curation.telemetry.tracking.entry import Entry
+
+ID_TAG = "curation.id"
+BATCH = 100
+"""The number of parameters, and of metrics, per request: the limit of MLflow's servers."""
+MAX_PARAMETER = 500
+"""The number of characters of a parameter that servers of all versions accept."""
+
+
+class MlflowTracker:
+    """Writes to the server or store of ``MlflowConfig``."""
+
+    def __init__(self, config: MlflowConfig) -> None:
+        from mlflow.tracking import MlflowClient
+
+        self._experiment = config.experiment
+        self._client = MlflowClient(tracking_uri=config.uri)
+
+    def log(self, entry: Entry) -> None:
+        """Write an entry as a finished run."""
+        from mlflow.entities import Metric, Param
+
+        run_id = self._run(entry)
+        now = int(1000 * time.time())
+        metrics = [Metric(name, float(value), now, 0) for name, value in entry.numbers.items()]
+        params = [Param(name, value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
+        for start in range(0, max(len(metrics), len(params)), BATCH):
+            part = slice(start, start + BATCH)
+            self._client.log_batch(run_id, metrics=metrics[part], params=params[part])
+        for name, text in entry.files.items():
+            self._client.log_text(run_id, text, name)
+        self._client.set_terminated(run_id)
+
+    def _run(self, entry: Entry) -> str:
+        """The run with the entry's id; a new one if there is none."""
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        where = self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
+        for run in self._client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1):
+            return str(run.info.run_id)
+        tags = {ID_TAG: entry.id, **{f"curation.{name}": value for name, value in entry.tags.items()}}
+        return str(self._client.create_run(where, run_name=entry.name, tags=tags).info.run_id)

@@ -1,0 +1,34 @@
+"""Weights & Biases: a run of a project, main numbers in its summary, the report as an artifact."""
+
+from curation.config import WandbConfig
+from curation.telemetry.tracking.entry import Entry
+
+
+class WandbTracker:
+    """Writes to the project of ``WandbConfig``; offline into W&B's own folder, for ``wandb sync``."""
+
+    def __init__(self, config: WandbConfig) -> None:
+        self._config = config
+
+    def log(self, entry: Entry) -> None:
+        """Write an entry as a finished run."""
+        import wandb
+
+        run = wandb.init(
+            project=self._config.project,
+            entity=self._config.entity,
+            mode=self._config.mode,
+            id=entry.id,
+            resume="allow",
+            name=entry.name,
+            config={**entry.settings, "curation": dict(entry.tags)},
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+        )
+        for number, value in entry.numbers.items():
+            run.summary[number] = value
+        report = wandb.Artifact(f"report-{entry.id}", type="report")
+        for name, text in entry.files.items():
+            with report.new_file(name, mode="w", encoding="utf-8") as file:
+                file.write(text)
+        run.log_artifact(report)
+        run.finish()

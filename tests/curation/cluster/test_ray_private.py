@@ -1,0 +1,213 @@
+"""Each undocumented interface of Ray, called against a real Ray: what a release changes fails here, with its number."""
+
+import ast
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import ray
+
+import curation
+import train
+from curation.cluster import ray_private
+
+PRIVATE = ("ray.autoscaler", "ray.core", "ray.experimental", "ray.train.v2")
+"""Packages of Ray that its documentation does not name; besides, every name with a leading underscore."""
+
+
+@contextmanager
+def interface(name: str) -> Iterator[None]:
+    """Fail with the release of Ray where an interface is not there, takes other arguments or answers otherwise."""
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError, KeyError, ValueError, AssertionError) as error:
+        pytest.fail(f"Ray {ray.__version__} has changed {name}, which curation/cluster/ray_private.py uses: {error!r}")
+
+
+def soon(question: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not question():
+        assert time.monotonic() < end, "Ray does not say so"
+        time.sleep(0.1)
+
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def pid(self) -> int:
+        return os.getpid()
+
+    def end(self) -> None:
+        os._exit(1)
+
+    def refer(self) -> str:
+        return ray.get_runtime_context().get_actor_id()
+
+    def note(self, key: str, value: bytes) -> bytes | None:
+        before = ray_private.kv_get(key)
+        ray_private.kv_put(key, value)
+        return before
+
+
+def test_the_key_value_store(local_ray):
+    with interface("ray.experimental.internal_kv"):
+        assert ray_private.kv_get("test/a/1") is None
+        for key in ("test/a/1", "test/a/2", "test/b/1"):
+            ray_private.kv_put(key, key.encode())
+        ray_private.kv_put("test/a/2", b"\x00again")
+        assert ray_private.kv_get("test/a/1") == b"test/a/1" and ray_private.kv_get("test/a/2") == b"\x00again"
+        # Another process reads and writes the same values, and they outlive it.
+        worker = Worker.remote()
+        assert ray.get(worker.note.remote("test/b/1", b"theirs")) == b"test/b/1"
+        ray.kill(worker)
+        assert ray_private.kv_get("test/b/1") == b"theirs"
+        ray_private.kv_delete("test/a/1")
+        ray_private.kv_delete("test/a/1")
+        assert ray_private.kv_get("test/a/1") is None and ray_private.kv_get("test/a/2") is not None
+        ray_private.kv_delete_prefix("test/a")
+        assert ray_private.kv_get("test/a/2") is None and ray_private.kv_get("test/b/1") is not None
+        ray_private.kv_delete_prefix("test/")
+
+
+def test_an_actor_that_runs_restarts_and_dies(local_ray):
+    with interface("ray._private.state.actors or common_pb2.ActorDiedErrorContext"):
+        assert ray_private.actor_state("0" * 32) is None
+        worker = Worker.options(max_restarts=1).remote()
+        name = ray.get(worker.refer.remote())
+
+        def state() -> ray_private.ActorState:
+            found = ray_private.actor_state(name)
+            assert found is not None and found.actor_id == name
+            return found
+
+        assert state() == ray_private.ActorState(
+            actor_id=name, class_name="Worker", state="ALIVE", num_restarts=0, died=False
+        )
+        worker.end.remote()
+        soon(lambda: state().state == "ALIVE" and state().num_restarts == 1)
+        assert not state().died
+        worker.end.remote()
+        soon(lambda: state().state == "DEAD")
+        assert state().died and state().num_restarts == 1
+
+
+def test_an_actor_that_was_to_end_did_not_die(local_ray):
+    with interface("ray._private.state.actors or common_pb2.ActorDiedErrorContext"):
+        killed, dropped = Worker.remote(), Worker.remote()
+        names = ray.get([killed.refer.remote(), dropped.refer.remote()])
+        ray.kill(killed)
+        del dropped
+
+        def ended() -> list[ray_private.ActorState]:
+            states = [ray_private.actor_state(name) for name in names]
+            return [state for state in states if state is not None and state.state == "DEAD"]
+
+        soon(lambda: len(ended()) == 2)
+        assert [state.died for state in ended()] == [False, False]
+
+
+def test_the_reasons_of_a_death():
+    """Those that no test brings about: a node's loss, a kill for memory."""
+    from ray.core.generated import common_pb2, gcs_pb2
+
+    with interface("common_pb2.ActorDeathCause"):
+        assert "DEAD" in gcs_pb2.ActorTableData.ActorState.DESCRIPTOR.values_by_name
+        cause = common_pb2.ActorDeathCause()
+        assert not ray_private._unasked(cause)
+        cause.oom_context.error_message = "too much"
+        assert ray_private._unasked(cause)
+        for reason, died in (("WORKER_DIED", True), ("NODE_DIED", True), ("RAY_KILL", False), ("OUT_OF_SCOPE", False)):
+            cause = common_pb2.ActorDeathCause()
+            cause.actor_died_error_context.reason = getattr(common_pb2.ActorDiedErrorContext, reason)
+            assert ray_private._unasked(cause) is died, reason
+
+
+def test_the_head_is_found_and_answers_who_has_not_joined(local_ray):
+    with interface("ray._private.services.canonicalize_bootstrap_address"):
+        assert ray_private.head_address("local") is None
+        assert ray_private.head_address("10.0.0.1:6379") == "10.0.0.1:6379"
+        with pytest.raises(ValueError, match="nowhere"):
+            ray_private.head_address("nowhere")
+    with interface("ray._raylet.GcsClient or ray._common.usage.usage_lib.get_cluster_metadata"):
+        head = ray_private.Head(ray.get_runtime_context().gcs_address)
+        assert head.ray_version() == ray.__version__
+        (socket,) = head.node_sockets(timeout=10)
+        assert Path(socket).is_socket()
+
+
+def test_a_token_is_taken_where_one_is_named():
+    code = (
+        "import os; from curation.cluster import ray_private; ray_private.take_token(); "
+        "print(os.environ['RAY_AUTH_MODE'])"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_AUTH_MODE"}
+    with interface("maybe_enable_token_auth_if_token_available"):
+        told = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | {"RAY_AUTH_TOKEN": "0123456789abcdef" * 4},
+            text=True,
+            capture_output=True,
+        )
+        assert told.stdout.strip() == "token", told.stderr
+
+
+def test_the_types_of_nodes(local_ray):
+    """A node that no autoscaler started; ``test_autoscaling`` has one that does."""
+    with interface("ray.autoscaler.v2.sdk.get_cluster_status"):
+        (name,) = ray_private.node_types()
+        assert name == f"node_{ray.nodes()[0]['NodeID']}"
+
+
+def test_rays_temporary_directory(local_ray):
+    with interface("ray._common.utils.get_default_ray_temp_dir"):
+        directory = Path(ray_private.temp_directory())
+        assert ray.get_runtime_context().get_session_name() in os.listdir(directory)
+
+
+def private_names(path: Path) -> list[str]:
+    """Names of Ray that a module imports, or reads by their full path, and that are not documented."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            found.append(ast.unparse(node))
+    return [name for name in found if is_private(name)]
+
+
+def is_private(name: str) -> bool:
+    words = name.split(".")
+    if words[0] != "ray":
+        return False
+    hidden = any(word.startswith("_") and not word.startswith("__") for word in words)
+    return hidden or any(f"{name}.".startswith(f"{package}.") for package in PRIVATE)
+
+
+def test_what_counts_as_private(tmp_path: Path):
+    module = tmp_path / "module.py"
+    module.write_text(
+        "import ray\nimport ray.data\nfrom ray.util import metrics\nimport rayon._private\n"
+        "from ray import _private\nimport ray.core.generated\n"
+        "def f():\n    from ray.train.v2.api import exceptions\n    return ray._private.state, ray.__version__\n"
+    )
+    assert sorted(private_names(module)) == [
+        "ray._private",
+        "ray._private",
+        "ray._private.state",
+        "ray.core.generated",
+        "ray.train.v2.api.exceptions",
+    ]
+
+
+def test_no_other_module_uses_a_private_name_of_ray():
+    root = Path(curation.__file__).parents[1]
+    modules = [path for package in (curation, train) for path in Path(package.__file__).parent.rglob("*.py")]
+    users = {str(path.relative_to(root)) for path in modules if private_names(path)}
+    assert len(modules) > 100
+    assert users == {"curation/cluster/ray_private.py"}

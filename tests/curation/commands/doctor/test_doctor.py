@@ -1,0 +1,139 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from curation.cli import main
+from curation.commands.doctor import joined
+from curation.commands.doctor.joined import clock_verdict
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+from curation.commands.doctor import examine
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster.add_node(num_cpus=1)
+for finding in examine(sys.argv[1], sys.argv[2:], address=cluster.address):
+    print(finding.line)
+cluster.shutdown()
+"""
+
+
+def doctor(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, arguments)], catch_exceptions=False)
+
+
+def findings(output: str) -> dict[str, tuple[str, str]]:
+    """State and text by the check's name."""
+    return {line[6:22].strip(): (line[:5].strip(), line[23:]) for line in output.splitlines() if line[5:6] == " "}
+
+
+@pytest.fixture
+def config(tmp_path: Path, puzzles: list[dict], monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.Table.from_pylist(puzzles[:40]), tmp_path / "puzzles.parquet")
+    raw = {
+        "name": "tiny",
+        "sources": {"puzzles": {"path": "puzzles.parquet"}},
+        "splits": {"source": {"from": "puzzles", "rows": 15}, "test": {"from": "puzzles", "rows": 5}}
+        | {"pool": {"from": "puzzles"}},
+        "teacher": {"backend": "scripted"},
+        "selection": {"budget": {"n": 5}, "arms": ["naive", "neural"]},
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(raw))
+    return path
+
+
+def test_without_a_configuration_the_machine_is_looked_at(local_ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    result = doctor()
+    found = findings(result.stdout)
+    local = ["python", "packages", "machine", "clock", "disk of the run", "disk of Ray", "shared memory", "gpu"]
+    assert list(found) == [*local, "files", "tables", "vllm", "ray", "versions"]
+    failed = [check for check, (state, _) in found.items() if state == "fail"]
+    assert result.exit_code == (1 if failed else 0) and not {"ray", "versions", "files", "tables"} & set(failed)
+    assert found["ray"][1].startswith("starts on this machine") and "2 CPUs" in found["ray"][1]
+    assert result.stdout.splitlines()[-1].endswith(f"{len(failed)} fail")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_configuration_is_checked_with_all_that_it_asks_for(local_ray, config: Path):
+    found = findings(doctor(config).stdout)
+    assert found["config"][0] == "ok" and str(config.parent / "runs" / "tiny") in found["config"][1]
+    assert "split pool: 20 rows" in found["inputs"][1]
+    assert found["room"][0] == "warn" and "1 actors of 1 CPU leave 1 of 2 CPUs idle" in found["room"][1]
+    assert not (config.parent / "runs").exists()
+    result = doctor(config, "--set", "teacher.actors.num_gpus=64", "--set", "sources.puzzles.path=none.parquet")
+    found = findings(result.stdout)
+    assert result.exit_code == 1
+    assert found["gpu"][0] == "fail" and "asks for 64" in found["gpu"][1]
+    assert found["room"][0] == "fail" and "teacher.actors" in found["room"][1]
+    assert found["inputs"][0] == "fail" and "no such file" in found["inputs"][1]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"), [("selection.budgt=3", "unknown key"), ("seed=many", "'many'"), ("name=-", "name")]
+)
+def test_a_configuration_that_does_not_load_fails_and_the_machine_is_looked_at_all_the_same(
+    local_ray, config: Path, override: str, told: str
+):
+    result = doctor(config, "--set", override)
+    found = findings(result.stdout)
+    assert result.exit_code == 1 and found["config"][0] == "fail" and told in found["config"][1]
+    assert "inputs" not in found and found["ray"][0] == "ok"
+
+
+def test_what_cannot_be_looked_at_is_said(local_ray, config: Path):
+    result = doctor(config.parent / "none.yaml")
+    assert result.exit_code == 1 and "none.yaml: cannot be read" in findings(result.stdout)["config"][1]
+    result = doctor("--set", "seed=1")
+    assert result.exit_code == 2 and "--set: needs a CONFIG" in result.stderr
+
+
+def test_an_address_where_no_ray_answers_fails(config: Path):
+    command = [str(Path(sys.executable).with_name("curate")), "doctor", str(config), "--address", "127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    found = findings(done.stdout)
+    assert done.returncode == 1 and found["ray"][0] == "fail" and "no Ray answers at" in found["ray"][1]
+    assert "versions" not in found
+
+
+def test_the_nodes_of_a_cluster_are_looked_at_one_by_one(config: Path):
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER, str(config), "teacher.actors.num_gpus=1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = findings(done.stdout)
+    assert "2 nodes: 2 with 1 CPUs, 0 GPUs" in found["ray"][1]
+    assert found["versions"] == ("ok", "the same on 2 nodes as here")
+    assert found["clocks"][0] == "ok"  # one machine, one clock
+    assert found["shared files"][0] == "ok" and "2 nodes read" in found["shared files"][1]
+    assert found["room"][0] == "fail" and "1 GPU" in found["room"][1]
+    assert found["gpu"][0] != "fail"  # those of this machine are not what a cluster's run takes
+    assert found["vllm"][0] == "warn" and "no node has now what a teacher actor takes" in found["vllm"][1]
+    assert list(config.parent.glob("**/.doctor-*")) == []
+
+
+def test_clocks_that_differ_are_named_with_the_direction():
+    assert clock_verdict({"a": (0.002, 0.001), "b": (-0.4, 0.3)}).state == "ok"
+    assert clock_verdict({"a": (3.0, 2.5)}).state == "ok"  # it may be 0.5 s
+    behind = clock_verdict({"a": (0.0, 0.001), "b": (-3.0, 0.01)})
+    assert behind.state == "warn" and behind.told == "b is 3.0 s behind"
+    ahead = clock_verdict({"a": (61.0, 0.01), "b": (2.0, 0.01)})
+    assert ahead.state == "fail" and ahead.told == "a is 61.0 s ahead, b is 2.0 s ahead"
+    assert clock_verdict({}).state == "ok"
+
+
+def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path):
+    assert joined._exchange()(str(tmp_path)).startswith("cannot use it: ")  # it lacks what this process writes

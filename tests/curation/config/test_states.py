@@ -1,0 +1,40 @@
+"""Names of hidden states."""
+
+import pytest
+
+from curation.config.states import LAST, beyond, layers_of, others_of, parse, positions_of
+
+
+def test_a_name_is_a_position_of_the_last_layer_or_of_another_one():
+    assert parse("output_mean") == (LAST, "output_mean")
+    assert parse("layer21_prompt_last") == (21, "prompt_last")
+    for name in (
+        "layer0_output_last",
+        "layer02_output_last",
+        "layer_output_last",
+        "layer1output_last",
+        "layer-1_x",
+        "",
+    ):
+        with pytest.raises(ValueError, match=r"names no hidden state; write .* layer<L>_<position>"):
+            parse(name)
+
+
+def test_layers_are_counted_once_and_ordered_as_numbers():
+    names = ("layer10_output_last", "layer9_prompt_last", "output_mean", "layer10_prompt_last")
+    assert layers_of(names) == (LAST, 9, 10) and others_of(names) == (9, 10)
+    assert layers_of(names[:2]) == (9, 10)
+    assert layers_of(()) == (LAST,) and others_of(()) == ()
+    assert positions_of(names) == ("output_last", "prompt_last", "output_mean")
+
+
+def test_layers_beyond_a_model():
+    assert beyond(("output_last", "layer27_output_last"), 28) is None
+    assert beyond(("output_mean", "layer28_output_last"), 28) == (
+        "'layer28_output_last' asks for layer 28 of a model that has 28; "
+        "take 1 to 27, or 'output_last', the last layer's after the final norm"
+    )
+    assert beyond(("layer1_output_mean",), 1) == (
+        "'layer1_output_mean' asks for layer 1 of a model that has 1; "
+        "take 'output_mean', the last layer's after the final norm"
+    )

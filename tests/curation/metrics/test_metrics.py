@@ -1,0 +1,353 @@
+import itertools
+import json
+import math
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binomtest, sem, t
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, roc_auc_score
+
+from curation import metrics
+
+PARTS = ("brier", "reliability", "resolution", "uncertainty", "within_bins")
+
+
+def _draw(n, seed=0, levels=None):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=n)
+    if levels:
+        logits = np.round(logits * levels) / levels
+    trust = 1 / (1 + np.exp(-logits))
+    return logits, trust, rng.random(n) < trust**1.5
+
+
+@pytest.mark.parametrize("levels", [None, 8, 1])
+@pytest.mark.parametrize("n", [20, 1000, 9000])
+def test_auc_value_and_brier_equal_scikit_learn(n, levels):
+    logits, trust, correct = _draw(n, seed=n, levels=levels)
+    assert metrics.auc_value(logits, correct) == pytest.approx(roc_auc_score(correct, logits), abs=1e-12)
+    assert metrics.auc(logits, correct).value == metrics.auc_value(logits, correct)
+    assert metrics.brier(trust, correct).value == pytest.approx(brier_score_loss(correct, trust), abs=1e-12)
+
+
+def test_auc_of_separated_constant_and_one_sided_scores():
+    correct = np.array([False, False, True])
+    assert metrics.auc_value([0.0, 1.0, 2.0], correct) == 1.0
+    assert metrics.auc_value([2.0, 1.0, 0.0], correct) == 0.0
+    assert metrics.auc_value([1.0, 1.0, 1.0], correct) == 0.5
+    assert metrics.auc_value([-np.inf, 0.0, np.inf], correct) == 1.0
+    for labels in (np.ones(3, bool), np.zeros(3, bool)):
+        estimate = metrics.auc([0.0, 1.0, 2.0], labels)
+        assert math.isnan(metrics.auc_value([0.0, 1.0, 2.0], labels))
+        assert estimate.to_json() == {"value": None, "low": None, "high": None, "n": 3}
+
+
+@pytest.mark.parametrize("levels", [None, 2])
+def test_auc_interval_equals_a_naive_bootstrap(levels):
+    scores, _, correct = _draw(300, seed=3, levels=levels)
+    rng = np.random.default_rng(1)
+    naive = []
+    for _ in range(1500):
+        rows = rng.integers(0, 300, 300)
+        naive.append(metrics.auc_value(scores[rows], correct[rows]))
+    low, high = np.quantile(naive, [0.025, 0.975])
+    estimate = metrics.auc(scores, correct, resamples=4000)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
+
+
+def test_grouping_many_scores_leaves_the_interval(monkeypatch):
+    scores, _, correct = _draw(12_000, seed=5)
+    grouped = metrics.auc(scores, correct)
+    monkeypatch.setattr(metrics.ranking, "_NUM_SCORE_CELLS", 12_000)
+    exact = metrics.auc(scores, correct, resamples=500)
+    width = exact.high - exact.low
+    assert (grouped.low, grouped.high) == pytest.approx((exact.low, exact.high), abs=0.15 * width)
+
+
+def test_auc_of_30000_rows_is_quick_and_seeded():
+    scores, _, correct = _draw(30_000)
+    start = time.perf_counter()
+    first = metrics.auc(scores, correct, seed=4)
+    assert time.perf_counter() - start < 10  # 0.7 s on a slow core
+    assert first == metrics.auc(scores, correct, seed=4)
+    assert first.low < first.value < first.high
+
+
+def test_proportion_equals_scipy():
+    for right, n in [(0, 10), (10, 10), (1, 3), (522, 6308), (63_080, 160_000)]:
+        estimate = metrics.proportion(right, n)
+        interval = binomtest(right, n).proportion_ci(confidence_level=0.95, method="exact")
+        assert (estimate.low, estimate.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+        assert estimate.value == right / n
+    assert metrics.proportion(3, 20).low == pytest.approx(beta.ppf(0.025, 3, 18))
+    assert math.isnan(metrics.proportion(0, 0).value)
+    with pytest.raises(ValueError, match="not between 0 and n"):
+        metrics.proportion(4, 3)
+
+
+def test_ece_and_reliability_equal_a_direct_loop():
+    _, trust, correct = _draw(2000, seed=7)
+    trust[:4] = [0.0, 1.0, 1 / 15, 14 / 15]
+    total, rows = 0.0, []
+    for b in range(15):
+        inside = (trust > b / 15) & (trust <= (b + 1) / 15) | ((b == 0) & (trust == 0))
+        if inside.any():
+            total += inside.sum() / len(trust) * abs(correct[inside].mean() - trust[inside].mean())
+            rows.append((inside.sum(), trust[inside].mean(), correct[inside].mean()))
+    estimate = metrics.ece(trust, correct)
+    assert estimate.value == pytest.approx(total, abs=1e-12)
+    assert 0 <= estimate.low <= estimate.value <= estimate.high
+    diagram = metrics.reliability(trust, correct)
+    assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in rows]
+    assert sum(r.n for r in diagram) == 2000
+
+
+def test_reliability_leaves_empty_bins_out():
+    (only,) = metrics.reliability([0.55, 0.6], [True, False], bins=2)
+    assert (only.low, only.high, only.n, only.share_right) == (0.5, 1.0, 2, 0.5)
+    assert json.dumps(only.to_json())
+
+
+def test_brier_interval_equals_a_naive_bootstrap_of_rows():
+    _, trust, correct = _draw(400, seed=9)
+    rng = np.random.default_rng(2)
+    naive = []
+    for _ in range(1500):
+        rows = rng.integers(0, 400, 400)
+        naive.append(np.mean((trust[rows] - correct[rows]) ** 2))
+    low, high = np.quantile(naive, [0.025, 0.975])
+    estimate = metrics.brier(trust, correct)
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.15 * (high - low))
+
+
+def test_intervals_cover_the_truth():
+    population = _draw(400_000, seed=100)
+    truths = {"auc": metrics.auc_value(population[0], population[2])}
+    truths["brier"] = float(np.mean((population[1] - population[2]) ** 2))
+    truths["share"] = float(population[2].mean())
+    covered = dict.fromkeys(truths, 0)
+    trials = 80
+    for trial in range(trials):
+        scores, trust, correct = _draw(300, seed=trial)
+        estimates = {
+            "auc": metrics.auc(scores, correct, seed=trial, resamples=200),
+            "brier": metrics.brier(trust, correct, seed=trial),
+            "share": metrics.proportion(int(correct.sum()), 300),
+        }
+        for name, estimate in estimates.items():
+            covered[name] += estimate.low <= truths[name] <= estimate.high
+    # 95 % nominal; below 0.875 of 80 trials has probability under 0.3 %
+    assert all(count / trials >= 0.875 for count in covered.values()), covered
+
+
+def test_purity_at_and_coverage_curve_are_points_of_the_purity_curve():
+    correct = np.random.default_rng(0).random(250) < 0.4
+    assert metrics.purity_at(correct, 40) == metrics.proportion(int(correct[:40].sum()), 40)
+    points = metrics.coverage_curve(correct, [0.1, 0.5, 1.0])
+    assert [(x.coverage, x.purity.n) for x in points] == [(0.1, 25), (0.5, 125), (1.0, 250)]
+    assert [x.purity.value for x in points] == [correct[:n].mean() for n in (25, 125, 250)]
+    assert metrics.accuracy(correct) == points[-1].purity
+    # Few rows: shares that come to the same rows are one point, and at least one row is taken.
+    assert [x.purity.n for x in metrics.coverage_curve([True, False, True])] == [1, 2, 3]
+    assert json.dumps(points[0].to_json())
+    for coverage in (0, 1.1, math.nan):
+        with pytest.raises(ValueError, match="not within"):
+            metrics.coverage_curve(correct, [coverage])
+
+
+@pytest.mark.parametrize("n", [1, 7, 400])
+def test_purity_area_equals_a_direct_loop(n):
+    scores, _, correct = _draw(n, seed=n)
+    ranked = correct[np.argsort(-scores)]
+    direct = np.mean([ranked[: k + 1].mean() for k in range(n)])
+    estimate = metrics.purity_area(scores, correct)
+    assert estimate.value == pytest.approx(direct, abs=1e-12)
+    assert estimate.low <= estimate.value <= estimate.high
+    assert estimate.n == n
+
+
+def test_purity_area_of_ties_is_the_mean_of_their_orders():
+    scores, correct = [0.9, 0.5, 0.5, 0.5, 0.1], [True, True, False, False, True]
+    areas = []
+    for order in itertools.permutations(range(1, 4)):
+        ranked = np.array(correct)[[0, *order, 4]]
+        areas.append(np.mean(np.cumsum(ranked) / np.arange(1, 6)))
+    assert metrics.purity_area(scores, correct).value == pytest.approx(np.mean(areas), abs=1e-12)
+    # Without information the area is the share of right rows; one class gives 0 or 1.
+    assert metrics.purity_area([0.5] * 5, correct).value == pytest.approx(0.6)
+    assert metrics.purity_area([0.1, 0.2], [True, True]).value == pytest.approx(1.0)
+    assert metrics.purity_area([0.1, 0.2], [False, False]).value == 0.0
+
+
+@pytest.mark.parametrize("num_right", [1, 3])
+def test_auc_of_separated_classes_has_an_exact_bound(num_right):
+    correct = np.arange(9) < num_right
+    perfect, inverted = metrics.auc(-np.arange(9.0), correct), metrics.auc(np.arange(9.0), correct)
+    # As many concordant pairs without a common row as the rarer class has rows.
+    expected = binomtest(num_right, num_right).proportion_ci(confidence_level=0.95, method="exact")
+    assert (perfect.low, perfect.value, perfect.high) == pytest.approx((expected.low, 1.0, 1.0))
+    assert (inverted.low, inverted.value, inverted.high) == pytest.approx((0.0, 0.0, 1 - expected.low))
+
+
+def test_purity_curve():
+    correct = np.array([1, 1, 0, 1, 0, 0])
+    curve = metrics.purity_curve(correct, [1, 3, 6])
+    assert curve == [metrics.proportion(1, 1), metrics.proportion(2, 3), metrics.proportion(3, 6)]
+    for point in (0, 7):
+        with pytest.raises(ValueError, match=f"point {point} is not between 1 and the 6"):
+            metrics.purity_curve(correct, [point])
+
+
+def _binned(trust, correct, bins, equal):
+    """(rows, mean trust, share right) of each bin that has rows, by a direct loop."""
+    ascending = sorted(trust)
+    edges = [b / bins if equal == "width" else ascending[math.ceil(b * len(trust) / bins) - 1] for b in range(1, bins)]
+    found = []
+    for b in range(bins):
+        low, high = ([-math.inf, *edges][b], [*edges, math.inf][b])
+        inside = [i for i, t in enumerate(trust) if low < t <= high]
+        if inside:
+            found.append((len(inside), sum(trust[i] for i in inside), sum(bool(correct[i]) for i in inside)))
+    return [(n, total / n, right / n) for n, total, right in found]
+
+
+DEGENERATE = {
+    "one row": ([0.7], [True]),
+    "all right": ([0.2, 0.9, 0.9, 0.4], [True] * 4),
+    "all wrong": ([0.2, 0.9, 0.9, 0.4], [False] * 4),
+    "equal scores": ([0.3] * 40, [True, False] * 20),
+    "zeros and ones": ([0.0] * 20 + [1.0] * 25, [True, False, False] * 15),
+    "ties": ([0.1, 0.1, 0.5, 0.5, 0.5, 0.9] * 10, [True, False, True] * 20),
+}
+
+
+@pytest.mark.parametrize("bins", [1, 4, 15])
+@pytest.mark.parametrize("equal", ["width", "mass"])
+@pytest.mark.parametrize("rows", [*DEGENERATE, "random"])
+def test_ece_reliability_and_brier_parts_equal_direct_loops(rows, equal, bins):
+    trust, correct = DEGENERATE[rows] if rows in DEGENERATE else _draw(333, seed=2, levels=20)[1:]
+    trust, correct = np.array(trust), np.array(correct)
+    found, n, share = _binned(trust, correct, bins, equal), len(trust), correct.mean()
+    diagram = metrics.reliability(trust, correct, bins, equal)
+    assert [(r.n, r.mean_trust, r.share_right) for r in diagram] == [pytest.approx(row) for row in found]
+    assert all(r.low <= r.mean_trust <= r.high + 1e-12 for r in diagram)
+    calibration = metrics.ece(trust, correct, bins=bins, equal=equal)
+    assert calibration.value == pytest.approx(sum(m / n * abs(f - o) for m, f, o in found), abs=1e-12)
+    assert 0 <= calibration.low <= calibration.value <= calibration.high <= 1
+    parts = metrics.brier_parts(trust, correct, bins=bins, equal=equal)
+    assert parts.brier == metrics.brier(trust, correct)
+    assert parts.brier.value == pytest.approx(brier_score_loss(correct, trust, labels=[False, True]), abs=1e-12)
+    assert parts.reliability.value == pytest.approx(sum(m / n * (f - o) ** 2 for m, f, o in found), abs=1e-12)
+    assert parts.resolution.value == pytest.approx(sum(m / n * (o - share) ** 2 for m, _, o in found), abs=1e-12)
+    assert parts.uncertainty.value == pytest.approx(np.var(correct), abs=1e-12)
+    # The two extra components of Stephenson, Coelho and Jolliffe: variance less twice the covariance inside the bins.
+    inside = np.searchsorted(np.array([r.high for r in diagram[:-1]]), trust)
+    within = 0.0
+    for b in range(len(diagram)):
+        f, o = trust[inside == b], correct[inside == b]
+        within += np.sum((f - f.mean()) ** 2 - 2 * (f - f.mean()) * (o - o.mean())) / n
+    assert parts.within_bins.value == pytest.approx(within, abs=1e-9)
+    total = parts.reliability.value - parts.resolution.value + parts.uncertainty.value + parts.within_bins.value
+    assert total == pytest.approx(parts.brier.value, abs=1e-12)
+    for name in PARTS:
+        estimate = getattr(parts, name)
+        assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
+        assert estimate.n == n
+    assert json.loads(json.dumps(parts.to_json()))["bins"] == bins
+
+
+@pytest.mark.parametrize(("equal", "strategy"), [("width", "uniform"), ("mass", "quantile")])
+def test_bins_equal_those_of_scikit_learn(equal, strategy):
+    _, trust, correct = _draw(1500, seed=8)  # a multiple of the bins: scikit-learn's quantiles then cut where ours do
+    right, mean = calibration_curve(correct, trust, n_bins=15, strategy=strategy)
+    diagram = metrics.reliability(trust, correct, 15, equal)
+    assert [r.share_right for r in diagram] == pytest.approx(right)
+    assert [r.mean_trust for r in diagram] == pytest.approx(mean)
+
+
+def test_calibration_intervals_cover_the_truth():
+    """Of perfect trust, of trust a little off and of trust far off; the bias of the estimate must not hide it."""
+
+    def draw(n, seed, slope):
+        rng = np.random.default_rng(seed)
+        logits = 1.5 * rng.normal(size=n)
+        share = 1 / (1 + np.exp(-slope * logits))
+        return 1 / (1 + np.exp(-logits)), share, rng.random(n) < share
+
+    trials, bins = 20, 15
+    for slope, equal in [(1.0, "width"), (0.85, "mass"), (0.4, "width")]:
+        big, share, _ = draw(200_000, 999, slope)
+        covered = dict.fromkeys(("ece", "reliability", "resolution"), 0)
+        for trial in range(trials):
+            trust, _, correct = draw(400, trial, slope)
+            diagram = metrics.reliability(trust, correct, bins, equal)
+            bin_N = np.searchsorted([r.high for r in diagram[:-1]], big)
+            m = np.bincount(bin_N)
+            f, o = np.bincount(bin_N, big) / m, np.bincount(bin_N, share) / m
+            truth = {
+                "ece": m @ abs(f - o) / len(big),
+                "reliability": m @ (f - o) ** 2 / len(big),
+                "resolution": m @ (o - share.mean()) ** 2 / len(big),
+            }
+            parts = metrics.brier_parts(trust, correct, equal=equal)
+            estimates = {"ece": metrics.ece(trust, correct, equal=equal), **vars(parts)}
+            for name, true in truth.items():
+                covered[name] += estimates[name].low <= true <= estimates[name].high
+        # 95 % nominal; below 16 of 20 has probability under 0.3 %
+        assert min(covered.values()) >= 16, (slope, equal, covered)
+
+
+def test_over_seeds_equals_scipy():
+    values = [0.31, 0.35, 0.30, 0.36, 0.33]
+    estimate = metrics.over_seeds(values)
+    low, high = t.interval(0.95, 4, loc=np.mean(values), scale=sem(values))
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((np.mean(values), low, high))
+    assert (estimate.sd, estimate.n) == (pytest.approx(np.std(values, ddof=1)), 5)
+    one = metrics.over_seeds([0.4])
+    assert one.to_json() == {"value": 0.4, "low": None, "high": None, "n": 1, "sd": None}
+    assert math.isnan(metrics.over_seeds([]).value)
+    assert metrics.over_seeds([0.4, 0.4]).sd == 0
+    with pytest.raises(ValueError, match="1 of 2 runs have no finite value"):
+        metrics.over_seeds([0.4, math.nan])
+
+
+def test_no_rows_are_undefined_not_an_error():
+    for estimate in (metrics.auc([], []), metrics.ece([], []), metrics.brier([], [])):
+        assert math.isnan(estimate.value)
+        assert estimate.n == 0
+    for equal in ("width", "mass"):
+        assert metrics.reliability([], [], equal=equal) == []
+        parts = metrics.brier_parts([], [], equal=equal)
+        assert all(math.isnan(parts.to_json()[name]["value"] or math.nan) for name in PARTS)
+        assert math.isnan(metrics.ece([], [], equal=equal).value)
+    assert math.isnan(metrics.purity_area([], []).value)
+    assert math.isnan(metrics.accuracy([]).value)
+    assert metrics.coverage_curve([]) == []
+
+
+def test_misuse_is_named():
+    calibration = (metrics.ece, metrics.brier, metrics.brier_parts, metrics.reliability)
+    for call in (metrics.auc, metrics.auc_value, metrics.purity_area, *calibration):
+        with pytest.raises(ValueError, match="lengths differ: 2 and 3"):
+            call([0.1, 0.2], [True, False, True])
+        with pytest.raises(ValueError, match="1 of 2 scores are NaN"):
+            call([0.1, np.nan], [True, False])
+        with pytest.raises(ValueError, match="booleans"):
+            call([0.1, 0.2], [2, 0])
+    for call in calibration:
+        with pytest.raises(ValueError, match=r"range from 0\.5 to 1\.5"):
+            call([0.5, 1.5], [True, False])
+    with pytest.raises(ValueError, match="bins 0 is not positive"):
+        metrics.ece([0.5], [True], bins=0)
+
+
+def test_importing_metrics_stays_light():
+    heavy = "{'scipy', 'sklearn', 'torch', 'ray'}"
+    modules = "curation.metrics, curation.metrics.shift, curation.selection.top_n"
+    code = f"import sys, {modules}; print({heavy} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"

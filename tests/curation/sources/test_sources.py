@@ -1,0 +1,280 @@
+import csv
+import json
+from pathlib import Path
+
+import fsspec
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curation.config import SourceConfig, SplitConfig
+from curation.errors import ConfigError, SourceError
+from curation.sources import (
+    Permutation,
+    SourceFile,
+    assign,
+    check_unchanged,
+    check_unique,
+    discover,
+    read_rows,
+    readers,
+    require_columns,
+    row_ids,
+)
+from curation.tables.schemas import FILE_SHIFT
+
+ROWS = [
+    {"number": str(index), "text": None if index % 7 == 0 else f'say "{index}",\nthen é', "note": f"n{index}"}
+    for index in range(250)
+]
+FORMATS = ["parquet", "jsonl", "csv", "lance"]
+
+
+def write(path: Path, rows: list[dict], *, group: int = 60) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=group)
+    elif path.suffix == ".lance":
+        lance.write_dataset(table, str(path), max_rows_per_file=group)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def found(path: object, known: tuple[SourceFile, ...] = (), **options: str) -> list[SourceFile]:
+    return discover(SourceConfig(path=str(path), **options), known)
+
+
+def rows_of(file: SourceFile, start: int = 0, stop: int | None = None, columns: list[str] | None = None) -> list[dict]:
+    return [row for batch in read_rows(file, start, stop, columns) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_gives_the_same_rows_and_ids(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MARK_ROWS", 40)
+    monkeypatch.setattr(readers, "BATCH_ROWS", 16)
+    (file,) = found(write(tmp_path / f"rows.{form}", ROWS))
+    assert (file.format, file.num_rows, file.index) == (form, len(ROWS), 0)
+    assert rows_of(file) == ROWS
+    for start, stop in [(0, 1), (39, 41), (55, 130), (120, 180), (249, 250), (100, 100)]:
+        assert rows_of(file, start, stop) == ROWS[start:stop]
+        assert row_ids(file, start, stop, None).tolist() == list(range(start, stop))
+    assert rows_of(file, 3, 5, ["note"]) == [{"note": "n3"}, {"note": "n4"}]
+    assert SourceFile.from_json(json.loads(json.dumps(file.to_json()))) == file
+
+
+def test_folders_globs_and_urls(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a.jsonl", "deep/c.parquet", "deep/d.lance", "_hidden.csv", "readme.md"):
+        if name.endswith(".md"):
+            (tmp_path / name).write_text("hello")
+        else:
+            write(tmp_path / name, ROWS[:5])
+
+    def names(files: list[SourceFile]) -> list[str]:
+        return [file.path.removeprefix("file://").removeprefix(f"{tmp_path}/") for file in files]
+
+    everything = ["a.jsonl", "b.parquet", "deep/c.parquet", "deep/d.lance"]
+    assert names(found(tmp_path)) == everything
+    assert names(found(f"file://{tmp_path}")) == everything
+    assert names(found(tmp_path, format="parquet")) == ["b.parquet", "deep/c.parquet"]
+    assert names(found(tmp_path / "*.parquet")) == ["b.parquet"]
+    assert names(found(tmp_path / "**" / "*.parquet")) == ["b.parquet", "deep/c.parquet"]
+    assert names(found(f"file://{tmp_path}/deep/[cd].*")) == ["deep/c.parquet", "deep/d.lance"]
+    for file in found(f"file://{tmp_path}"):
+        assert rows_of(file) == ROWS[:5]
+
+
+def test_fsspec_urls() -> None:
+    files = fsspec.filesystem("memory")
+    files.pipe("/curation-test/x.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in ROWS))
+    for path in ("memory://curation-test/x.jsonl", "memory://curation-test", "memory://curation-test/*.jsonl"):
+        (file,) = found(path)
+        assert rows_of(file, 100, 103) == ROWS[100:103]
+        check_unchanged([file], found(path))
+    files.pipe("/curation-test/x.jsonl", b'{"a": 1}\n')
+    with pytest.raises(SourceError, match="modified was"):
+        check_unchanged([file], found(path))
+
+
+def test_numbers_stay_when_files_are_added(tmp_path: Path) -> None:
+    write(tmp_path / "b.parquet", ROWS[:3])
+    write(tmp_path / "d.parquet", ROWS[:3])
+    before = found(tmp_path)
+    write(tmp_path / "c.parquet", ROWS[:3])
+    write(tmp_path / "a.parquet", ROWS[:3])
+    now = found(tmp_path, tuple(before))
+    assert [(Path(file.path).name[0], file.index) for file in now] == [("b", 0), ("d", 1), ("a", 2), ("c", 3)]
+    assert row_ids(now[2], 1, 3, None).tolist() == [(2 << FILE_SHIFT) + 1, (2 << FILE_SHIFT) + 2]
+    check_unchanged(before, now)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_changed_and_vanished_files_are_refused(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{form}"
+    write(path, ROWS[:5])
+    before = found(path)
+    if form == "lance":
+        lance.write_dataset(pa.Table.from_pylist(ROWS[5:6]), str(path), mode="append")
+    else:
+        write(path, ROWS[:6])
+    with pytest.raises(SourceError, match=rf"x\.{form}: changed .*num_rows was 5, is 6"):
+        check_unchanged(before, found(path))
+    with pytest.raises(SourceError, match=rf"x\.{form}: .* is gone"):
+        check_unchanged(before, [])
+    if form == "jsonl":
+        path.write_bytes(b"\n".join(path.read_bytes().split(b"\n")[:3]))
+        with pytest.raises(SourceError, match="changed while it was read"):
+            rows_of(before[0])
+
+
+def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('\ufeff{"a": null, "b": 1}\n\n{"b": "two", "a": [1, 2]}\r\n{"a": {"k": 3}}\n{"b": "\\ud800"}')
+    (file,) = found(path)
+    assert list(file.schema) == ["a", "b"]
+    assert rows_of(file) == [
+        {"a": None, "b": "1"},
+        {"a": "[1, 2]", "b": "two"},
+        {"a": '{"k": 3}', "b": None},
+        {"a": None, "b": "?"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.jsonl", b'{"a": 1}\n{"a": \n', "record 2 is not JSON"),
+        ("x.jsonl", b"[1]\n", "not a JSON object but list"),
+        ("x.jsonl", b"\n\n", "holds no rows"),
+        ("x.csv", b"a,b\n", "holds no rows"),
+        ("x.csv", b"a,a\n1,2\n", "names a column twice"),
+        ("x.csv", b'a,b\n1,"2\n', "never ends"),
+        ("x.parquet", b"nonsense", "cannot be read as parquet"),
+        ("x.lance", b"nonsense", "cannot be read as lance"),
+        ("x.txt", b"a", "unknown format"),
+    ],
+)
+def test_broken_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SourceError, match=message):
+        found(tmp_path / name)
+
+
+def test_broken_records_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(SourceError, match=r"x\.csv: record 2 has 3 fields, the header 2"):
+        rows_of(found(path)[0])
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n' * 1_500 + '{"a"\n')
+    with pytest.raises(SourceError, match=r"x\.jsonl: record 1501 is not JSON"):
+        rows_of(found(path)[0], 1_400)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file"):
+        found(tmp_path / "none.csv")
+    with pytest.raises(SourceError, match="no file matches"):
+        found(tmp_path / "*.csv")
+    with pytest.raises(SourceError, match="no file matches"):
+        found(tmp_path / "none" / "*.csv")
+    with pytest.raises(SourceError, match="unknown format"):
+        found(tmp_path)
+    with pytest.raises(SourceError, match="neither pyarrow nor fsspec"):
+        found("nonsense://x")
+    write(tmp_path / "x.csv", ROWS[:2])
+    with pytest.raises(SourceError, match=r"x\.csv: has no column 'fen' \(it has: number, text, note\)"):
+        require_columns(found(tmp_path), [["text", "fen"]])
+    with pytest.raises(
+        SourceError, match=r"no column 'b' \(it has: .*; forms that are read: x, y, z or note, b or a, b\)"
+    ):
+        require_columns(found(tmp_path), [["x", "y", "z"], ["note", "b"], ["a", "b"]])
+    require_columns(found(tmp_path), [["fen"], ["text", "note"]])
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([[1, 2], [3, 1]], "b.parquet: id: the id 1 occurs in more than one row"),
+        ([[1, 1], [3]], "a.parquet: id: the id 1 occurs in more than one row"),
+        ([[1, None], [3]], "1 rows have no id"),
+        ([[1.5], [2.5]], "ids are double, not integers"),
+        ([[-1], [2]], "the id -1 is negative"),
+    ],
+)
+def test_bad_ids(ids: list[list], message: str, tmp_path: Path) -> None:
+    for name, values in zip("ab", ids, strict=True):
+        write(tmp_path / f"{name}.parquet", [{"id": value} for value in values])
+    with pytest.raises(SourceError, match=message):
+        check_unique(found(tmp_path), "id")
+
+
+def test_own_ids(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", [{"id": 7}, {"id": 2}])
+    write(tmp_path / "b.jsonl", [{"id": 3}, {"id": 2**62}])
+    files = found(tmp_path)
+    check_unique(files, "id")
+    assert [row_ids(file, 0, 2, "id").tolist() for file in files] == [[7, 2], [3, 2**62]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(size=st.integers(1, 3_000), seed=st.integers(0, 2**32 - 1))
+def test_permutation_is_a_bijection(size: int, seed: int) -> None:
+    moved = Permutation(size=size, seed=seed)(np.arange(size))
+    assert np.array_equal(np.sort(moved), np.arange(size))
+
+
+def test_permutation_depends_on_the_seed_and_looks_uniform() -> None:
+    size = 200_000
+    one, other = (Permutation(size=size, seed=seed)(np.arange(size)) for seed in (0, 1))
+    assert (one == other).sum() < 10
+    assert abs(np.corrcoef(one, np.arange(size))[0, 1]) < 0.01
+    assert abs(np.corrcoef(one[1:], one[:-1])[0, 1]) < 0.01
+    # The first tenth of the source falls into each tenth of the permuted range as a uniform draw would.
+    counts = np.bincount(one[: size // 10] * 10 // size, minlength=10)
+    assert ((counts - 2_000) ** 2 / 2_000).sum() < 33  # chi-squared, 9 degrees of freedom: p = 1e-4
+    huge = np.array([0, 1, 10**9, 10**12 - 1])
+    assert len(set(Permutation(size=10**12, seed=3)(huge).tolist())) == 4
+
+
+def test_permutation_does_not_depend_on_the_chunk() -> None:
+    permutation = Permutation(size=1_000, seed=5)
+    assert np.array_equal(permutation(np.arange(1_000))[300:400], permutation(np.arange(300, 400)))
+
+
+def split(**size: float) -> SplitConfig:
+    return SplitConfig.model_validate({"from": "x", **size})
+
+
+@given(size=st.integers(20, 2_000), rows=st.integers(1, 9), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_splits_are_disjoint_and_exact(size: int, rows: int, seed: int) -> None:
+    dealt = assign(size, {"a": split(rows=rows), "b": split(fraction=0.29), "c": split()}, seed)
+    counts = np.bincount(dealt.split_of(np.arange(size)), minlength=4)
+    assert counts.tolist() == [rows, size * 29 // 100, size - rows - size * 29 // 100, 0]
+
+
+def test_rows_of_no_split() -> None:
+    dealt = assign(100, {"a": split(rows=10), "b": split(rows=20)}, 0)
+    assert np.bincount(dealt.split_of(np.arange(100))).tolist() == [10, 20, 70]
+
+
+def test_impossible_splits() -> None:
+    with pytest.raises(ConfigError, match=r"splits\.a and splits\.b both take the rest of source 'x'"):
+        assign(10, {"a": split(), "b": split()}, 0)
+    with pytest.raises(SourceError, match=r"ask for 12 rows of source 'x' \(a 7, b 5\), which has 10"):
+        assign(10, {"a": split(rows=7), "b": split(fraction=0.5)}, 0)
+    with pytest.raises(SourceError, match=r"splits\.b: gets none of the 10 rows of source 'x' \(a 10\)"):
+        assign(10, {"a": split(rows=10), "b": split()}, 0)
+    with pytest.raises(SourceError, match=r"splits\.a: gets none of the 10 rows"):
+        assign(10, {"a": split(fraction=0.01)}, 0)

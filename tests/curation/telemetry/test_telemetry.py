@@ -1,0 +1,104 @@
+"""Prometheus reads our metrics from the metrics agent of a node, with the right values (needs ``ray[default]``)."""
+
+import json
+import os
+import subprocess
+import sys
+
+import lance
+import pyarrow as pa
+import pytest
+
+from curation.config import DomainConfig
+from curation.domains import get_domain
+from curation.tables import schemas
+from curation.telemetry import metrics
+
+NUM_ROWS, CHUNK_ROWS, FAILING = 400, 50, 3
+
+SCRIPT = """
+import json, sys, time, urllib.request
+from curation.tables import io
+from curation.config import ActorsConfig, DecodingConfig, DomainConfig, RayConfig, ScriptedConfig, TeacherConfig
+from curation.cluster.session import local_or_cluster
+from curation.stages.label import Share, label
+from curation.stages.label_chunks import LabelJob
+from curation.telemetry.metrics import Telemetry
+
+examples, labels, failing = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+job = LabelJob(
+    examples=io.latest(examples), labels_uri=labels, domain=DomainConfig(name="chess"), model=None, seed=0,
+    teacher=TeacherConfig(
+        backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=50, actors=ActorsConfig(max=1)
+    ),
+    decoding=DecodingConfig(), told=Telemetry(run="tiny", stage="gen-0/label-pool"),
+)
+with local_or_cluster(RayConfig(num_cpus=1)):
+    import ray
+
+    label(job, state_size=8, share=Share(), commit_seconds=0.1)
+    (node,) = ray.nodes()
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    for _ in range(60):
+        time.sleep(0.5)
+        text = urllib.request.urlopen(address, timeout=10).read().decode()
+        if "rows_labelled_total{" in text and "rows_committed_total{" in text:
+            break
+    time.sleep(1)
+    print(urllib.request.urlopen(address, timeout=10).read().decode())
+"""
+
+
+@pytest.fixture(scope="module")
+def samples(puzzles, tmp_path_factory):
+    """What the agent exports of ours after a labelling pass: (name, tags, value)."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="the metrics agent needs ray[default]")
+    directory = tmp_path_factory.mktemp("metrics")
+    domain = get_domain(DomainConfig(name="chess"))
+    rows = [domain.read(raw) | {"row_id": i, "error": None} for i, raw in enumerate(puzzles[:NUM_ROWS])]
+    table = pa.Table.from_pylist(rows, schema=schemas.examples(domain.columns, gold=False))
+    lance.write_dataset(table, directory / "pool.lance")
+    arguments = [str(directory / "pool.lance"), str(directory / "labels.lance"), json.dumps(list(range(FAILING)))]
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        env={**os.environ, "RAY_metrics_report_interval_ms": "300"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    labels = lance.dataset(directory / "labels.lance").to_table(columns=["num_prompt_tokens", "num_output_tokens"])
+    found = [
+        (sample.name.removeprefix("ray_"), sample.labels, sample.value)
+        for family in parser.text_string_to_metric_families(ran.stdout)
+        for sample in family.samples
+        if sample.name.startswith("ray_curation_")
+    ]
+    return found, labels.to_pylist()
+
+
+def test_the_agent_exports_the_right_values(samples):
+    found, labels = samples
+    values = {}
+    for name, tags, value in found:
+        assert (tags["run"], tags["stage"]) == ("tiny", "gen-0/label-pool")
+        values[name, tags.get("kind") or tags.get("state") or tags.get("le")] = value
+    assert values["curation_rows_labelled_total", None] == NUM_ROWS
+    assert values["curation_rows_committed_total", None] == NUM_ROWS
+    assert values["curation_error_rows_total", "scripted"] == FAILING
+    assert values["curation_prompt_tokens_total", None] == sum(row["num_prompt_tokens"] or 0 for row in labels) > 0
+    assert values["curation_output_tokens_total", None] == sum(row["num_output_tokens"] or 0 for row in labels) > 0
+    assert values["curation_chunk_seconds_count", None] == NUM_ROWS / CHUNK_ROWS
+    assert values["curation_chunk_seconds_bucket", "+Inf"] == NUM_ROWS / CHUNK_ROWS
+    assert values["curation_actor_starts_total", None] == values["curation_teacher_start_seconds_count", None] == 1
+    assert values["curation_commit_seconds_count", None] >= 1
+    assert values["curation_actors", "running"] == values["curation_actors", "pending"] == 0
+    for gauge in ("curation_rows_left", "curation_chunks_left", "curation_commit_lag_seconds"):
+        assert values[gauge, None] == 0
+
+
+def test_each_metric_that_is_declared_is_emitted(samples):
+    found, _ = samples
+    names = {name.removesuffix("_count") for name, _, _ in found}
+    quiet = {metrics.ACTOR_DEATHS.name}  # nobody died
+    assert {meter.name for meter in metrics.METERS} - quiet <= names

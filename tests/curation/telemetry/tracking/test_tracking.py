@@ -1,0 +1,154 @@
+"""Trackers of experiments: MLflow against a local store, W&B offline (``make test-tracking`` installs both)."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from curation.config import MlflowConfig, RunConfig, TrackingConfig
+from curation.errors import ConfigError
+from curation.pipeline.running import run_chain
+from curation.telemetry import tracking
+from curation.telemetry.tracking import Entry
+
+ENTRY = Entry(
+    id="0123456789abcdef",
+    name="chess",
+    settings={"seed": 3, "trust": {"states": ["output_last"], "width": 512}, "judge": None, "many": "x" * 900},
+    numbers={f"gen-{index}/neural/purity": index / 300 for index in range(250)},
+    tags={"run_dir": "/runs/chess", "domain": "chess", "version": "0.1.0"},
+    files={"report.html": "<p>\u00e4</p>", "report.json": "{}"},
+)
+
+
+def installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not installed(name), reason=f"{name} is not installed (make test-tracking)")
+
+
+def test_settings_are_flat_leaves():
+    flat = ENTRY.flat_settings()
+    assert flat["trust.states"] == "['output_last']" and flat["trust.width"] == "512" and flat["judge"] == "None"
+
+
+def test_no_tracker_unless_named():
+    tracking.require(TrackingConfig())
+    assert list(tracking.publish(TrackingConfig(), ENTRY)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in ("mlflow", "wandb") if not installed(name)])
+def test_a_missing_package_is_refused_with_its_extra_and_fails_no_run(name: str):
+    config = TrackingConfig.model_validate({name: {}})
+    with pytest.raises(ConfigError, match=rf'tracking.{name}: .* pip install "trust-curation\[{name}\]"'):
+        tracking.require(config)
+    (problem,) = tracking.publish(config, ENTRY)
+    assert problem.startswith(f"tracking.{name} failed (ModuleNotFoundError: No module named '{name}")
+
+
+@pytest.fixture
+def mlflow_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrackingConfig:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return TrackingConfig(mlflow=MlflowConfig(uri=f"file:{tmp_path / 'mlruns'}", experiment="ours"))
+
+
+@needs("mlflow")
+def test_mlflow_keeps_one_run_an_entry(mlflow_store: TrackingConfig):
+    from mlflow.tracking import MlflowClient
+
+    assert list(tracking.publish(mlflow_store, ENTRY)) == []
+    assert list(tracking.publish(mlflow_store, ENTRY)) == []
+    assert list(tracking.publish(mlflow_store, replace(ENTRY, id="other", numbers={}))) == []
+    assert mlflow_store.mlflow is not None
+    client = MlflowClient(tracking_uri=mlflow_store.mlflow.uri)
+    experiment = client.get_experiment_by_name("ours")
+    runs = {run.data.tags["curation.id"]: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {ENTRY.id, "other"}
+    run = runs[ENTRY.id]
+    assert run.data.metrics == ENTRY.numbers and run.info.status == "FINISHED" and run.info.run_name == "chess"
+    assert run.data.params["trust.width"] == "512" and run.data.params["many"] == "x" * 500
+    assert run.data.tags["curation.run_dir"] == "/runs/chess"
+    report = client.download_artifacts(run.info.run_id, "report.html")
+    assert Path(report).read_text() == ENTRY.files["report.html"]
+
+
+@needs("mlflow")
+def test_a_server_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    began = time.monotonic()
+    (problem,) = tracking.publish(TrackingConfig(mlflow=MlflowConfig(uri="http://127.0.0.1:9")), ENTRY)
+    assert problem.startswith("tracking.mlflow failed (") and "Connection refused" in problem and "\n" not in problem
+    assert time.monotonic() - began < 60
+
+
+@needs("mlflow")
+def test_a_tracker_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tracking, "SECONDS", 1.0)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "7")
+    (problem,) = tracking.publish(TrackingConfig(mlflow=MlflowConfig(uri="http://127.0.0.1:9")), ENTRY)
+    assert "no end after 1 s" in problem
+
+
+@needs("wandb")
+def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
+    script = (
+        "import json; from curation.telemetry import tracking; from curation.config import TrackingConfig, WandbConfig;"
+        "from curation.telemetry.tracking import Entry; from tests.curation.tracking.test_tracking import ENTRY;"
+        "config = TrackingConfig(wandb=WandbConfig(project='ours', mode='offline'));"
+        "print(json.dumps(list(tracking.publish(config, ENTRY))))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "WANDB_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[4])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0 and json.loads(ran.stdout.splitlines()[-1]) == [], ran.stderr
+    (kept,) = (tmp_path / "wandb").glob(f"offline-run-*-{ENTRY.id}")
+    written = (kept / f"run-{ENTRY.id}.wandb").read_bytes()
+    for told in (b"ours", b"gen-7/neural/purity", b"output_last", b"report.html", b"/runs/chess"):
+        assert told in written
+
+
+@needs("mlflow")
+def test_a_whole_run_is_tracked_and_a_dead_server_does_not_fail_it(
+    mlflow_store: TrackingConfig, local_ray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from mlflow.tracking import MlflowClient
+
+    rows = [{"problem": f"What is {i} - {i - 1 - i % 2}?", "answer": str(1 + i % 2)} for i in range(160)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    raw = {
+        "name": "tracked",
+        "run_dir": str(tmp_path / "run"),
+        "domain": "math",
+        "sources": {"sums": {"path": str(tmp_path / "sums.jsonl")}},
+        "splits": {"source": {"from": "sums", "rows": 60}, "pool": {"from": "sums"}, "audit": True},
+        "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
+        "trust": {"width": 8, "depth": 1, "max_steps": 10},
+        "selection": {"budget": {"n": 20}, "arms": ["naive", "internal_confidence"]},
+        "tracking": mlflow_store.model_dump(mode="json"),
+    }
+    config = RunConfig.model_validate(raw)
+    content = run_chain(config)
+    assert mlflow_store.mlflow is not None
+    client = MlflowClient(tracking_uri=mlflow_store.mlflow.uri)
+    (kept,) = client.search_runs([client.get_experiment_by_name("ours").experiment_id])
+    for arm in content["arms"]:
+        assert kept.data.metrics[f"gen-0/{arm['name']}/purity"] == arm["purity"]["value"]
+        assert kept.data.metrics[f"gen-0/{arm['name']}/purity_n"] == 20
+    assert kept.data.params["selection.budget.n"] == "20" and "tracking.mlflow.uri" not in kept.data.params
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    gone = TrackingConfig(mlflow=MlflowConfig(uri="http://127.0.0.1:9"))
+    assert run_chain(config.model_copy(update={"tracking": gone}))["arms"] == content["arms"]
+    last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
+    assert last["event"] == "untracked" and "tracking.mlflow failed" in last["error"]
