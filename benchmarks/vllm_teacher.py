@@ -2,13 +2,14 @@
 
 Our side is the label stage: a pool's actor renders prompts from a table of examples, two chunks at a time, the engine
 answers with log-probabilities and the states of four positions, labels are read, fragments written, and the driver
-commits them to a Lance table. Its clock runs from the first prompt to the last commit: the start of the actor and its
-engine is told apart. The peer is ``LLM.generate`` with the same engine arguments on the same prompts, tokenised
-beforehand, which returns tokens and text; nothing is stored. Both sides have the same cores (``--cores``). Answers are
-sampled with a seed a row and end by a stop string after a geometric number of tokens, so that their lengths spread up
-to the cap. Rates are output tokens a second, stop tokens not counted. Checked: both sides draw the same answers, and
-the transformers teacher, given some of these answers, finds the log-probabilities and states that are stored. It labels
-the same rows once, too; and in one process the parts of our side are timed. On a GPU::
+commits them to a Lance table. Its clock runs from the first prompt to the last commit. Both sides are warm: each has
+answered the same prompts once before, ours in a pass of the same pool, whose start is told apart. The peer is
+``LLM.generate`` with the same engine arguments on the same prompts, tokenised beforehand, which returns tokens and
+text; nothing is stored. Both sides have the same cores (``--cores``). Answers are sampled with a seed a row and end by
+a stop string after a geometric number of tokens, so that their lengths spread up to the cap. Rates are output tokens a
+second, stop tokens not counted. Checked: both sides draw the same answers, and the transformers teacher, given some of
+these answers, finds the log-probabilities and states that are stored. It labels the same rows once, too; and in one
+process the parts of our side are timed. On a GPU::
 
     python -m benchmarks.vllm_teacher --num-gpus 1 --dtype bfloat16 --hidden 1024 --layers 28 --rows 4096
         --running 256 --max-tokens 512
@@ -31,14 +32,15 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.pairs import measure
-from curation import models, store, tables
+from curation import models
+from curation.cluster.session import local_or_cluster
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
 from curation.domains import Example, Vocabulary
+from curation.passes.run import make_pool
 from curation.refs import ModelRef, TableRef
-from curation.session import local_or_cluster
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_chunks import LabelJob, label_rows
-from curation.store import commits
+from curation.tables import commits, io, schemas
 from curation.teachers import Request, Teacher, load_teacher
 from curation.teachers.vllm_engine import ENVIRONMENT
 
@@ -85,7 +87,7 @@ def make_examples(directory: Path, num_rows: int, num_words: int) -> TableRef:
     texts = ["".join(f"w{word} " for word in rng.integers(NUM_WORDS, size=length)) for length in lengths]
     table = pa.table(
         {"row_id": np.arange(num_rows), "text": texts, "error": pa.nulls(num_rows, pa.string())},
-        schema=tables.examples(Words.columns, gold=False),
+        schema=schemas.examples(Words.columns, gold=False),
     )
     uri = str(directory / "words.lance")
     return TableRef(uri=uri, version=lance.write_dataset(table, uri).version)
@@ -127,32 +129,37 @@ def run(directory: Path, options: argparse.Namespace) -> str:
         decoding=decoding,
         seed=0,
     )
-    peer = Peer(ref, job, store.read(examples)["text"].to_pylist(), engine)
-    starts: list[tuple[float, float]] = []
+    peer = Peer(ref, job, io.read(examples)["text"].to_pylist(), engine)
+    pool = make_pool(job.teacher)
 
     def ours(pair: int) -> float:
         clock, uri = directory / f"clock-{pair}", str(directory / f"labels-{pair}.lance")
-        timed = DomainConfig(name=job.domain.name, clock=str(clock))
+        timed = replace(job, labels_uri=uri, domain=DomainConfig(name=job.domain.name, clock=str(clock)))
         begun = time.time()
-        result = label(
-            replace(job, labels_uri=uri, domain=timed), state_size=options.hidden, share=Share(), commit_seconds=1.0
-        )
+        result = label(timed, state_size=options.hidden, share=Share(), commit_seconds=1.0, pool=pool)
         ended, first = time.time(), float(clock.read_text())
-        starts.append((first - begun, result.teachers[0]["start_seconds"]))
-        return count_labels(result.table).output_tokens / (ended - first)
+        rate = count_labels(result.table).output_tokens / (ended - first)
+        for started in result.teachers:
+            print(
+                f"  our start: {first - begun:.1f} s before the first prompt, of which the engine's "
+                f"{started['start_seconds']:.1f} s; then {rate:,.0f} tokens/s in the first pass"
+            )
+        return rate
 
-    peer.rate(-1)  # warm
-    result = measure(ours, peer.rate, options.pairs)
+    try:
+        ours(-1)  # warm
+        peer.rate(-1)
+        result = measure(ours, peer.rate, options.pairs)
+    finally:
+        pool.close()
     stored = lance.dataset(str(directory / "labels-0.lance")).to_table().to_pylist()
     same = sum(row["completion"] == peer.texts[row["row_id"]] for row in stored)
     lengths = sorted(row["num_output_tokens"] for row in stored)
     size = sum(file.stat().st_size for file in (directory / "labels-0.lance").rglob("*") if file.is_file())
-    actor, engines = (statistics.median(column) for column in zip(*starts, strict=True))
     print(
         f"  {same} of {len(stored)} answers the same; output tokens {lengths[0]} to {lengths[-1]}, sum {sum(lengths):,}"
     )
     print(f"  stored {size / len(stored):,.0f} bytes a row (4 states of {options.hidden} x float16)")
-    print(f"  before the first prompt: {actor:.1f} s, of which the engine's start {engines:.1f} s")
     if not options.num_gpus:  # a third engine would not fit beside the peer's
         teacher: Any = load_teacher(job.teacher, ref)
         seconds: dict[str, list[float]] = {"prompts, teacher, parsing": [], "fragment and commit": []}
@@ -170,11 +177,11 @@ def run(directory: Path, options: argparse.Namespace) -> str:
 
 def label_once(job: LabelJob, teacher: Teacher, target: Path, seconds: dict[str, list[float]]) -> int:
     """Label all rows into a new table; the number of output tokens."""
-    schema = tables.labels(STATES, job.teacher.state_dtype, teacher.state_size)
-    store.create(str(target), schema)
+    schema = schemas.labels(STATES, job.teacher.state_dtype, teacher.state_size)
+    io.create(str(target), schema)
     committer = commits.Committer(str(target))
     clock = [time.perf_counter()]
-    rows = store.open_table(job.examples).to_table().to_pylist()
+    rows = io.open_table(job.examples).to_table().to_pylist()
     labelled = pa.Table.from_batches(list(label_rows(job, Words(), teacher, rows)))
     clock.append(time.perf_counter())
     (written,) = commits.write_fragment(labelled.cast(schema), str(target), schema).to_pylist()
@@ -229,7 +236,7 @@ def parity(plain: Teacher, rows: list[dict[str, Any]], prompts: dict[int, str]) 
     rows = [row for row in rows if row["num_output_tokens"] == found[row["row_id"]]["num_output_tokens"]]
     logprobs = [abs(row["mean_logprob"] - found[row["row_id"]]["mean_logprob"]) for row in rows]
     worst = 0.0
-    for name in map(tables.state_column, STATES):
+    for name in map(schemas.state_column, STATES):
         ours_ND, theirs_ND = (
             np.array([of[row["row_id"]][name] for row in rows], dtype=np.float32)
             for of in ({row["row_id"]: row for row in rows}, found)
