@@ -159,13 +159,15 @@ class Backend:
     """How many calls of ``label`` at once keep a teacher busy: more than one where they share its batches."""
     replaceable: bool = True
     """A process can give up such a teacher for another one; an engine that keeps its memory ends with its process."""
+    all_cores: bool = False
+    """Without a GPU, an actor takes all the cores that its node has for it, unless ``num_cpus`` says otherwise."""
 
 
 BACKENDS: Registry[Backend] = Registry(
     "backend",
     {
         "transformers": Backend("curation.teachers.transformers:TransformersTeacher"),
-        "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=2, replaceable=False),
+        "vllm": Backend("curation.teachers.vllm:VllmTeacher", calls=2, replaceable=False, all_cores=True),
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
     },
     instance_of(Backend),

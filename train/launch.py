@@ -1,8 +1,8 @@
-"""One launch of a training loop on so many workers, replaced when they die, as a recipe's section says.
+"""Launches a training loop on the workers that a recipe's section asks for, and restarts it when they die.
 
-Several workers are a worker group of Ray Train. One worker is a process that outlives the training: its start, mostly
-imports, is a large part of a short training, so the next one of the same resources uses it too (:class:`TrainProcess`).
-There the loop runs in Ray Train's local mode, so that it reads the same context.
+Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
+(:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the same
+resources use it too. In it the loop runs in Ray Train's local mode and so reads the same context.
 """
 
 import os
@@ -26,15 +26,15 @@ from curation.stopping import waited_for
 from curation.storage.paths import Place, Remote
 
 HEALTH_CHECK_SECONDS = "0.2"
-"""Ray Train looks at its workers this often; its default of 2 s dominates short runs."""
+"""The interval at which Ray Train checks its workers; its default of 2 s dominates short runs."""
 FOLDER = "folder"
-"""The key of a task under which a loop in a :class:`TrainProcess` finds the path of its checkpoints."""
+"""The task's key with the path of the checkpoints, for a loop in a :class:`TrainProcess`."""
 
 Loop = Callable[[dict[str, Any]], None]
 
 
 class TrainProcess:
-    """A process that trains one model after the other, each alone; a new one starts where it died."""
+    """A process that trains one model at a time, several in turn; after it dies a new one starts."""
 
     def __init__(self, config: TrainSection) -> None:
         self._make = ray.remote(_Worker).options(
@@ -43,7 +43,7 @@ class TrainProcess:
         self._worker: Any = None
 
     def run(self, loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
-        """Run ``loop(task)``, up to ``config.max_failures`` times more where it fails.
+        """Run ``loop(task)``; if it fails, try again up to ``config.max_failures`` times.
 
         Raises:
             RunFailedError: it failed more often.

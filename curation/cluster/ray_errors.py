@@ -18,4 +18,4 @@ def cause(error: BaseException, stage: str) -> CurationError:
     name, message = (own or raised or [("", str(error).strip().splitlines()[0])])[-1]
     if name in MISTAKES:
         return MISTAKES[name](message)
-    return RunFailedError(f"{stage} failed: {name} {message}; the same command goes on from what is committed")
+    return RunFailedError(f"{stage} failed: {name} {message}; the same command resumes from what is committed")

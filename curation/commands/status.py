@@ -12,7 +12,7 @@ from curation.pipeline.chain import describe
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
-from curation.telemetry.standing import Work
+from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
 
@@ -115,10 +115,7 @@ def _nodes(event: dict[str, Any]) -> str:
 
 def _progress(event: dict[str, Any]) -> Iterator[str]:
     """Rows done, speed and time left of a running stage, and the state of its actors."""
-    share = f" ({100 * event['rows'] / event['total']:.0f} %)" if event["total"] else ""
-    told = f"{event['stage']:<44}{event['rows']:>12,} of {event['total']:,} rows{share}"
-    if "rows_per_second" in event:
-        told += f", {event['rows_per_second']:,.0f} rows/s, about {event['seconds_left']:,.0f} s left"
-    yield told
+    standing = Standing(rows=event["rows"], total=event["total"])
+    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'))}"
     if "work" in event:
         yield f"  {Work.from_json(event['work']).words()}"

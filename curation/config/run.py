@@ -197,8 +197,8 @@ class RunConfig(RowsConfig):
         graded = {"pool": self.splits.audit, "calibration": budget.needs_calibration}
         for split in self.judge.splits if self.judge is not None else ():
             if not graded.get(split, True):
-                mend = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
-                raise ValueError(f"judge.splits: {split} is not graded in this run; {mend}, or leave it out")
+                fix = "set splits.audit: true" if split == "pool" else "set selection.budget.risk"
+                raise ValueError(f"judge.splits: {split} is not graded in this run; {fix}, or leave it out")
         if budget.needs_calibration and self.splits.calibration is None:
             raise ValueError(
                 f"selection.budget.{budget.rule} is calibrated on labelled rows of the pool's own distribution: "

@@ -67,9 +67,14 @@ class ActorsConfig(Section):
     """An actor whose model gives no row for so long while it works is ended, for Ray to restart it; more than the
     longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
+    def takes_all_cores(self, backend: str) -> bool:
+        """Whether an actor takes all the cores that its node has for it; not known of ``auto``."""
+        known = BACKENDS.get(backend)
+        return self.num_cpus is None and not self.num_gpus and known is not None and known.all_cores
+
     def cpus(self, backend: str, nodes: Sequence[float]) -> float:
         """CPUs of an actor on ``nodes`` with so many CPUs each."""
-        if self.num_cpus is not None or backend != "vllm" or self.num_gpus or not nodes:
+        if not (nodes and self.takes_all_cores(backend)):
             return self.num_cpus or 1
         return max(1, min(max(nodes), sum(nodes) // self.max))
 

@@ -1,9 +1,9 @@
-"""The process that holds a model and works on chunks of tables, whatever their rows do to it.
+"""The process that holds a model and works on chunks of tables. It survives rows that kill it.
 
-One call handles one chunk of one pass and returns the names of the fragments that it wrote. A process serves pass after
-pass, and several at once where they ask the same model. Ray restarts a process that died and replays its calls, for
-ever; :mod:`curation.passes.recovery` bounds that, and tells a successor which row kills, found by
-:mod:`curation.passes.bisection`, and what is done already. A model that hangs ends its process too.
+One call works on one chunk of one pass and returns the names of the fragments that it wrote. A process serves pass
+after pass, and several at once if they ask the same model. If a process dies, Ray restarts it and replays its calls,
+without a limit; :mod:`curation.passes.recovery` sets one. It also tells the new process what is done, and which row
+kills (:mod:`curation.passes.bisection` finds it). A process whose model hangs ends itself.
 """
 
 import faulthandler
@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -24,13 +24,14 @@ import pyarrow as pa
 import ray
 
 from curation.cluster.nodes import require_here
-from curation.config import AskConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.errors import RowError
 from curation.passes.bisection import Narrowing
 from curation.passes.models import Models
 from curation.passes.recovery import Memory, here, is_gone
-from curation.refs import TableRef, fingerprint
+from curation.refs import ModelRef, TableRef, fingerprint
 from curation.tables import io
+from curation.teachers import Teacher
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 
@@ -39,7 +40,7 @@ Row = dict[str, Any]
 
 POISON = "poison: the process that worked on this row alone died"
 KEPT_PASSES = 16
-"""Passes that a process remembers: those under way, of which a pool has few."""
+"""The number of passes that a process remembers; few are under way at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class Chunk:
 
     @property
     def name(self) -> str:
-        """It, and no chunk of the same table with other rows."""
+        """A name that no chunk of the same table with other rows has."""
         return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
 
     @property
@@ -64,7 +65,7 @@ class Chunk:
 
 
 class Job(Protocol):
-    """What a process is told of a pass; pickled to every process."""
+    """The description of a pass that every process receives, pickled."""
 
     @property
     def examples(self) -> TableRef:
@@ -72,48 +73,69 @@ class Job(Protocol):
 
     @property
     def teacher(self) -> AskConfig:
-        """How large the chunks are, and how many actors work on them."""
+        """The size of the chunks and the number of actors."""
 
     @property
     def told(self) -> Telemetry:
         """Emits the metrics of the pass."""
 
     def worker(self, models: Models) -> "ChunkWorker[Any]":
-        """What works on the chunks of the pass in a process, with the model that it asks for."""
+        """The object that works on the chunks of the pass in a process, with its model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeacherJob:
+    """The part that all jobs which ask a teacher share."""
+
+    examples: TableRef
+    """The rows to ask about."""
+    domain: DomainConfig
+    teacher: AskConfig
+    model: ModelRef | None
+    """``None`` for a teacher without weights."""
+    decoding: DecodingConfig
+    engine: AskConfig | None = None
+    """How the teacher is started, for all passes that ask it; unset: as ``teacher`` says."""
+    told: Telemetry = field(default_factory=Telemetry)
+    """Emits the metrics of the pass."""
+
+    def load(self, models: Models) -> Teacher:
+        """The teacher, started if it does not run yet."""
+        return models.teacher(self.teacher, self.engine or self.teacher, self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """What a process knows of a pass beside its job."""
+    """What a process knows about a pass besides its job."""
 
     id: str
     table: str
-    """What is filled; it outlives the driver, whose pass this is."""
+    """The URI of the table that the pass fills; a pass of the next driver has the same one."""
     versions: Mapping[str, str]
-    """Those of the driver, to which an actor on a node that has joined the cluster since is held."""
+    """The driver's versions. An actor on a node that joined later must have the same ones."""
 
 
 class ChunkWorker(ABC, Generic[Part]):
-    """What becomes of the chunks of one pass in one process."""
+    """Works on the chunks of one pass in one process."""
 
     alive = staticmethod(lambda: None)
-    """To be called now and then while it works: the model has given something."""
+    """A worker calls it whenever the model has answered something, as a sign of life."""
 
     @abstractmethod
     def work(self, rows: list[Row]) -> Part:
-        """What becomes of some rows of a chunk; calls :meth:`alive` now and then."""
+        """Work on some rows of a chunk; call :meth:`alive` now and then."""
 
     @abstractmethod
     def give_up(self, rows: list[Row], error: str) -> Part:
-        """What stands for rows that cannot be worked on."""
+        """The result for rows that cannot be worked on."""
 
     @abstractmethod
     def write(self, parts: list[Part], note: dict[str, Any]) -> pa.Table:
-        """Write what became of a chunk's rows; rows of ``commits.WRITTEN``, the first with the note."""
+        """Write the results of a chunk; return rows of ``commits.WRITTEN``, the first with the note."""
 
 
 def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
-    """What a chunk's note says of its error rows: how many of each kind."""
+    """The error rows of a chunk for its note: how many of each kind."""
     kinds = Counter(RowError(problem).kind for problem in problems)
     for kind, number in kinds.items():
         told.add(metrics.ERROR_ROWS, number, kind=kind)
@@ -137,12 +159,13 @@ class ModelActor:
     def work(self, this: Pass, jobs: "list[ray.ObjectRef[Job]]", chunk: Mapping[str, Any]) -> pa.Table:
         """Work on a chunk of a pass and write its fragments; rows of ``commits.WRITTEN``.
 
-        ``jobs`` holds one reference, which Ray leaves alone in a list: a job is fetched once a pass, not once a chunk.
+        ``jobs`` holds one reference. Ray does not resolve it inside a list, so a job is fetched once a pass, not once a
+        chunk.
         """
         begun, part = time.monotonic(), Chunk(**chunk)
         session = self._session(this, jobs)
         known = session.memory.recall(part.name)
-        if isinstance(known, pa.Table):  # a node that is lost takes along that a call has returned: Ray replays it
+        if isinstance(known, pa.Table):  # the call had returned, but its node was lost: Ray replays it
             return known
         rows = session.examples.take(part.offsets).to_pylist()
         known = known or Narrowing.of(len(rows))
@@ -170,7 +193,7 @@ class ModelActor:
             note["teacher"] = started
         written = worker.write(parts, note)
         memory.finish(chunk.name, written)
-        if known.poison:  # where this is not committed before the driver dies, the next one need not find it again
+        if known.poison:  # if the driver dies before the commit, the next one need not search again
             memory.keep(chunk.name, known)
         return written
 
@@ -203,7 +226,7 @@ class _Session:
             job.told.add(metrics.ACTOR_STARTS, 1)
 
     def started(self) -> dict[str, float] | None:
-        """What starting the model took and gave, told once, by whichever call is first; None where it ran already."""
+        """The seconds and facts of the model's start, for the first call that asks; None if it ran already."""
         try:
             return self._facts.pop()
         except IndexError:
@@ -211,7 +234,7 @@ class _Session:
 
 
 class _Watch:
-    """Ends the process when the model hangs: what hangs is compiled code, which no exception reaches."""
+    """Ends the process when the model hangs, because no exception reaches compiled code."""
 
     def __init__(self) -> None:
         self._last_sign = time.monotonic()
@@ -220,12 +243,12 @@ class _Watch:
         threading.Thread(target=self._look, daemon=True).start()
 
     def alive(self) -> None:
-        """A sign of life: the model has given something."""
+        """The model has answered something."""
         self._last_sign = time.monotonic()
 
     @contextmanager
     def busy(self, seconds: float) -> Iterator[None]:
-        """Within, a sign of life is due every so many seconds."""
+        """Within the context, expect a sign of life at least every ``seconds``."""
         self.alive()
         self._seconds = seconds
         self._num_busy += 1
@@ -244,7 +267,7 @@ class _Watch:
 
 
 class _Turns:
-    """Calls of one process work side by side, but where one of them may kill it: that one works alone."""
+    """Lets calls of one process work side by side, except one that may kill the process: it works alone."""
 
     def __init__(self) -> None:
         self._free = threading.Condition()

@@ -1,4 +1,4 @@
-"""The model that a process holds: loaded once for all passes that ask it, replaced where another one is asked."""
+"""The model of a process: loaded once for all passes that ask it, and replaced when a pass asks another one."""
 
 import gc
 import sys
@@ -15,20 +15,20 @@ Loaded = TypeVar("Loaded")
 
 
 class Models:
-    """At most one model at a time, so that a process never holds memory for two."""
+    """Holds at most one model at a time, so that a process never needs memory for two."""
 
     def __init__(self, on_drop: Callable[[], None] = lambda: None) -> None:
-        """``on_drop`` is called before a model is replaced: nobody is to hold it any longer."""
+        """``on_drop`` is called before a model is replaced; it must release every reference to the model."""
         self.num_starts = 0
-        """Models loaded so far."""
+        """The number of models loaded so far."""
         self.facts: Mapping[str, float] = MappingProxyType({})
-        """What starting the last one gave, beside the seconds, for the report."""
+        """The last model's ``facts``, for the report."""
         self._on_drop = on_drop
         self._key: str | None = None
         self._held: Any = None
 
     def teacher(self, config: AskConfig, engine: AskConfig, model: ModelRef | None) -> Teacher:
-        """The teacher, asked as ``config`` says; ``engine`` says with what it is started where it does not run yet."""
+        """The teacher, asked as ``config`` says; if it does not run yet, it is started as ``engine`` says."""
         key = fingerprint([engine_key(engine), None if model is None else model.to_json()])
         held: Teacher = self._get(key, lambda: load_teacher(engine, model))
         return held.asked(config)

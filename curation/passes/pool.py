@@ -1,9 +1,9 @@
 """Actors that hold models, and outlive the passes that ask them.
 
-Ray Data's pools end with the dataset that they work for, so a model would be started again for every pass. Here the
-actors stay: passes of one model hand their chunks to the same actors, one after the other or side by side, and actors
-that nobody asks are given back (``teacher.actors.max_idle_seconds``). Ray restarts an actor whose process or node died
-and replays its calls, without end; :mod:`curation.passes.recovery` bounds that.
+A pool of Ray Data ends with its dataset, so every pass would start the model again. Here the actors stay: passes of one
+model hand their chunks to the same actors, one after the other or side by side. Idle actors are ended
+(``teacher.actors.max_idle_seconds``). If an actor's process or node dies, Ray restarts the actor and replays its calls,
+without a limit; :mod:`curation.passes.recovery` sets one.
 """
 
 import math
@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,22 +29,22 @@ from curation.stopping import LOOK_SECONDS
 from curation.telemetry.standing import Actors
 
 GROW_SECONDS = 1.0
-"""How often a pool looks whether it is to have more or fewer actors."""
+"""The interval at which a pool decides whether it needs more or fewer actors."""
 STUCK_SECONDS = 30.0
-"""Chunks of an actor that has been starting again for so long go to another one that has nothing to do."""
+"""If an actor has been restarting for this long, its chunks go to an idle actor."""
 
 Item = Mapping[str, Any]
 
 
 @dataclass(eq=False)
 class _Queue:
-    """A pass in the pool: chunks that wait, and what came of others."""
+    """A pass in the pool: the chunks that wait, and the results of the others."""
 
     this: Pass
     jobs: "list[ray.ObjectRef[Job]]"
     waiting: deque[Item]
     left: int
-    """Chunks that are not done."""
+    """The number of chunks whose result has not been taken."""
     done: "queue.SimpleQueue[pa.Table | BaseException]" = field(default_factory=queue.SimpleQueue)
 
 
@@ -53,19 +53,19 @@ class _Actor:
     """An actor of the pool."""
 
     handle: Any
-    """Ray ends the actor, once its calls are done, where nobody holds this any longer."""
+    """Without this reference Ray ends the actor, after its calls are done."""
     id: str
-    """As Ray names it."""
+    """Ray's id."""
     is_ready: bool = False
-    """Its process has run."""
+    """Whether its process has started."""
     calls: "dict[ray.ObjectRef[Any], tuple[_Queue, Item]]" = field(default_factory=dict)
     idle_since: float = field(default_factory=time.monotonic)
     seen: float = field(default_factory=time.monotonic)
-    """When it was last known to be alive."""
+    """The last time it was known to be alive."""
 
 
 class ActorPool:
-    """Between ``min`` and ``max`` actors, each of which takes ``num_calls`` chunks at once."""
+    """Between ``min`` and ``max`` actors. Each works on ``num_calls`` chunks at once."""
 
     def __init__(self, actors: ActorsConfig, *, num_cpus: float, num_calls: int) -> None:
         self._config, self._num_calls = actors, num_calls
@@ -79,7 +79,7 @@ class ActorPool:
         self._actors: list[_Actor] = []
         self._queues: list[_Queue] = []
         self._lost = 0
-        """Deaths of actors that the pool no longer has."""
+        """Deaths of actors that have left the pool."""
         self._lock = threading.RLock()
         self._events: queue.SimpleQueue[tuple[_Actor, ray.ObjectRef[Any]] | None] = queue.SimpleQueue()
         self._is_closed = False
@@ -87,7 +87,7 @@ class ActorPool:
         self._thread.start()
 
     def run(self, table: str, job: Job, versions: Mapping[str, str], items: Sequence[Item]) -> Iterator[pa.Table]:
-        """Have the chunks of a pass worked on; what was written of each as it comes, in any order.
+        """Let actors work on the chunks of a pass; yield the result of each when it is done, in any order.
 
         Raises:
             ray.exceptions.RayError: a call failed.
@@ -114,7 +114,7 @@ class ActorPool:
             forget(table, this.id)
 
     def read(self) -> Actors:
-        """How its actors are now, and how many deaths there have been."""
+        """The number of actors by state, and of deaths so far."""
         with self._lock:
             ids, lost = [actor.id for actor in self._actors], self._lost
         states = [state for name in ids if (state := ray_private.actor_state(name)) is not None]
@@ -127,27 +127,25 @@ class ActorPool:
         )
 
     def close(self) -> None:
-        """End the actors, idle or not."""
+        """End all actors, also those that work."""
         with self._lock:
             self._is_closed = True
             for actor in list(self._actors):
                 self._end(actor)
-            for mine in self._queues:
-                mine.done.put(RunFailedError("the actors that worked on this pass were ended"))
+            self._fail(RunFailedError("the actors that worked on this pass were ended"))
         self._events.put(None)
 
     def _keep(self) -> None:
-        """The pool's own thread; what goes wrong in it ends the passes, which would wait for ever."""
+        """The work of the pool's thread. An error here ends the passes; otherwise they would wait for ever."""
         try:
             self._serve()
         except Exception as error:
             with self._lock:
-                for mine in self._queues:
-                    mine.done.put(error)
+                self._fail(error)
             raise
 
     def _serve(self) -> None:
-        """Take what calls gave, hand out chunks, have more or fewer actors, until the pool is closed."""
+        """Take results, hand out chunks, and add or end actors, until the pool is closed."""
         looked = 0.0
         while not self._is_closed:
             with suppress(queue.Empty):
@@ -162,21 +160,18 @@ class ActorPool:
                     self._look()
 
     def _take(self, actor: _Actor, ref: "ray.ObjectRef[Any]") -> None:
-        """Take what a call gave."""
+        """Take the result of a call."""
         given = actor.calls.pop(ref, None)
         found: Any
         try:
             found = ray.get(ref)
-        except ray.exceptions.ActorDiedError as error:  # for good: it could not be made, or the pool has ended it
-            found = error
+        except ray.exceptions.ActorDiedError as error:  # it could not start, or the pool has ended it
             self._forget(actor)
-            if given is not None and given[0] in self._queues and actor.is_ready:
-                given[0].waiting.appendleft(given[1])
-                return
-            if given is None and not actor.is_ready:
-                for waiting in self._queues:
-                    waiting.done.put(error)
-                return
+            if given is not None:
+                self._hand_back([given])
+            elif not actor.is_ready:
+                self._fail(error)
+            return
         except BaseException as error:
             found = error
         actor.idle_since = actor.seen = time.monotonic()
@@ -185,8 +180,19 @@ class ActorPool:
         elif given[0] in self._queues:
             given[0].done.put(found)
 
+    def _fail(self, error: BaseException) -> None:
+        """End all passes with an error."""
+        for mine in self._queues:
+            mine.done.put(error)
+
+    def _hand_back(self, given: "Iterable[tuple[_Queue, Item]]") -> None:
+        """Put chunks back into the queues of their passes, unless a pass has ended."""
+        for mine, chunk in given:
+            if mine in self._queues:
+                mine.waiting.appendleft(chunk)
+
     def _hand_out(self) -> None:
-        """Give waiting chunks to actors, the one with the fewest first, and ask for more actors where they lack."""
+        """Give waiting chunks to the actors with the fewest calls, and start more actors if they are needed."""
         if self._is_closed:
             return
         waiting = sum(len(item.waiting) for item in self._queues)
@@ -204,7 +210,7 @@ class ActorPool:
             waiting -= 1
 
     def _grow(self, waiting: int) -> None:
-        """At first the initial number; where all of them work and more waits, about twice as many."""
+        """Start the initial number of actors; later, if all of them work and chunks wait, double their number."""
         config, num = self._config, len(self._actors)
         under_way = sum(len(actor.calls) for actor in self._actors)
         most = min(config.max, math.ceil((waiting + under_way) / self._num_calls))
@@ -229,7 +235,7 @@ class ActorPool:
         ref.future().add_done_callback(lambda _: self._events.put((actor, ref)))
 
     def _look(self) -> None:
-        """Give back what is idle, and take chunks from actors that do not come back."""
+        """End idle actors, and take the chunks of actors that do not come back."""
         now = time.monotonic()
         with self._lock:
             idle = [actor for actor in self._actors if actor.is_ready and not actor.calls]
@@ -245,9 +251,7 @@ class ActorPool:
                     self._end(actor)
             stuck = [actor for actor in busy if now - actor.seen > STUCK_SECONDS]
             for actor, _ in zip(stuck, [actor for actor in idle if actor in self._actors], strict=False):
-                for mine, chunk in actor.calls.values():
-                    if mine in self._queues:
-                        mine.waiting.appendleft(chunk)
+                self._hand_back(actor.calls.values())
                 self._end(actor)
             self._hand_out()
 

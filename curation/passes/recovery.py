@@ -1,8 +1,8 @@
-"""What the actors of a pass leave to their successors, in the key-value store of Ray's head, where it outlives them.
+"""What the actors of a pass remember across restarts, in the key-value store of Ray's head.
 
-Of a chunk: which piece of it is under way, which outlives the driver too, so that the next one need not look for a row
-that kills from the start; and later what was written of it. Of an actor: how often it was started without getting
-anything done. Some bytes a chunk, and a row of the last few chunks that are done.
+For each chunk under way: which rows are suspected to kill the process. This outlives the driver too, so the next driver
+need not search again. For each of the last few chunks that are done: what was written. For each actor: the number of
+starts since it last got something done. A chunk takes some bytes.
 """
 
 from collections import deque
@@ -16,11 +16,11 @@ from curation.passes.bisection import Narrowing
 from curation.refs import fingerprint
 
 KEPT = 8
-"""Chunks of an actor of which it is kept what was written; Ray replays no older ones, they have long been taken."""
+"""The number of an actor's last chunks whose result is kept; Ray replays no older ones."""
 
 
 class Memory:
-    """What an actor knows of its predecessors and leaves to its successors."""
+    """Reads what an actor's earlier processes left, and writes what its later ones need."""
 
     def __init__(self, pass_id: str, table: str) -> None:
         self._pass, self._table = _prefix(table, pass_id), _prefix(table)
@@ -38,29 +38,29 @@ class Memory:
         if num_starts > max_restarts:
             raise RunFailedError(
                 f"an actor's process died {num_starts} times in a row before it had done anything "
-                f"(teacher.actors.max_restarts: {max_restarts}); its last words are in Ray's logs, worker-*.err"
+                f"(teacher.actors.max_restarts: {max_restarts}); its last lines are in Ray's logs, worker-*.err"
             )
         ray_private.kv_put(self._starts, str(num_starts + 1).encode())
 
     def got_on(self) -> None:
-        """Something is done."""
+        """Record that something is done."""
         if self._is_new:
             ray_private.kv_put(self._starts, b"0")
             self._is_new = False
 
     def recall(self, chunk: str) -> Narrowing | pa.Table | None:
-        """What is known of a chunk that is not done; what was written of one that is; None of a new one."""
+        """The state of a chunk that is not done, or what was written of one that is; None for a new one."""
         if (written := ray_private.kv_get(f"{self._pass}{chunk}")) is not None:
             return pa.ipc.open_stream(written).read_all()
         known = ray_private.kv_get(f"{self._table}{chunk}")
         return None if known is None else Narrowing.from_json(known.decode())
 
     def keep(self, chunk: str, known: Narrowing) -> None:
-        """Note what is known of a chunk."""
+        """Record the state of a chunk."""
         ray_private.kv_put(f"{self._table}{chunk}", known.to_json().encode())
 
     def finish(self, chunk: str, written: pa.Table) -> None:
-        """Note what was written of a chunk."""
+        """Record what was written of a chunk."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, written.schema) as stream:
             stream.write_table(written)
@@ -77,12 +77,12 @@ def here() -> str:
 
 
 def is_gone(node: str) -> bool:
-    """Whether a node, where one is named, has left the cluster."""
+    """Whether a node has left the cluster; false if none is named."""
     return bool(node) and all(living["NodeID"] != node for living in nodes.living())
 
 
 def forget(table: str, pass_id: str | None = None) -> None:
-    """Remove what the actors of a pass left to each other; of a table that is filled, all that is known of it."""
+    """Remove the records of a pass; without a pass, all records of a table."""
     ray_private.kv_delete_prefix(_prefix(table, pass_id))
 
 

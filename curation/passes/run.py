@@ -1,4 +1,4 @@
-"""One pass of a model over a table of examples: chunks in, written fragments out, each row exactly once.
+"""One pass of a model over a table of examples: chunks in, written fragments out, every row exactly once.
 
 Shared by the label stage and the signals.
 """
@@ -36,15 +36,15 @@ Bools = npt.NDArray[np.bool_]
 
 
 class PassResult(NamedTuple):
-    """The table of a pass, and what this run of it did."""
+    """The table that a pass filled, and what this run of the pass did."""
 
     table: TableRef
     rows: int
     seconds: float
     deaths: int
-    """Of processes, in the middle of a chunk."""
+    """Processes that died while they worked on a chunk."""
     teachers: list[dict[str, Any]]
-    """``Teacher.facts``, one for each start of a teacher."""
+    """``Teacher.facts`` of each start of a teacher."""
 
 
 def run_pass(
@@ -59,9 +59,9 @@ def run_pass(
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> PassResult:
-    """Do ``job`` for the examples that ``takes`` (of ids) names, less those at ``uri``, by the actors of ``pool``.
+    """Let the actors of ``pool`` do ``job`` for each example that ``takes`` (a mask of ids) and that is not at ``uri``.
 
-    Without a pool it starts one of its own. ``progress`` receives progress updates.
+    Without a pool the pass starts its own. ``progress`` receives progress updates.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
@@ -120,7 +120,7 @@ def run_pass(
 
 
 def make_pool(asked: AskConfig) -> ActorPool:
-    """A pool of actors for a model that is asked so."""
+    """A pool of actors as the configuration of a model asks."""
     cpus = asked.actors.cpus(asked.backend, [node["Resources"].get("CPU", 0) for node in nodes.living()])
     return ActorPool(asked.actors, num_cpus=cpus, num_calls=concurrent_calls(asked.backend))
 
@@ -128,7 +128,7 @@ def make_pool(asked: AskConfig) -> ActorPool:
 def _chunks(
     examples: TableRef, chunk_rows: int, takes: Callable[[Int64s], Bools], done: BitMap64
 ) -> Iterator[tuple[Chunk | None, int]]:
-    """Per chunk of the table: what is left to do (None: nothing) and how many of its rows are taken."""
+    """Each chunk of the table with the rows left to do (None: nothing is left), and the number of rows it takes."""
     start = 0
     for ids_N in in_order(io.open_table(examples), chunk_rows * max(1, SCAN_ROWS // chunk_rows)):
         wanted_N = takes(ids_N)

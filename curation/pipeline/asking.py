@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 class Actors(NamedTuple):
-    """What a model runs by."""
+    """The running actors of a model."""
 
     engine: AskConfig
-    """How it is started."""
+    """How the model is started."""
     pool: "ActorPool"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
-    """How a model runs, on which no answer depends."""
+    """How a model runs. No answer depends on it."""
 
     spread: Mapping[str, Any]
-    """How its rows are spread over actors: the keys ``AskConfig.SPREAD``."""
+    """How rows are spread over actors: the keys ``AskConfig.SPREAD``."""
     engine: AskConfig
-    """How it is started, for all stages that ask it."""
+    """How the model is started, for all stages that ask it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,12 +49,12 @@ class Asked:
     """``None`` for the scripted teacher."""
     ask: AskConfig
     engine: AskConfig
-    """How it is started for all that ask it: with the states that any of them keeps."""
+    """How it is started, for all stages that ask it: with every state that one of them keeps."""
     backend: str | Out
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What its answers depend on, beside the decoding."""
+        """What its answers depend on, besides the decoding."""
         answers = self.ask.without({*AskConfig.SPREAD, "backend", "decoding"})
         return {"model": self.model, "ask": answers, "backend": self.backend}
 
@@ -66,7 +66,7 @@ class Asked:
 
     @property
     def host(self) -> Host:
-        """Its actors. Those of another model can be used where they have as much and can give that model up."""
+        """Its actors, or those of another model that have equal resources and can replace their model."""
         model = str(self.model) if isinstance(self.model, Out) else plain(self.model, {})
         name = fingerprint([model, str(self.backend), plain(self.engine, {})])
         kind = name
@@ -84,7 +84,7 @@ class Asked:
         rows: int | None,
         asks_teacher: bool = False,
     ) -> Stage:
-        """A stage whose ``work`` asks the model about so many rows."""
+        """A stage whose ``work`` asks the model about ``rows`` rows."""
         return Stage(
             name=name,
             work=work,
@@ -97,20 +97,21 @@ class Asked:
         )
 
     def _takes(self, rows: int | None) -> dict[str, float]:
-        """What a pass over so many rows keeps busy, where that is known: an actor a chunk, up to all of them."""
+        """The resources that a pass over ``rows`` rows occupies: one actor a chunk, at most ``actors.max``."""
         actors = self.ask.actors
         chunks = actors.max if rows is None else math.ceil(rows / self.ask.chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
-        all_cores = actors.num_cpus is None and not actors.num_gpus and self.backend not in ("transformers", "scripted")
+        # An open backend may turn out to be one that takes all cores.
+        all_cores = actors.takes_all_cores("vllm" if isinstance(self.backend, Out) else self.backend)
         return {"CPU": math.inf if all_cores else num * (actors.num_cpus or 1), "GPU": num * actors.num_gpus}
 
     def changed(self, **changes: Any) -> "Asked":
-        """The same model, started as before, asked another way."""
+        """The same model, started the same way, but asked differently."""
         return replace(self, ask=self.ask.model_copy(update=changes))
 
 
 def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
-    """A model asked as ``ask`` says; where that leaves the backend open, the stage ``name`` settles it."""
+    """A model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
     if ask.backend != "auto":
         return Asked(model=model, ask=ask, engine=ask, backend=ask.backend)
     stage = Stage(
@@ -129,13 +130,13 @@ def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
 
 
 def whole(ask: AskConfig, backend: str, running: Running, decoding: DecodingConfig) -> AskConfig:
-    """How a model is asked, put together again from the arguments of a stage."""
+    """Rebuild how a model is asked from the arguments of a stage."""
     return ask.model_copy(update={**running.spread, "backend": backend, "decoding": decoding})
 
 
 @contextmanager
 def actors(task: Task, backend: str, running: Running) -> Iterator["Actors"]:
-    """Yields the model's actors: those that run already where there are some."""
+    """Yield the model's actors, those that already run if there are any."""
     from curation.passes.run import make_pool
 
     engine = running.engine.model_copy(update={"backend": backend})
@@ -144,7 +145,7 @@ def actors(task: Task, backend: str, running: Running) -> Iterator["Actors"]:
 
 
 def pass_of(result: "PassResult", backend: str, model: ModelRef | None) -> dict[str, Any]:
-    """What a stage puts on record of its pass, for the report."""
+    """What the stage records of its pass, for the report."""
     return {
         "model": "scripted" if model is None else model.adapter or model.base,
         "backend": backend,
@@ -160,8 +161,8 @@ def settle(
 ) -> Done:
     """Choose the backend of a model.
 
-    The probe is a task with the resources of an actor, so that it runs where the actors will: the driver's machine
-    says nothing of theirs.
+    The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
+    differ from theirs.
 
     Raises:
         ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.

@@ -1,4 +1,4 @@
-"""The process that trains students, teachers and trust functions one after the other, where one worker is enough."""
+"""The process that trains students, teachers and trust functions one after the other, if one worker is enough."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +9,11 @@ from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 
 MAX_IDLE_SECONDS = 120.0
-"""A process that nothing has trained in for so long is ended."""
+"""A training process that is idle for this long is ended."""
 
 
 def training_host(recipe: TrainSection) -> Host | None:
-    """The process that serves trainings with the resources of this recipe; ``None`` for a group of workers."""
+    """The host for trainings with the resources of this recipe; ``None`` for a group of several workers."""
     if recipe.num_workers > 1:
         return None
     name = fingerprint(["training", recipe.cpus_per_worker, recipe.gpus_per_worker])
@@ -22,7 +22,7 @@ def training_host(recipe: TrainSection) -> Host | None:
 
 @contextmanager
 def training(task: Task, recipe: TrainSection) -> Iterator[None]:
-    """Within, launches use the process that the stage names as its host, if it names one."""
+    """Within the context, training runs in the process that the stage names as its host, if it names one."""
     from train.launch import TrainProcess, trained_in
 
     if task.stage.host is None:

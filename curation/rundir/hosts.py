@@ -1,4 +1,4 @@
-"""What outlives a stage because a later one needs it again: actors with a model loaded, processes that train."""
+"""Hosts: actors with a loaded model and training processes, which stay alive between the stages that use them."""
 
 import threading
 import time
@@ -9,20 +9,20 @@ from typing import Any, Protocol
 
 
 class Held(Protocol):
-    """What is kept."""
+    """The actors or the process themselves."""
 
     def close(self) -> None:
-        """Give back what it takes of the cluster."""
+        """End it, and free its cluster resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What a stage works by, of which one start serves several stages."""
+    """The host that a stage needs. Stages that ask for the same host share one start."""
 
     name: str
-    """Stages of the same name may share one at the same time, where it is ``shared``."""
+    """Stages may use a host of the same name at the same time if it is ``shared``."""
     kind: str
-    """One that is idle serves any stage of the same kind; equal names have equal kinds."""
+    """An idle host serves any stage of the same kind; equal names have equal kinds."""
     shared: bool
 
 
@@ -38,7 +38,7 @@ class _Kept:
 
 
 class Hosts:
-    """The hosts of a run, started when they are first needed."""
+    """The hosts of a run; each is started when a stage first needs it."""
 
     def __init__(self) -> None:
         self._kept: list[_Kept] = []
@@ -48,9 +48,9 @@ class Hosts:
     def use(
         self, host: Host, takes: Mapping[str, float], max_idle_seconds: float, start: Callable[[], Held]
     ) -> Iterator[Any]:
-        """One that serves ``host``, started by ``start`` where none does; it is kept afterwards.
+        """Yield a running host that serves ``host``, or the one that ``start`` starts; keep it afterwards.
 
-        After an error it serves nobody anew, and is closed once the others that use it are through.
+        After an error it accepts no new stage, and is closed when the stages that still use it have ended.
         """
         with self._lock:
             kept = self._found(host)
@@ -72,19 +72,19 @@ class Hosts:
                     self._close(kept)
 
     def idle(self) -> list[tuple[Host, Mapping[str, float]]]:
-        """Those that nobody uses, and what they take, the one that is idle longest first."""
+        """The idle hosts and their resources, the one that has been idle longest first."""
         with self._lock:
             found = sorted((kept for kept in self._kept if not kept.users), key=lambda kept: kept.idle_since)
             return [(kept.host, kept.takes) for kept in found]
 
     def give_back(self, host: Host) -> None:
-        """Close an idle one."""
+        """Close an idle host."""
         with self._lock:
             for kept in [kept for kept in self._kept if kept.host is host and not kept.users]:
                 self._close(kept)
 
     def keep_for(self, hosts: Iterable[Host]) -> None:
-        """Close those that are idle for too long, or that none of the coming stages, by ``hosts``, can use."""
+        """Close each host that was idle too long, or that no coming stage needs; ``hosts`` lists what those need."""
         kinds, now = {host.kind for host in hosts}, time.monotonic()
         with self._lock:
             for kept in [kept for kept in self._kept if not kept.users]:
@@ -92,7 +92,7 @@ class Hosts:
                     self._close(kept)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all hosts."""
         with self._lock:
             for kept in list(self._kept):
                 self._close(kept)

@@ -175,9 +175,9 @@ class Run:
         return ready
 
     def _make_room(self, stage: Stage, beside: Sequence[Stage], room: Mapping[str, float]) -> None:
-        """Give back idle hosts as far as a stage does not fit beside them, but for those that it or ``beside`` can use.
+        """Close idle hosts until ``stage`` fits, except hosts that it or a stage in ``beside`` can use.
 
-        A stage that has begun a moment ago may not have taken its host yet.
+        A stage that has just begun may not have taken its host yet.
         """
         kinds = {other.host.kind for other in (stage, *beside) if other.host is not None}
         others = [(host, takes) for host, takes in self._hosts.idle() if host.kind not in kinds]

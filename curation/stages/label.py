@@ -108,5 +108,5 @@ def _check_errors(counts: LabelCounts, max_error_rate: float, ref: TableRef) -> 
         kind, number = next(iter(counts.errors.items()))
         raise RunFailedError(
             f"{ref.uri}: {failed} of {counts.rows} rows failed ({number} of them {kind}), more than "
-            f"teacher.max_error_rate {max_error_rate}; mend the rows or raise the limit, then run the same command"
+            f"teacher.max_error_rate {max_error_rate}; fix the rows or raise the limit, then run the same command"
         )

@@ -6,18 +6,16 @@ raises.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
-from curation.passes.actor import ChunkWorker, Row, failed
+from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.refs import ModelRef, TableRef
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
@@ -26,33 +24,22 @@ from curation.tables import commits, schemas
 from curation.teachers import Teacher
 from curation.teachers.completions import error_batch
 from curation.telemetry import metrics
-from curation.telemetry.metrics import Telemetry
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelJob:
-    """All that a process needs to know; pickled to every one."""
+class LabelJob(TeacherJob):
+    """Label the rows of a table (schema ``schemas.examples``)."""
 
-    examples: TableRef
-    """The rows to label (schema ``schemas.examples``)."""
     labels_uri: str
-    domain: DomainConfig
-    teacher: AskConfig
-    model: ModelRef | None
-    decoding: DecodingConfig
     seed: int
     reduction: Reduction | None = None
     """What is made of the hidden states where not all of them are stored."""
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
-    engine: AskConfig | None = None
-    """How the teacher is started where it does not run yet, for all passes that ask it; unset: as ``teacher``."""
-    told: Telemetry = field(default_factory=Telemetry)
-    """Emits the metrics of the pass."""
 
     def worker(self, models: Models) -> "LabelWorker":
         """What labels its chunks in a process."""
-        return LabelWorker(self, models.teacher(self.teacher, self.engine or self.teacher, self.model))
+        return LabelWorker(self, self.load(models))
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""

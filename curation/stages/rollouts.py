@@ -7,7 +7,7 @@ with one are easier than the pool's.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.arms import ARMS, Arm
-from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.config import DecodingConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
-from curation.passes.actor import ChunkWorker, Row, failed
+from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.passes.pool import ActorPool
 from curation.passes.run import run_pass
-from curation.refs import ModelRef, TableRef
+from curation.refs import TableRef
 from curation.selection.top_n import TopN
 from curation.signals import label_request
 from curation.stages.budget import batch_of
@@ -33,7 +33,6 @@ from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.teachers import Teacher
-from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Update
 
 UNKNOWN, NO, YES = -1, 0, 1
@@ -41,29 +40,19 @@ UNKNOWN, NO, YES = -1, 0, 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutJob:
-    """All that a process needs to know; pickled to every one."""
+class RolloutJob(TeacherJob):
+    """Sample completions of rows that have their gold labels beside them."""
 
-    examples: TableRef
-    """Rows with their gold labels."""
     uri: str
     """A table of ``schemas.ROLLOUTS``."""
-    domain: DomainConfig
-    teacher: AskConfig
-    model: ModelRef | None
-    decoding: DecodingConfig
     num_samples: int
     seed: int
     limit: Limit | None = None
     """What the student can be trained on; a longer sample is none."""
-    engine: AskConfig | None = None
-    """How the teacher is started where it does not run yet, for all passes that ask it; unset: as ``teacher``."""
-    told: Telemetry = field(default_factory=Telemetry)
-    """Emits the metrics of the pass."""
 
     def worker(self, models: Models) -> "RolloutWorker":
         """What asks about its chunks in a process."""
-        return RolloutWorker(self, models.teacher(self.teacher, self.engine or self.teacher, self.model))
+        return RolloutWorker(self, self.load(models))
 
 
 @dataclass(frozen=True, kw_only=True)

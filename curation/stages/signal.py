@@ -4,51 +4,43 @@ What the labelling actors measured as they labelled (``LabelJob.asks``) stands i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
+from curation.config import RewardConfig
 from curation.domains import get_domain
 from curation.hashing import Int64s
-from curation.passes.actor import ChunkWorker, Row, failed
+from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.passes.pool import ActorPool
 from curation.passes.run import PassResult, run_pass
-from curation.refs import ModelRef, TableRef
+from curation.refs import TableRef
 from curation.signals import Weak, get_signal
 from curation.signals.measure import Row as SignalRow
 from curation.signals.measure import measure, rewards
 from curation.stages.asks import Ask, Values
 from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
-from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Update
 
 
 @dataclass(frozen=True, kw_only=True)
-class SignalJob:
-    """All that a process needs to know; pickled to every one."""
+class SignalJob(TeacherJob):
+    """Ask a signal of rows that have a weak label.
+
+    ``decoding`` is that of the labelling pass (of the judge: its own).
+    """
 
     ask: Ask
-    examples: TableRef
     labels: TableRef
-    """Of these examples, those labelled without error at most."""
-    domain: DomainConfig
-    teacher: AskConfig
-    model: ModelRef | None
-    decoding: DecodingConfig
-    """That of the labelling pass (of the judge: its own)."""
+    """Of the examples, those labelled without error at most."""
     reward: RewardConfig | None = None
     """A reward model with a head of its own, which is no teacher."""
     gold: TableRef | None = None
     """Gold labels of the examples, for a judge."""
-    engine: AskConfig | None = None
-    """How the teacher is started where it does not run yet, for all passes that ask it; unset: as ``teacher``."""
-    told: Telemetry = field(default_factory=Telemetry)
-    """Emits the metrics of the pass."""
 
     def worker(self, models: Models) -> "ChunkWorker[Measured]":
         """What measures its chunks in a process."""
@@ -99,7 +91,7 @@ class _SignalWorker(_Worker):
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
         self._signal = get_signal(job.ask.signal, **job.ask.options)
-        self._teacher = models.teacher(job.teacher, job.engine or job.teacher, job.model)
+        self._teacher = job.load(models)
 
     def work(self, rows: list[Row]) -> Measured:
         """The signal's values of rows."""

@@ -75,7 +75,7 @@ def _profiles(file: Path) -> dict[str, dict[str, str]]:
         parser.read(file, encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError) as error:  # which may quote a line with a key in it
         raise RunDirError(
-            f"{file}: is no file of profiles ({type(error).__name__}); mend it, or put keys into the environment"
+            f"{file}: is not a file of profiles ({type(error).__name__}); fix it, or put keys into the environment"
         ) from None
     return {_name(section): dict(parser[section]) for section in parser.sections()}
 

@@ -136,7 +136,7 @@ class _Stream:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = states, positions_of(states)
         self._inbox: Inbox = deque()
-        self._held: set[str] = set()  # engine's ids under way or to be collected
+        self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
         self._done: list[_Row] = []
         self._num_sent = 0
@@ -158,8 +158,10 @@ class _Stream:
             if not self._inbox and (self._num_sent or more):  # more: another call has filled the engine
                 self._engine.step()
             while self._inbox:
-                request_id, (row, part), output = self._inbox.popleft()
-                self._end(request_id, row, part, output.outputs[0])
+                name, (row, part), output = self._inbox.popleft()
+                if isinstance(output, Exception):
+                    raise output
+                self._end(name, row, part, output.outputs[0])
             if len(self._ended) >= BATCH_ROWS or (self._ended and not self._num_sent):
                 self._collect()
             while len(self._done) >= BATCH_ROWS or (self._done and not (more or self._num_sent or self._ended)):
@@ -217,10 +219,10 @@ class _Stream:
         self._held.add(self._engine.submit(tokens, params, self._inbox, (row, part)))
         self._num_sent += 1
 
-    def _end(self, request_id: str, row: _Row, part: _Part, output: Any) -> None:
+    def _end(self, name: str, row: _Row, part: _Part, output: Any) -> None:
         """Take the engine's output of a part."""
         self._num_sent -= 1
-        self._ended.append((request_id, row, part))
+        self._ended.append((name, row, part))
         if part.tries or part.short:  # fed again, for what the tap lacked
             return
         if row.letters is not None:
@@ -249,9 +251,9 @@ class _Stream:
     def _collect(self) -> None:
         """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
         ended, self._ended = self._ended, []
-        asked = [(request_id, 0 if part.short else len(part.tokens)) for request_id, _, part in ended]
+        asked = [(name, 0 if part.short else len(part.tokens)) for name, _, part in ended]
         found = self._engine.collect(asked, self._teacher.config.state_dtype)
-        self._held.difference_update(request_id for request_id, _ in asked)
+        self._held.difference_update(name for name, _ in asked)
         for place, (_, row, part) in enumerate(ended):
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]

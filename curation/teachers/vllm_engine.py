@@ -1,14 +1,16 @@
-"""vLLM's engine inside this process: started from checked arguments, stepped under a lock, watched, read by the tap.
+"""vLLM's engine inside this process: started from checked arguments, stepped, watched, read by the tap.
 
 It shares the process with the teacher, so that a step costs no message and states need no second copy (tensor-parallel
-workers beyond the first are processes of its own). Several threads may use one engine: whoever waits for answers steps
-it for all.
+workers beyond the first are processes of its own). Several threads may use one engine: whoever waits for answers asks
+for a step, which serves all. One thread does all of the engine's work: OpenMP gives each thread that computes a team of
+its own, and two teams would wait busily for each other's cores.
 """
 
 import contextlib
 import dataclasses
 import difflib
 import faulthandler
+import itertools
 import os
 import shutil
 import sys
@@ -16,7 +18,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from curation.config import AskConfig
@@ -95,13 +98,15 @@ class Engine:
         check_arguments(config.vllm.engine)
         began = time.monotonic()
         self._log = tempfile.TemporaryFile(prefix="vllm-", suffix=".log")  # noqa: SIM115 (open while workers write to it)
-        self._lock = threading.RLock()
-        self._inboxes: dict[str, tuple[Inbox, str, Any]] = {}
-        self._numbers = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="vllm-engine")
+        self._inboxes: dict[str, tuple[Inbox, Any]] = {}
+        self._names = map(str, itertools.count())
+        self._ids: dict[str, str] = {}
+        """The engine's ids, by our names, of requests that the tap holds."""
         self._step_began: float | None = None
         try:
             with _log_to(self._log.fileno()), _weights(config, model) as weights:
-                self._engine = _start(config, weights, max_positions)
+                self._engine = self._in_thread(_start, config, weights, max_positions)
                 lacks_layers = self._rpc("tap_lacks_layers")[0] if others_of(config.states) else None
                 lacks = [] if lacks_layers else self._rpc("tap_install", list(config.states), ring)[0]
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
@@ -143,48 +148,60 @@ class Engine:
         return len(self._inboxes)
 
     def submit(self, tokens: list[int], params: Any, inbox: Inbox, tag: Any) -> str:
-        """Hand over a prompt; once it ends, a step puts ``(id, tag, vLLM's output)`` into ``inbox``. The id."""
-        with self._lock:
-            self._numbers += 1
-            name = str(self._numbers)
-            request_id: str = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
-            self._inboxes[name] = (inbox, request_id, tag)
-            return request_id
+        """Hand over a prompt, and return its name; once it ends, a step puts ``(name, tag, output)`` into ``inbox``.
+
+        The output is vLLM's, or the error with which vLLM refused the prompt.
+        """
+        name = next(self._names)
+        self._inboxes[name] = (inbox, tag)
+        self._thread.submit(self._add, name, tokens, params)
+        return name
+
+    def _add(self, name: str, tokens: list[int], params: Any) -> None:
+        try:
+            self._ids[name] = self._engine.add_request(name, {"type": "token", "prompt_token_ids": tokens}, params)
+        except Exception as error:
+            inbox, tag = self._inboxes.pop(name)
+            inbox.append((name, tag, error))
 
     def step(self) -> None:
-        """One step of the engine, for whomever.
+        """Wait for a step of the engine, which serves all requests.
 
         Raises:
             EngineLostError: the step failed (in an actor of Ray the process ends instead, so that Ray restarts it).
         """
+        self._in_thread(self._step)
+
+    def _step(self) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        with self._lock:
-            if not self._inboxes:
-                return
-            self._step_began = time.monotonic()
-            try:
-                outputs = self._engine.step()
-            except (EngineDeadError, RuntimeError, ValueError, AssertionError, OSError) as error:
-                raise self._lost(f"a step of vLLM's engine failed: {_first_line(error)}") from error
-            finally:
-                self._step_began = None
-            for output in outputs:
-                if output.finished:
-                    inbox, request_id, tag = self._inboxes.pop(output.request_id)
-                    inbox.append((request_id, tag, output))
+        if not self._inboxes:
+            return
+        self._step_began = time.monotonic()
+        try:
+            outputs = self._engine.step()
+        except (EngineDeadError, RuntimeError, ValueError, AssertionError, OSError) as error:
+            raise self._lost(f"a step of vLLM's engine failed: {_first_line(error)}") from error
+        finally:
+            self._step_began = None
+        for output in outputs:
+            if output.finished:
+                inbox, tag = self._inboxes.pop(output.request_id)
+                inbox.append((output.request_id, tag, output))
 
     def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
-        """What the tap kept of finished requests, by id and number of answer tokens."""
-        collected: Collected = self._rpc("tap_collect", list(requests), dtype)[0]
+        """What the tap kept of finished requests, by name and number of answer tokens; it forgets them."""
+        asked = [(self._ids.pop(name), num_tokens) for name, num_tokens in requests]
+        collected: Collected = self._rpc("tap_collect", asked, dtype)[0]
         return collected
 
-    def drop(self, request_ids: Sequence[str]) -> None:
+    def drop(self, names: Sequence[str]) -> None:
         """End requests, finished or not, and forget what the tap kept of them."""
-        with self._lock:
-            names = [request_id.rsplit("-", 1)[0] for request_id in request_ids]
-            self._engine.abort_request([name for name in names if self._inboxes.pop(name, None) is not None])
-            self._rpc("tap_free", list(request_ids))
+        self._in_thread(self._drop, names)
+
+    def _drop(self, names: Sequence[str]) -> None:
+        self._engine.abort_request([name for name in names if self._inboxes.pop(name, None) is not None])
+        self._engine.collective_rpc("tap_free", args=([self._ids.pop(name) for name in names if name in self._ids],))
 
     def num_held(self) -> int:
         """Requests that the tap holds."""
@@ -199,14 +216,17 @@ class Engine:
 
     def close(self) -> None:
         """Stop the engine and its workers; other engines of this process, which share vLLM's groups, end with it."""
-        with self._lock:
-            self._engine.engine_core.shutdown()
-            self._log.close()
+        self._in_thread(self._engine.engine_core.shutdown)
+        self._thread.shutdown()
+        self._log.close()
 
     def _rpc(self, method: str, *args: Any) -> list[Any]:
-        with self._lock:
-            results: list[Any] = self._engine.collective_rpc(method, args=args)
+        results: list[Any] = self._in_thread(lambda: self._engine.collective_rpc(method, args=args))
         return results
+
+    def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Wait for what ``work`` returns in the engine's thread."""
+        return self._thread.submit(work, *args).result()
 
     def _lost(self, reason: str) -> EngineLostError:
         reason = f"{reason}; it logged last:\n{self.tail()}"

@@ -47,14 +47,8 @@ def _lines(name: str) -> Iterator[Update]:
         if now - last < LINE_SECONDS:
             return
         last = now
-        speed = pace.rows_per_second
-        share = f" ({100 * standing.rows / standing.total:.0f} %)" if standing.total else ""
-        told = [f"{standing.rows:,} of {standing.total:,} rows{share}"]
-        if speed is not None:
-            told.append(f"{speed:,.0f} rows/s, about {(standing.total - standing.rows) / speed:,.0f} s left")
-        if standing.work is not None:
-            told.append(standing.work.words())
-        say(f"{name}: {'; '.join(told)}")
+        work = "" if standing.work is None else f"; {standing.work.words()}"
+        say(f"{name}: {standing.words(pace.rows_per_second)}{work}")
 
     yield update
 

@@ -68,6 +68,14 @@ class Standing:
     total: int
     work: Work | None = None
 
+    def words(self, rows_per_second: float | None) -> str:
+        """Rows done, and where the speed is known it and the time left, for a line on a terminal."""
+        share = f" ({100 * self.rows / self.total:.0f} %)" if self.total else ""
+        told = f"{self.rows:,} of {self.total:,} rows{share}"
+        if rows_per_second is None:
+            return told
+        return f"{told}, {rows_per_second:,.0f} rows/s, about {(self.total - self.rows) / rows_per_second:,.0f} s left"
+
 
 Update = Callable[[Standing], None]
 """Receives progress updates of a stage."""
