@@ -1,8 +1,8 @@
 """Launches a training loop on the workers that a recipe's section asks for, and restarts it when they die.
 
 Several workers form a worker group of Ray Train. A single worker is a process that outlives the training
-(:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the same
-resources use it too. In it the loop runs in Ray Train's local mode and so reads the same context.
+(:class:`TrainProcess`): its start, mostly imports, is a large part of a short training, so later trainings with the
+same resources use it too. In it the loop runs in Ray Train's local mode and so reads the same context.
 """
 
 import os
