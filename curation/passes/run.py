@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,19 @@ class PassResult(NamedTuple):
     """``Teacher.facts`` of each start of a teacher."""
 
 
+class PassOptions(TypedDict, total=False):
+    """How a pass is done; no value in its table depends on it."""
+
+    commit_seconds: Required[float]
+    """The time between two commits."""
+    pool: ActorPool
+    """The actors; unset, the pass starts its own."""
+    guard: Guard
+    """Called before each commit."""
+    progress: Update
+    """Receives progress updates."""
+
+
 def run_pass(
     job: Job,
     *,
@@ -54,20 +67,16 @@ def run_pass(
     uri: str,
     schema: pa.Schema,
     takes: Callable[[Int64s], Bools],
-    commit_seconds: float,
-    pool: ActorPool | None = None,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
+    **how: Unpack[PassOptions],
 ) -> PassResult:
     """Let the actors of ``pool`` do ``job`` for each example that ``takes`` (a mask of ids) and that is not at ``uri``.
-
-    Without a pool the pass starts its own. ``progress`` receives progress updates.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
         CommitError: the store refused, or rows in and rows out differ.
     """
     io.create(uri, schema)
+    guard = how.get("guard", unguarded)
     committer = commits.Committer(uri, guard)
     num_done, total = len(committer.done), 0
     items: list[Any] = []
@@ -78,7 +87,7 @@ def run_pass(
 
     begun = time.monotonic()
     with ExitStack() as stack:
-        if pool is None:
+        if (pool := how.get("pool")) is None:
             pool = make_pool(job.teacher)
             stack.callback(pool.close)
         tally = Tally(
@@ -89,7 +98,7 @@ def run_pass(
             chunks=len(items),
             calls=concurrent_calls(job.teacher.backend),
             told=job.told,
-            update=progress,
+            update=how.get("progress"),
         )
         with tally:
             if items:
@@ -98,7 +107,7 @@ def run_pass(
                     commit_stream(
                         (row for table in written for row in table.to_pylist()),
                         [committer],
-                        seconds=commit_seconds,
+                        seconds=how["commit_seconds"],
                         guard=guard,
                         on_commit=tally.committed,
                         on_written=tally.wrote,

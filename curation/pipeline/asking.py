@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import others_of
@@ -19,16 +19,7 @@ from curation.stopping import waited_for
 from curation.teachers import can_be_replaced
 
 if TYPE_CHECKING:
-    from curation.passes.pool import ActorPool
-    from curation.passes.run import PassResult
-
-
-class Actors(NamedTuple):
-    """The running actors of a model."""
-
-    engine: AskConfig
-    """How the model is started."""
-    pool: "ActorPool"
+    from curation.passes.run import PassOptions, PassResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,13 +126,16 @@ def whole(ask: AskConfig, backend: str, running: Running, decoding: DecodingConf
 
 
 @contextmanager
-def actors(task: Task, backend: str, running: Running) -> Iterator["Actors"]:
-    """Yield the model's actors, those that already run if there are any."""
-    from curation.passes.run import make_pool
+def passing(
+    task: Task, backend: str, running: Running, commit_seconds: float
+) -> Iterator[tuple[AskConfig, "PassOptions"]]:
+    """Yield how a stage's model is started and how its pass is done: by actors that already run, if there are any."""
+    from curation.passes.run import PassOptions, make_pool
 
     engine = running.engine.model_copy(update={"backend": backend})
-    with task.hosted(lambda: make_pool(engine), max_idle_seconds=engine.actors.max_idle_seconds) as pool:
-        yield Actors(engine, pool)
+    hosted = task.hosted(lambda: make_pool(engine), max_idle_seconds=engine.actors.max_idle_seconds)
+    with task.progress() as update, hosted as pool:
+        yield engine, PassOptions(commit_seconds=commit_seconds, pool=pool, guard=task.guard, progress=update)
 
 
 def pass_of(result: "PassResult", backend: str, model: ModelRef | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.pipeline.asking import Asked, Running, actors, pass_of, whole
+from curation.pipeline.asking import Asked, Running, pass_of, passing, whole
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
 from curation.rundir.graph import Done, Out, Stage, Table
 from curation.rundir.run import Task
@@ -81,13 +81,13 @@ def label(
     from curation.teachers import width
 
     teacher, part = whole(ask, backend, running, decoding), Share(**(share or {}))
-    with task.progress() as update, actors(task, backend, running) as by:
+    with passing(task, backend, running, commit_seconds) as (engine, how):
         job = LabelJob(
             examples=examples,
             labels_uri=str(task.directory / "labels.lance"),
             domain=domain,
             teacher=teacher,
-            engine=by.engine,
+            engine=engine,
             model=model,
             decoding=decoding,
             seed=seed,
@@ -95,15 +95,7 @@ def label(
             asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in signals.items()),
             told=task.telemetry,
         )
-        result = label_stage(
-            job,
-            state_size=width(teacher, model),
-            share=part,
-            commit_seconds=commit_seconds,
-            pool=by.pool,
-            guard=task.guard,
-            progress=update,
-        )
+        result = label_stage(job, state_size=width(teacher, model), share=part, **how)
     table = compact(result.table, fragment_mb, guard=task.guard)
     counts = count_labels(table)
     outputs = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.errors import RunFailedError
-from curation.pipeline.asking import Asked, Running, actors, pass_of, whole
+from curation.pipeline.asking import Asked, Running, pass_of, passing, whole
 from curation.pipeline.labelling import ask_of
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Out, Stage, Table
@@ -202,9 +202,6 @@ def _measured(
     from curation.stages.signal import signal as signal_stage
     from curation.tables.compaction import compact
 
-    with task.progress() as update, actors(task, backend, running) as by:
-        asked = replace(job, engine=by.engine)
-        result = signal_stage(
-            asked, row_ids_N, commit_seconds=commit_seconds, pool=by.pool, guard=task.guard, progress=update
-        )
+    with passing(task, backend, running, commit_seconds) as (engine, how):
+        result = signal_stage(replace(job, engine=engine), row_ids_N, **how)
     return compact(result.table, fragment_mb, guard=task.guard), pass_of(result, backend, job.model)

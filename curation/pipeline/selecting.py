@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation.arms import ARMS, TRUST
 from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, StudentConfig
-from curation.pipeline.asking import Asked, Running, actors, whole
+from curation.pipeline.asking import Asked, Running, passing, whole
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
@@ -205,16 +205,8 @@ def roll_out(
         limit=_limit(limit),
         told=task.telemetry,
     )
-    with task.progress() as update, actors(task, backend, running) as by:
-        made = rollouts_stage(
-            job,
-            replace(asked, engine=by.engine),
-            commit_seconds=commit_seconds,
-            directory=task.directory,
-            pool=by.pool,
-            guard=task.guard,
-            progress=update,
-        )
+    with passing(task, backend, running, commit_seconds) as (engine, how):
+        made = rollouts_stage(job, replace(asked, engine=engine), directory=task.directory, **how)
     task.say(_words(made))
     return Done(outputs={**asdict(made), "weak": made.weak._asdict()}, rows=made.num_asked)
 

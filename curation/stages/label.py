@@ -2,19 +2,17 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import pyarrow.compute as pc
 
 from curation.errors import RunFailedError
 from curation.hashing import hash64
-from curation.passes.pool import ActorPool
-from curation.passes.run import Bools, Int64s, PassResult, run_pass
+from curation.passes.run import Bools, Int64s, PassOptions, PassResult, run_pass
 from curation.refs import TableRef
 from curation.stages.label_chunks import LabelJob
-from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
-from curation.telemetry.standing import Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +48,9 @@ def label(
     *,
     state_size: int,
     share: Share,
-    commit_seconds: float,
-    pool: ActorPool | None = None,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
+    **how: Unpack[PassOptions],
 ) -> PassResult:
-    """Label what is not labelled yet and commit it as it comes; ``progress`` is told where it stands.
+    """Label what is not labelled yet and commit it as it comes.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done, or more than ``max_error_rate`` of the rows
@@ -70,10 +65,7 @@ def label(
         uri=job.labels_uri,
         schema=job.schema(state_size),
         takes=share.takes,
-        commit_seconds=commit_seconds,
-        pool=pool,
-        guard=guard,
-        progress=progress,
+        **how,
     )
     _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)
     return result

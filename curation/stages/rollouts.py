@@ -8,7 +8,7 @@ with one are easier than the pool's.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,7 @@ from curation.domains import Domain, attempt, get_domain
 from curation.hashing import Int64s, derive
 from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.passes.pool import ActorPool
-from curation.passes.run import run_pass
+from curation.passes.run import PassOptions, run_pass
 from curation.refs import TableRef
 from curation.selection.top_n import TopN
 from curation.signals import label_request
@@ -29,11 +28,9 @@ from curation.stages.budget import batch_of
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
 from curation.stages.select import Chooser, SelectJob, budget_of
-from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.teachers import Teacher
-from curation.telemetry.standing import Update
 
 UNKNOWN, NO, YES = -1, 0, 1
 """Whether a row has a completion to train on."""
@@ -144,11 +141,8 @@ def roll_out(
     job: SelectJob,
     asked: RolloutJob,
     *,
-    commit_seconds: float,
     directory: Place,
-    pool: ActorPool | None = None,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
+    **how: Unpack[PassOptions],
 ) -> Rollouts:
     """Decide what the gold arms of ``job`` train on, and sample rollouts if they need the teacher's own.
 
@@ -167,9 +161,7 @@ def roll_out(
         return made
     labels, gold = batch_of(job.labels), job.gold
     n = budget_of(job, labels).n
-    sampling = _Sampling(
-        job, asked, directory, commit_seconds=commit_seconds, pool=pool, guard=guard, progress=progress
-    )
+    sampling = _Sampling(job, asked, directory, how)
     sampling.fill(Chooser(job, labels, n), n, gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
@@ -198,20 +190,9 @@ def num_to_resolve(state_M: npt.NDArray[np.int8], n: int, rate: float) -> int:
 class _Sampling:
     """The table of samples, filled in rounds, because the rows to ask about depend on the results of others."""
 
-    def __init__(
-        self,
-        job: SelectJob,
-        asked: RolloutJob,
-        directory: Place,
-        *,
-        commit_seconds: float,
-        pool: ActorPool | None,
-        guard: Guard,
-        progress: Update | None,
-    ) -> None:
-        self._job, self._directory = job, directory
+    def __init__(self, job: SelectJob, asked: RolloutJob, directory: Place, how: PassOptions) -> None:
+        self._job, self._directory, self._how = job, directory, how
         self._asked = replace(asked, uri=str(directory / "rollouts.lance"))
-        self._commit_seconds, self._pool, self._guard, self._progress = commit_seconds, pool, guard, progress
         # Those of a run that was cut off are kept, whatever round they are of.
         self.table = io.create(self._asked.uri, schemas.ROLLOUTS)
         self._read(self.table)
@@ -264,10 +245,7 @@ class _Sampling:
             uri=self._asked.uri,
             schema=schemas.ROLLOUTS,
             takes=lambda ids_N: np.ones(len(ids_N), dtype=np.bool_),
-            commit_seconds=self._commit_seconds,
-            pool=self._pool,
-            guard=self._guard,
-            progress=self._progress,
+            **self._how,
         ).table
         self._read(self.table)
 

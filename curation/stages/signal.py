@@ -5,7 +5,7 @@ What the labelling actors measured as they labelled (``LabelJob.asks``) stands i
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +15,13 @@ from curation.domains import get_domain
 from curation.hashing import Int64s
 from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
-from curation.passes.pool import ActorPool
-from curation.passes.run import PassResult, run_pass
+from curation.passes.run import PassOptions, PassResult, run_pass
 from curation.refs import TableRef
 from curation.signals import Weak, get_signal
 from curation.signals.measure import Row as SignalRow
 from curation.signals.measure import measure, rewards
 from curation.stages.asks import Ask, Values
-from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
-from curation.telemetry.standing import Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,11 +126,7 @@ class _RewardWorker(_Worker):
 def signal(
     job: SignalJob,
     row_ids_N: Int64s,
-    *,
-    commit_seconds: float,
-    pool: ActorPool | None = None,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
+    **how: Unpack[PassOptions],
 ) -> PassResult:
     """Measure the rows that are not measured yet and commit them as they come (schema ``schemas.SIGNAL``).
 
@@ -148,8 +141,5 @@ def signal(
         uri=job.ask.uri,
         schema=schemas.SIGNAL,
         takes=lambda ids_N: np.searchsorted(wanted_M, ids_N, side="right") > np.searchsorted(wanted_M, ids_N),
-        commit_seconds=commit_seconds,
-        pool=pool,
-        guard=guard,
-        progress=progress,
+        **how,
     )
