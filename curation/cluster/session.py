@@ -22,18 +22,12 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
         ClusterError: ``same_versions`` is set, and a node has other versions than this process.
     """
     import ray
-    import ray.data
 
-    # Ray forks only to execute another program; the configuration decides how many actors fill a machine.
+    # Ray forks only to execute another program.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
-    warnings.filterwarnings("ignore", message="(?s).*The minimum number of concurrent actors")
     started = not ray.is_initialized()
     if started:
         _start_ray(settings)
-    logging.getLogger("ray.data").setLevel(logging.ERROR)  # it warns that its progress bars are off
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.execution_options.verbose_progress = False
     try:
         if same_versions and (capacity.address_of(settings) != capacity.LOCAL or len(nodes.living()) > 1):
             nodes.require_same_versions()

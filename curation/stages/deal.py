@@ -1,6 +1,5 @@
 """The tasks of the prepare stage: each deals one chunk of one input file to the tables of the splits."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,9 +78,8 @@ class _Row:
     solution_problem: str | None
 
 
-def deal(item: Mapping[str, Any], job: Job) -> pa.Table:
+def deal(chunk: Chunk, job: Job) -> pa.Table:
     """Write a chunk's rows to the tables of their splits; return one row of ``commits.WRITTEN`` per table."""
-    chunk = Chunk(**json.loads(str(item["chunk"][0])))
     source = job.sources[chunk.source]
     domain = get_domain(source.domain)
     ids_N, place_N = dealt(source, chunk)

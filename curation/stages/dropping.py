@@ -24,6 +24,7 @@ from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io
 from curation.tables.row_ids import bitmap
+from curation.tasks import in_tasks
 
 WORDS = {"same": "the same", "permuted": "with permuted options", "near_copy": "near-copies with another option"}
 ORDER = "test, calibration, probes, shots, source, adapt, pool"
@@ -172,9 +173,8 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
     dataset = io.open_table(ref)
     ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
     ids = ray.put(ids_M)
-    task = ray.remote(_deleted).options(num_cpus=1)
-    fragments = [fragment.fragment_id for fragment in dataset.get_fragments()]
-    done = [item for item in ray.get([task.remote(ref, number, ids) for number in fragments]) if item[1]]
+    calls = ((ref, fragment.fragment_id, ids) for fragment in dataset.get_fragments())
+    done = [item for item in in_tasks(_deleted, calls) if item[1]]
     if not done:
         return ref
     updated = [FragmentMetadata.from_json(text) for _, _, text in done if text is not None]

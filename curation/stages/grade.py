@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import ray
 
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
-from curation.domains.grading import Bools, grade_pairs
+from curation.domains.grading import grade_pairs
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.tables import io, schemas
+from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
 PAIRS = 2_000
@@ -33,28 +32,13 @@ def grade(
     An interrupted stage starts again: nothing here costs a model's pass.
     """
     total = io.count(labels, filter="error IS NULL")
-    task = ray.remote(_grade).options(num_cpus=1)
-    num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
     parts = [schemas.GRADES.empty_table()]
-    waiting: list[tuple[Int64s, Any]] = []
     num_done = 0
-
-    def collect() -> None:
-        nonlocal num_done
-        ids_N, graded = waiting.pop(0)
-        correct_N, problems = ray.get(graded)
-        columns = [pa.array(ids_N), pa.array(correct_N), pa.array(np.zeros(len(ids_N), dtype=np.bool_))]
-        parts.append(pa.table([*columns, pa.array(problems, pa.string())], schema=schemas.GRADES))
-        num_done += len(ids_N)
+    for graded in in_tasks(_grade, ((*pairs, domain) for pairs in _pairs(labels, gold))):
+        parts.append(graded)
+        num_done += graded.num_rows
         if progress is not None:
             progress(Standing(rows=num_done, total=total))
-
-    for ids_N, weak, right in _pairs(labels, gold):
-        waiting.append((ids_N, task.remote(weak, right, domain)))
-        if len(waiting) > 2 * num_tasks:
-            collect()
-    while waiting:
-        collect()
     return io.write(pa.concat_tables(parts).sort_by("row_id"), uri)
 
 
@@ -87,8 +71,10 @@ def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array,
             yield ids_N[hit_N], batch.column("label").filter(pa.array(hit_N)), right
 
 
-def _grade(weak: pa.Array, right: pa.Array, domain: DomainConfig) -> tuple[Bools, list[str | None]]:
-    return grade_pairs(weak, right, _domain(domain.model_dump_json()))
+def _grade(ids_N: Int64s, weak: pa.Array, right: pa.Array, domain: DomainConfig) -> pa.Table:
+    correct_N, problems = grade_pairs(weak, right, _domain(domain.model_dump_json()))
+    columns = [pa.array(ids_N), pa.array(correct_N), pa.array(np.zeros(len(ids_N), dtype=np.bool_))]
+    return pa.table([*columns, pa.array(problems, pa.string())], schema=schemas.GRADES)
 
 
 @lru_cache(maxsize=2)

@@ -8,23 +8,23 @@ pool.
 Parallel tasks count tokens as training does (:mod:`train.tokens`); the driver reads only row ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import ray
 
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, attempt, get_domain
-from curation.errors import SourceError, UserError
+from curation.errors import SourceError
 from curation.hashing import Int64s
 from curation.models import load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.tables import io, schemas
 from curation.tables.row_ids import in_order
+from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 from train.tokens import completion_ids, prompt_ids
 
@@ -108,31 +108,18 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
     examples = io.Lookup(job.examples)
     golds = None if job.gold is None else io.Lookup(job.gold)
     total = io.count(job.labels)
-    task = ray.remote(_measure).options(num_cpus=1)
-    num_tasks = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
     found: list[_Found] = []
-    waiting: list[tuple[int, Any]] = []
 
-    def collect() -> None:
-        stop, measured = waiting.pop(0)
-        try:
-            found.append(ray.get(measured))
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, UserError):
-                raise error.cause from None
-            raise
+    def calls() -> Iterator[tuple[Any, ...]]:
+        start = 0
+        for ids_N in in_order(io.open_table(job.labels), ROWS):
+            yield job, start, examples.offsets(ids_N), None if golds is None else golds.offsets(ids_N)
+            start += len(ids_N)
+
+    for measured in in_tasks(_measure, calls()):
+        found.append(measured)
         if progress is not None:
-            progress(Standing(rows=stop, total=total))
-
-    start = 0
-    for ids_N in in_order(io.open_table(job.labels), ROWS):
-        gold_N = None if golds is None else golds.offsets(ids_N)
-        waiting.append((start + len(ids_N), task.remote(job, start, examples.offsets(ids_N), gold_N)))
-        start += len(ids_N)
-        if len(waiting) > 2 * num_tasks:
-            collect()
-    while waiting:
-        collect()
+            progress(Standing(rows=min(ROWS * len(found), total), total=total))
     rows = pa.concat_tables([schemas.TOO_LONG.empty_table(), *(part.rows for part in found)]).sort_by("row_id")
     num_rows = sum(part.num_rows for part in found)
     num_weak, num_gold = (int(rows[name].to_numpy().sum()) for name in ("weak", "gold"))

@@ -7,17 +7,16 @@ are complete, the splits are compared, and rows that repeat a question of an ear
 handled as ``splits.overlap`` says.
 """
 
-import json
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import lance
 import numpy as np
 import pyarrow as pa
-import ray.data
+import ray
 import ray.exceptions
 from pyroaring import BitMap64
 
@@ -35,7 +34,8 @@ from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io
 from curation.tables.compaction import compact
-from curation.tables.stream import Round, arriving, commit_stream
+from curation.tables.stream import Round, commit_stream
+from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
@@ -123,7 +123,9 @@ def prepare(
     committed(Round({}, 0.0))
     try:
         if left:
-            commit_stream(arriving(_written(job, left)), seconds=commit_seconds, guard=guard, on_commit=committed)
+            written = in_tasks(deal, zip(left, itertools.repeat(ray.put(job))))
+            rows = (row for table in written for row in table.to_pylist())
+            commit_stream(rows, seconds=commit_seconds, guard=guard, on_commit=committed)
         refs = {name: io.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
             _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)
@@ -228,17 +230,6 @@ def _left(job: Job, schemas: Mapping[str, pa.Schema], chunks: Sequence[Chunk]) -
         if missing:
             left.append(replace(chunk, targets=missing))
     return left, sum(len(ids) for ids in done.values())
-
-
-def _written(job: Job, chunks: list[Chunk]) -> ray.data.Dataset:
-    """The chunks, written lazily, one block per chunk; outputs, and so the tables' rows, have the chunks' order."""
-    context = ray.data.DataContext.get_current().copy()
-    context.execution_options.preserve_order = True
-    items: list[Any] = [{"chunk": json.dumps(asdict(chunk))} for chunk in chunks]
-    with ray.data.DataContext.current(context):
-        return ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-            partial(deal, job=job), batch_size=1
-        )
 
 
 def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expected: Mapping[str, int]) -> None:

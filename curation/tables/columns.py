@@ -1,8 +1,7 @@
 """Adds columns to a table, as a new version."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import lance
 import pyarrow as pa
@@ -12,7 +11,7 @@ from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
 from curation.tables.io import open_table
-from curation.tables.stream import arriving
+from curation.tasks import in_tasks
 
 
 def add_columns(
@@ -28,26 +27,22 @@ def add_columns(
     ``compute`` maps a batch of ``columns`` to a batch of ``added``. Existing files stay unchanged. If there are
     versions newer than ``ref`` (columns that an interrupted run added), the new version is still built on ``ref``.
     """
-    import ray.data
-
     dataset = open_table(ref)
     if lance.dataset(ref.uri).version != ref.version:
         dataset.restore()  # type: ignore[no-untyped-call]
         dataset = lance.dataset(ref.uri)
     version = dataset.version
-    items: list[Any] = [{"fragment": fragment.fragment_id} for fragment in dataset.get_fragments()]
-    if items:
+    numbers = [(fragment.fragment_id,) for fragment in dataset.get_fragments()]
+    if numbers:
 
-        def merge(batch: Mapping[str, Any]) -> pa.Table:
-            fragment = lance.dataset(ref.uri, version=version).get_fragment(int(batch["fragment"][0]))
+        def merge(number: int) -> str:
+            fragment = lance.dataset(ref.uri, version=version).get_fragment(number)
             if fragment is None:
-                raise CommitError(f"{ref.uri}: fragment {batch['fragment'][0]} is not in version {version}")
+                raise CommitError(f"{ref.uri}: fragment {number} is not in version {version}")
             metadata, _ = fragment.merge_columns(compute, columns=list(columns))
-            return pa.table({"fragment": [json.dumps(metadata.to_json())]})
+            return json.dumps(metadata.to_json())
 
-        merged = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(merge, batch_size=1)
-        fragments = [FragmentMetadata.from_json(row["fragment"]) for row in arriving(merged)]
-        fragments.sort(key=lambda fragment: int(fragment.id))
+        fragments = [FragmentMetadata.from_json(merged) for merged in in_tasks(merge, numbers)]
         schema = pa.schema([*dataset.schema, *added])
         operation = lance.LanceOperation.Merge(fragments, schema)
         guard()

@@ -20,6 +20,7 @@ from curation.errors import REFUSALS, CommitError
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
 from curation.tables.row_ids import RowIds
+from curation.tasks import in_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +44,8 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
     import ray
 
     # The actors of the pass keep their CPUs for other passes: a task that asked for one might wait for them.
-    rewriting = ray.remote(rewrite).options(num_cpus=0, scheduling_strategy="SPREAD")
-    most = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
-    started: list[ray.ObjectRef[RewriteResult]] = []
-    rewritten: list[RewriteResult] = []
     try:
-        for task in tasks:
-            if len(started) == most:
-                rewritten.append(ray.get(started.pop(0)))
-            started.append(rewriting.remote(ref, task))
-        rewritten += ray.get(started)
+        rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), num_cpus=0))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
         return ref

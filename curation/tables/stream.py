@@ -2,17 +2,13 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from curation import stopping
 from curation.errors import CommitError
 from curation.storage.lease import Guard, unguarded
 from curation.tables.commits import Committer
-
-if TYPE_CHECKING:
-    import ray.data
 
 COMMIT_SHARE = 0.1
 """The largest share of the time for commits. A commit names all fragments, so it takes longer the more there are."""
@@ -85,10 +81,3 @@ def commit_stream(
             commit()
         raise
     commit()
-
-
-def arriving(dataset: "ray.data.Dataset") -> Iterator[dict[str, Any]]:
-    """The rows of a dataset, each as soon as its block is ready; the wait can be interrupted."""
-    batches: Any = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-    for batch in stopping.arriving(batches):
-        yield from batch.to_pylist()

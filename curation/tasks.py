@@ -1,0 +1,54 @@
+"""Runs a function on many items in Ray tasks, a bounded number of them at a time."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from curation.errors import UserError
+from curation.stopping import LOOK_SECONDS
+
+if TYPE_CHECKING:
+    import ray
+
+Result = TypeVar("Result")
+
+MAX_RETRIES = 10
+"""How often a task is repeated whose process or node died."""
+
+
+def in_tasks(
+    function: Callable[..., Result], calls: Iterable[tuple[Any, ...]], *, num_cpus: float = 1
+) -> Iterator[Result]:
+    """The results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
+
+    At most three tasks a CPU of the cluster are under way or have a result that is not taken. A wait can be interrupted
+    (:mod:`curation.stopping`).
+
+    Raises:
+        UserError: as the function raised it.
+        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    """
+    import ray
+
+    task = ray.remote(function).options(num_cpus=num_cpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES)
+    most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    waiting: deque[ray.ObjectRef[Result]] = deque()
+    for arguments in calls:
+        waiting.append(task.remote(*arguments))
+        if len(waiting) == most:
+            yield _result(waiting.popleft())
+    while waiting:
+        yield _result(waiting.popleft())
+
+
+def _result(task: "ray.ObjectRef[Result]") -> Result:
+    import ray
+
+    while not ray.wait([task], timeout=LOOK_SECONDS)[0]:
+        pass
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
