@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from curation.arms import ARMS
@@ -181,10 +181,12 @@ def test_a_change_does_again_what_reads_it_and_nothing_else(tmp_path, finished, 
 @settings(max_examples=10, deadline=None)
 @given(st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=5, unique=True))
 def test_several_changes_do_again_what_each_does(tmp_path_factory, finished, changes):
+    fewer = any(change.startswith("selection.arms") for change in changes)
+    assume(not (fewer and any("icl" in change and change.startswith("signals") for change in changes)))  # is refused
     directory = shutil.copytree(finished, tmp_path_factory.mktemp("several"), dirs_exist_ok=True)
     planned, done = run(load(directory, *changes))
     expected = set().union(*(CHANGES[change] for change in changes))
-    if any(change.startswith("selection.arms") for change in changes):
+    if fewer:
         expected -= {"student-icl_confidence", SIGNAL, *answers_of(["icl_confidence"])}
     assert short(done) == expected
     assert {name for name, state in planned.items() if state == "changed"} <= done

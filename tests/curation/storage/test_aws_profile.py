@@ -147,7 +147,7 @@ def test_a_profile_without_keys_of_its_own_is_refused_where_it_is_named(home, na
 
 def test_a_file_that_is_none_is_named_and_not_quoted(home):
     (home / ".aws" / "credentials").write_text("aws_secret_access_key = hidden\n")
-    with pytest.raises(RunDirError, match=r"/\.aws/credentials: is no file of profiles") as caught:
+    with pytest.raises(RunDirError, match=r"/\.aws/credentials: is not a file of profiles") as caught:
         used()
     assert "hidden" not in str(caught.value)
 

@@ -304,7 +304,12 @@ def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
 
 def test_the_guard_is_handed_on_to_whatever_commits():
     taking = takers()
-    commit = {"store.commits.Committer", "store.columns.add_columns", "compaction.commit", "stages.dropping.remove"}
+    commit = {
+        "tables.commits.Committer",
+        "tables.columns.add_columns",
+        "tables.compaction.commit",
+        "stages.dropping.remove",
+    }
     assert {f"curation.{name}" for name in commit} <= taking
     called = set()
     for path in PACKAGE.rglob("*.py"):
