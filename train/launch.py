@@ -36,9 +36,10 @@ Loop = Callable[[dict[str, Any]], None]
 class TrainProcess:
     """A process that trains one model at a time, several in turn; after it dies a new one starts."""
 
-    def __init__(self, config: TrainSection) -> None:
+    def __init__(self, config: TrainSection, *, hold_cpus: bool = True) -> None:
+        """``hold_cpus``: Ray keeps its CPUs from others as long as it lives."""
         self._make = ray.remote(_Worker).options(
-            num_cpus=config.cpus_per_worker, num_gpus=config.gpus_per_worker or None, max_restarts=0
+            num_cpus=config.cpus_per_worker if hold_cpus else 0, num_gpus=config.gpus_per_worker or None, max_restarts=0
         )
         self._worker: Any = None
 

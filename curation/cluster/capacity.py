@@ -207,6 +207,14 @@ def resources() -> dict[str, float]:
     return found
 
 
+def is_one_machine(settings: RayConfig) -> bool:
+    """Whether Ray was started on this machine, and no other node is or will be there."""
+    import ray
+
+    alive = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
+    return address_of(settings) == LOCAL and alive == 1 and not _autoscales()
+
+
 def _autoscales() -> bool:
     """An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id."""
     return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.node_types())

@@ -67,10 +67,13 @@ class _Actor:
 class ActorPool:
     """Between ``min`` and ``max`` actors. Each works on ``num_calls`` chunks at once."""
 
-    def __init__(self, actors: ActorsConfig, *, num_cpus: float, num_calls: int) -> None:
+    def __init__(self, actors: ActorsConfig, *, num_cpus: float, num_calls: int, hold_cpus: bool = True) -> None:
+        """An actor computes on ``num_cpus``; with ``hold_cpus``, Ray keeps them from others while the actor lives."""
         self._config, self._num_calls = actors, num_calls
+        threads = {"env_vars": {"OMP_NUM_THREADS": str(int(num_cpus))}}  # Ray sets it by the CPUs that are held
         self._make = ray.remote(ModelActor).options(
-            num_cpus=num_cpus,
+            num_cpus=num_cpus if hold_cpus else 0,
+            runtime_env=None if hold_cpus or num_cpus < 2 else threads,
             num_gpus=actors.num_gpus or None,
             max_restarts=-1,
             max_task_retries=-1,

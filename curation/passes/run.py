@@ -128,10 +128,14 @@ def run_pass(
     )
 
 
-def make_pool(asked: AskConfig) -> ActorPool:
+def make_pool(asked: AskConfig, *, hold_cpus: bool = True) -> ActorPool:
     """A pool of actors as the configuration of a model asks."""
-    cpus = asked.actors.cpus(asked.backend, [node["Resources"].get("CPU", 0) for node in nodes.living()])
-    return ActorPool(asked.actors, num_cpus=cpus, num_calls=concurrent_calls(asked.backend))
+    of_nodes = [node["Resources"].get("CPU", 0) for node in nodes.living()]
+    actors = asked.actors
+    cpus = actors.cpus(asked.backend, of_nodes)
+    if not hold_cpus:  # then Ray would start more than there is room for
+        actors = actors.model_copy(update={"max": max(1, min(actors.max, int(sum(of_nodes) // cpus)))})
+    return ActorPool(actors, num_cpus=cpus, num_calls=concurrent_calls(asked.backend), hold_cpus=hold_cpus)
 
 
 def _chunks(

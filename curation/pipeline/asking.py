@@ -133,7 +133,10 @@ def passing(
     from curation.passes.run import PassOptions, make_pool
 
     engine = running.engine.model_copy(update={"backend": backend})
-    hosted = task.hosted(lambda: make_pool(engine), max_idle_seconds=engine.actors.max_idle_seconds)
+    hold_cpus = task.hosts.hold_cpus
+    hosted = task.hosted(
+        lambda: make_pool(engine, hold_cpus=hold_cpus), max_idle_seconds=engine.actors.max_idle_seconds
+    )
     with task.progress() as update, hosted as pool:
         yield engine, PassOptions(commit_seconds=commit_seconds, pool=pool, guard=task.guard, progress=update)
 

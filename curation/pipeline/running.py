@@ -98,7 +98,16 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
             import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
         with membership.follow(opened.nodes):
-            yield opened, Run(config.name, opened.manifest, max_stages=config.ray.max_stages, room=capacity.resources)
+            yield (
+                opened,
+                Run(
+                    config.name,
+                    opened.manifest,
+                    max_stages=config.ray.max_stages,
+                    room=capacity.resources,
+                    hold_cpus=not capacity.is_one_machine(config.ray),
+                ),
+            )
 
 
 def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:

@@ -28,5 +28,7 @@ def training(task: Task, recipe: TrainSection) -> Iterator[None]:
     if task.stage.host is None:
         yield
         return
-    with task.hosted(lambda: TrainProcess(recipe), max_idle_seconds=MAX_IDLE_SECONDS) as process, trained_in(process):
+    hold_cpus = task.hosts.hold_cpus
+    hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
+    with hosted as process, trained_in(process):
         yield

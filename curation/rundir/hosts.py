@@ -40,7 +40,12 @@ class _Kept:
 class Hosts:
     """The hosts of a run; each is started when a stage first needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hold_cpus: bool = True) -> None:
+        """``hold_cpus``: Ray keeps a host's CPUs from other tasks, so an idle host is closed where they are needed.
+
+        On a single machine the run alone decides what runs side by side, so idle hosts can stay.
+        """
+        self.hold_cpus = hold_cpus
         self._kept: list[_Kept] = []
         self._lock = threading.RLock()
 
@@ -72,10 +77,11 @@ class Hosts:
                     self._close(kept)
 
     def idle(self) -> list[tuple[Host, Mapping[str, float]]]:
-        """The idle hosts and their resources, the one that has been idle longest first."""
+        """The idle hosts and the resources that they hold, the one that has been idle longest first."""
         with self._lock:
             found = sorted((kept for kept in self._kept if not kept.users), key=lambda kept: kept.idle_since)
-            return [(kept.host, kept.takes) for kept in found]
+            free = set() if self.hold_cpus else {"CPU"}
+            return [(kept.host, {kind: n for kind, n in kept.takes.items() if kind not in free}) for kept in found]
 
     def give_back(self, host: Host) -> None:
         """Close an idle host."""

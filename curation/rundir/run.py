@@ -95,14 +95,23 @@ class Run:
     """Runs stages in one run directory."""
 
     def __init__(
-        self, name: str, manifest: Manifest, *, max_stages: int | None = None, room: Callable[[], Mapping[str, float]]
+        self,
+        name: str,
+        manifest: Manifest,
+        *,
+        max_stages: int | None = None,
+        room: Callable[[], Mapping[str, float]],
+        hold_cpus: bool = True,
     ) -> None:
-        """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names."""
+        """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
+
+        ``hold_cpus``: as :class:`curation.rundir.hosts.Hosts` says.
+        """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
         self._max_stages, self._room = max_stages, room
-        self._hosts = Hosts()
+        self._hosts = Hosts(hold_cpus=hold_cpus)
 
     def do(self, stages: Sequence[Stage]) -> Known:
         """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.

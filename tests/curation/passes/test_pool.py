@@ -58,8 +58,8 @@ def once_each(result: PassResult) -> bool:
 def pool():
     pools: list[ActorPool] = []
 
-    def make(ask: AskConfig) -> ActorPool:
-        pools.append(make_pool(ask))
+    def make(ask: AskConfig, **how: bool) -> ActorPool:
+        pools.append(make_pool(ask, **how))
         return pools[-1]
 
     yield make
@@ -86,6 +86,16 @@ def test_passes_one_after_the_other_and_at_once_start_a_model_once(local_ray, ex
     assert "state_output_last" in io.open_table(found[2].table).schema.names
     assert "state_output_last" not in io.open_table(found[1].table).schema.names
     assert shared.read().running == 1 and shared.read().deaths == 0
+
+
+def test_actors_that_hold_no_cpus_are_no_more_than_fit_and_leave_ray_its_cpus(local_ray, examples, tmp_path, pool):
+    many = ActorsConfig(min=1, max=8, initial=8, num_cpus=1)
+    job = make_job(examples, tmp_path, script={"seconds_per_row": 0.002}, actors=many)
+    shared = pool(job.teacher, hold_cpus=False)
+    assert once_each(run(job, shared))
+    assert shared.read().running == 2, "the two CPUs of this Ray"
+    whole = local_ray.remote(num_cpus=2)(lambda: "ran")
+    assert local_ray.get(whole.remote(), timeout=60) == "ran", "idle actors keep none of them"
 
 
 def test_another_model_takes_the_place_of_the_first_in_the_same_process(

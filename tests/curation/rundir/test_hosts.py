@@ -67,8 +67,8 @@ class Works:
         return Stage(name=name, work=work, inputs=inputs, takes={"CPU": cpus}, host=host)
 
 
-def do(directory: Path, stages: list[Stage], *, cpus: float) -> None:
-    made = Run("test", Manifest.load(directory), room=lambda: {"CPU": cpus})
+def do(directory: Path, stages: list[Stage], *, cpus: float, hold_cpus: bool = True) -> None:
+    made = Run("test", Manifest.load(directory), room=lambda: {"CPU": cpus}, hold_cpus=hold_cpus)
     made.do(ordered([stage.value("name") for stage in stages]))
 
 
@@ -114,6 +114,15 @@ def test_room_that_another_stage_needs_is_given_back_first(tmp_path):
     again = works.stage("again", model("teacher"), cpus=2, light=light.value("name"))
     do(tmp_path / "large", [again], cpus=3)
     assert works.log == ["start", "first", "light", "again", "close"]
+
+
+def test_on_one_machine_an_idle_host_stays_beside_a_stage_that_needs_its_room(tmp_path):
+    works = Works()
+    first = works.stage("first", model("teacher"), cpus=2)
+    trained = works.stage("trained", model("train", shared=False), cpus=2, first=first.value("name"))
+    again = works.stage("again", model("teacher"), cpus=2, trained=trained.value("name"))
+    do(tmp_path, [again], cpus=2, hold_cpus=False)
+    assert works.log == ["start", "first", "start", "trained", "close", "again", "close"]
 
 
 def test_where_no_later_stage_asks_or_for_too_long_it_is_given_back(tmp_path):
