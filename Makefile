@@ -11,9 +11,10 @@ VLLM_INSTALLED := $(VLLM_VENV)/.installed
 run: $(INSTALLED)
 	$(BIN)/curate run examples/quickstart.yaml
 
-## All tests, with reduced counts where the full ones are slow; two processes, since a test mostly waits for Ray.
+## All tests, with reduced counts where the full ones are slow; two processes of one thread each, since more threads than
+## cores wait busily for each other.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 ## The full counts (20 kills of the driver, ...).
 test-slow: $(INSTALLED)
