@@ -9,9 +9,9 @@ MISTAKES = {f"{kind.__module__}.{kind.__name__}": kind for kind in (SourceError,
 
 
 def cause(error: BaseException, stage: str) -> CurationError:
-    """The error to raise in the driver for an error that Ray Data raised.
+    """The error to raise in the driver for an error that Ray raised.
 
-    Ray Data wraps a task's error twice, and the chain of causes is lost on the way to the driver, but its text is kept.
+    Its text holds the text of every error that it wraps; the last one is the cause.
     """
     raised = re.findall(r"^([\w.]+(?:Error|Exception)): (.+)$", str(error), flags=re.MULTILINE)
     own = [line for line in raised if not line[0].startswith("ray.")]
