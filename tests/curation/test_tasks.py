@@ -1,0 +1,58 @@
+"""Ray tasks over many items: results in order, a bounded number under way, errors of the user unchanged."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from curation.errors import SourceError
+from curation.tasks import in_tasks
+
+
+def test_results_come_in_the_order_of_the_calls(local_ray):
+    def late(number: int) -> int:
+        time.sleep(0.05 * (number % 3 == 0))
+        return number
+
+    assert list(in_tasks(late, ((number,) for number in range(12)))) == list(range(12))
+    assert list(in_tasks(late, [])) == []
+
+
+def test_calls_are_drawn_as_results_are_taken(local_ray):
+    drawn = []
+
+    def calls():
+        for number in range(50):
+            drawn.append(number)
+            yield (number,)
+
+    results = in_tasks(lambda number: number, calls(), num_cpus=0)
+    assert next(results) == 0
+    assert len(drawn) == 6, "three a CPU, of two"
+    assert next(results) == 1 and len(drawn) == 7
+
+
+def test_an_error_of_the_user_is_raised_as_it_is_and_another_with_its_text(local_ray):
+    def refuse(text: str) -> None:
+        raise SourceError(text)
+
+    with pytest.raises(SourceError, match=r"^the file is empty$"):
+        list(in_tasks(refuse, [("the file is empty",)]))
+
+    def fail() -> None:
+        raise KeyError("lost")
+
+    with pytest.raises(local_ray.exceptions.RayTaskError, match="KeyError: 'lost'"):
+        list(in_tasks(fail, [()]))
+
+
+def test_a_task_whose_process_dies_is_done_again(local_ray, tmp_path: Path):
+    def die_once(path: str) -> str:
+        if not os.path.exists(path):
+            Path(path).touch()
+            os._exit(1)
+        return path
+
+    paths = [(str(tmp_path / f"{number}"),) for number in range(3)]
+    assert list(in_tasks(die_once, paths)) == [path for (path,) in paths]
