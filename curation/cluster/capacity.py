@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from curation.cluster import ray_private
+from curation.cluster import nodes, ray_private
 from curation.config import RayConfig, RunConfig, TrainSection
 from curation.errors import ClusterError
 
@@ -184,11 +184,7 @@ def check_room(config: RunConfig) -> str | None:
     Raises:
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
-    import ray
-
-    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    nodes = [node["Resources"] for node in alive]
-    told = lacking(needs(config), nodes)
+    told = lacking(needs(config), [node["Resources"] for node in nodes.living()])
     if not told:
         return None
     if _autoscales():
@@ -209,10 +205,7 @@ def resources() -> dict[str, float]:
 
 def is_one_machine(settings: RayConfig) -> bool:
     """Whether Ray was started on this machine, and no other node is or will be there."""
-    import ray
-
-    alive = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
-    return address_of(settings) == LOCAL and alive == 1 and not _autoscales()
+    return address_of(settings) == LOCAL and len(nodes.living()) == 1 and not _autoscales()
 
 
 def _autoscales() -> bool:

@@ -97,17 +97,15 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
         if not all(status.is_settled for status in opened.statuses):
             import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
+        run = Run(
+            config.name,
+            opened.manifest,
+            max_stages=config.ray.max_stages,
+            room=capacity.resources,
+            hold_cpus=not capacity.is_one_machine(config.ray),
+        )
         with membership.follow(opened.nodes):
-            yield (
-                opened,
-                Run(
-                    config.name,
-                    opened.manifest,
-                    max_stages=config.ray.max_stages,
-                    room=capacity.resources,
-                    hold_cpus=not capacity.is_one_machine(config.ray),
-                ),
-            )
+            yield opened, run
 
 
 def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:
