@@ -1,10 +1,10 @@
-"""Runs a function on many items in Ray tasks, a bounded number of them at a time."""
+"""Runs a function on many items in Ray tasks, some of them at a time, and finds the cause of a task's error."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from curation.errors import UserError
+from curation.errors import CurationError, RunFailedError, UserError
 from curation.stopping import LOOK_SECONDS
 
 if TYPE_CHECKING:
@@ -49,6 +49,26 @@ def _result(task: "ray.ObjectRef[Result]") -> Result:
     try:
         return ray.get(task)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, UserError):
-            raise error.cause from None
+        if isinstance(found := root(error), UserError):
+            raise found from None
         raise
+
+
+def root(error: BaseException) -> BaseException:
+    """The error that a function raised in a task; another error of Ray as it is."""
+    import ray
+
+    while isinstance(error, ray.exceptions.RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return error
+
+
+def cause(error: BaseException, stage: str) -> CurationError:
+    """The error to raise in the driver for an error of Ray: the user's mistake that a task found, or a failed stage."""
+    found = root(error)
+    if isinstance(found, UserError):
+        return found
+    told = (str(found).strip().splitlines() or [""])[0]
+    return RunFailedError(
+        f"{stage} failed: {type(found).__name__} {told}; the same command resumes from what is committed"
+    )

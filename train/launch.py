@@ -20,6 +20,7 @@ import ray.train
 import ray.train.torch
 from ray.exceptions import RayError
 
+from curation.cluster import nodes
 from curation.config import TrainSection
 from curation.errors import RunFailedError
 from curation.stopping import waited_for
@@ -39,7 +40,7 @@ class TrainProcess:
     def __init__(self, config: TrainSection, *, hold_cpus: bool = True) -> None:
         """``hold_cpus``: Ray keeps its CPUs from others as long as it lives."""
         self._make = ray.remote(_Worker).options(
-            num_cpus=config.cpus_per_worker if hold_cpus else 0, num_gpus=config.gpus_per_worker or None, max_restarts=0
+            **nodes.held(config.per_worker if hold_cpus else {**config.per_worker, "CPU": 0}), max_restarts=0
         )
         self._worker: Any = None
 
@@ -148,7 +149,7 @@ def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, nam
         scaling_config=ray.train.ScalingConfig(
             num_workers=config.num_workers,
             use_gpu=config.gpus_per_worker > 0,
-            resources_per_worker={"CPU": config.cpus_per_worker, "GPU": config.gpus_per_worker},
+            resources_per_worker=config.per_worker,
         ),
         run_config=ray.train.RunConfig(
             name=name,

@@ -122,7 +122,7 @@ def ask(address: str) -> None:
 def needs(config: RunConfig) -> list[Need]:
     """The resources that the stages of a run need from the cluster."""
     actors = config.teacher.actors
-    asked = [_need("teacher.actors", 1, actors.num_cpus or 1, actors.num_gpus)]
+    asked = [Need(key="teacher.actors", count=1, resources=actors.each)]
     recipes: list[tuple[str, TrainSection | None]] = [
         ("teacher.adapt", config.teacher.adapt),
         ("trust", config.trust),
@@ -130,7 +130,7 @@ def needs(config: RunConfig) -> list[Need]:
     ]
     for key, recipe in recipes:
         if recipe is not None:
-            asked.append(_need(key, recipe.num_workers, recipe.cpus_per_worker, recipe.gpus_per_worker))
+            asked.append(Need(key=key, count=recipe.num_workers, resources=recipe.per_worker))
     return asked
 
 
@@ -155,10 +155,6 @@ def this_machine(settings: RayConfig) -> dict[str, float]:
     return {"CPU": settings.num_cpus or os.cpu_count() or 1, "GPU": gpus}
 
 
-def _need(key: str, count: int, cpus: float, gpus: float) -> Need:
-    return Need(key=key, count=count, resources={"CPU": cpus} | ({"GPU": gpus} if gpus else {}))
-
-
 def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list[str]:
     """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
     told = []
@@ -175,7 +171,9 @@ def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list
 
 
 def _worded(resources: Mapping[str, float]) -> str:
-    return " and ".join(f"{n:g} {name}" for name, n in resources.items())
+    return " and ".join(
+        f"{n / 2**30:.1f} GiB of memory" if name == "memory" else f"{n:g} {name}" for name, n in resources.items()
+    )
 
 
 def check_room(config: RunConfig) -> str | None:
@@ -190,8 +188,8 @@ def check_room(config: RunConfig) -> str | None:
     if _autoscales():
         return f"{'; '.join(told)}: waiting for the cluster's autoscaler"
     raise ClusterError(
-        f"the cluster is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, cpus_per_worker, "
-        "gpus_per_worker, num_workers) or add nodes"
+        f"the cluster is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, memory_gib, "
+        "cpus_per_worker, gpus_per_worker, memory_gib_per_worker, num_workers) or add nodes"
     )
 
 

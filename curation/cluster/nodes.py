@@ -7,6 +7,7 @@ version of this project, or none.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from curation.cluster.versions import PROJECT, ask_versions
@@ -65,14 +66,23 @@ def ask(question: Callable[..., Any], *arguments: Any, seconds: float = ANSWER_S
     return answers
 
 
-def task(question: Callable[..., Any], node_id: str, *, num_cpus: float = 0, num_gpus: float = 0) -> Any:
-    """A remote function that runs on one node and nowhere else."""
+def held(resources: Mapping[str, float]) -> dict[str, float | None]:
+    """The options of a task or an actor for which Ray holds these resources of a node."""
+    return {
+        "num_cpus": resources.get("CPU", 0),
+        "num_gpus": resources.get("GPU") or None,
+        "memory": resources.get("memory") or None,
+    }
+
+
+def task(question: Callable[..., Any], node_id: str, resources: Mapping[str, float] = MappingProxyType({})) -> Any:
+    """A remote function that runs on one node and nowhere else, and holds these resources of it."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     there = NodeAffinitySchedulingStrategy(node_id=node_id, soft=False)
     remote: Any = ray.remote(question)
-    return remote.options(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=0, scheduling_strategy=there)
+    return remote.options(**held(resources), max_retries=0, scheduling_strategy=there)
 
 
 def name(node: Mapping[str, Any]) -> str:

@@ -10,6 +10,14 @@ PositiveInt = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+def by_rays_names(cpus: float, gpus: float, memory_gib: float) -> dict[str, float]:
+    """What a process needs of its node, by Ray's names: ``memory`` in bytes, and none of GPU and memory at 0."""
+    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {}) | ({"memory": memory_gib * 2**30} if memory_gib else {})
+
+
 class Section(BaseModel):
     """A part of the configuration. It is frozen and refuses unknown keys."""
 
@@ -45,12 +53,14 @@ class PresetSection(Section, ABC):
 class TrainSection(PresetSection):
     """A recipe that Ray Train runs, with the number and resources of its workers."""
 
-    RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "max_failures"}
+    RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "memory_gib_per_worker", "max_failures"}
     """Keys that affect speed, not values, so they are not in the cache key."""
 
     num_workers: PositiveInt = 1
     cpus_per_worker: PositiveInt = 1
-    gpus_per_worker: Annotated[float, Field(ge=0)] = 0
+    gpus_per_worker: NotNegative = 0
+    memory_gib_per_worker: NotNegative = 0
+    """Memory that a worker needs of its node; 0: not declared. Stages whose memory does not fit wait for each other."""
     max_failures: Annotated[int, Field(ge=0)] = 2
 
     @property
@@ -59,6 +69,11 @@ class TrainSection(PresetSection):
         return {key: getattr(self, key) for key in self.RESOURCES}
 
     @property
+    def per_worker(self) -> dict[str, float]:
+        """What a worker needs of its node, by Ray's names."""
+        return by_rays_names(self.cpus_per_worker, self.gpus_per_worker, self.memory_gib_per_worker)
+
+    @property
     def takes(self) -> dict[str, float]:
         """The cluster resources that all its workers occupy together, by Ray's names."""
-        return {"CPU": self.num_workers * self.cpus_per_worker, "GPU": self.num_workers * self.gpus_per_worker}
+        return {kind: self.num_workers * amount for kind, amount in self.per_worker.items()}

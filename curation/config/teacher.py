@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from curation.config.base import PositiveInt, Section
+from curation.config.base import NotNegative, PositiveInt, Section, by_rays_names
 from curation.config.models import ModelConfig, SftConfig
 from curation.config.states import beyond, others_of, parse
 from curation.registry import BACKENDS
@@ -54,7 +54,10 @@ class ActorsConfig(Section):
     num_cpus: Annotated[float, Field(gt=0)] | None = None
     """CPUs of an actor, and threads of its model. Unset: 1; for vLLM without a GPU, whose engine uses every core it
     is given, an equal share of all cores for each of ``max`` actors."""
-    num_gpus: Annotated[float, Field(ge=0)] = 0
+    num_gpus: NotNegative = 0
+    memory_gib: NotNegative = 0
+    """Memory that an actor needs of its node; 0: not declared. Ray then starts no more actors than a node's memory
+    holds, and stages whose memory does not fit wait for each other."""
     max_idle_seconds: Annotated[float, Field(ge=0)] = 120
     """Actors that nobody has asked for so long are given back with their GPUs, all of them between two passes, those
     beyond ``min`` in a pass. They are given back at once where nothing asks the model again, or the next stage needs
@@ -67,6 +70,11 @@ class ActorsConfig(Section):
     """An actor whose model gives no row for so long while it works is ended, for Ray to restart it; more than the
     longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
+    @property
+    def each(self) -> dict[str, float]:
+        """What an actor needs at least of its node, by Ray's names."""
+        return by_rays_names(self.num_cpus or 1, self.num_gpus, self.memory_gib)
+
     def takes_all_cores(self, backend: str) -> bool:
         """Whether an actor takes all the cores that its node has for it; not known of ``auto``."""
         known = BACKENDS.get(backend)
@@ -75,7 +83,7 @@ class ActorsConfig(Section):
     def cpus(self, backend: str, nodes: Sequence[float]) -> float:
         """CPUs of an actor on ``nodes`` with so many CPUs each."""
         if not (nodes and self.takes_all_cores(backend)):
-            return self.num_cpus or 1
+            return self.each["CPU"]
         return max(1, min(max(nodes), sum(nodes) // self.max))
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 
-from curation.cluster import ray_private
+from curation.cluster import nodes, ray_private
 from curation.config import ActorsConfig
 from curation.errors import RunFailedError
 from curation.passes.actor import Job, ModelActor, Pass
@@ -72,9 +72,8 @@ class ActorPool:
         self._config, self._num_calls = actors, num_calls
         threads = {"env_vars": {"OMP_NUM_THREADS": str(int(num_cpus))}}  # Ray sets it by the CPUs that are held
         self._make = ray.remote(ModelActor).options(
-            num_cpus=num_cpus if hold_cpus else 0,
+            **nodes.held({**actors.each, "CPU": num_cpus if hold_cpus else 0}),
             runtime_env=None if hold_cpus or num_cpus < 2 else threads,
-            num_gpus=actors.num_gpus or None,
             max_restarts=-1,
             max_task_retries=-1,
             max_concurrency=num_calls,

@@ -16,7 +16,6 @@ import ray
 from pyroaring import BitMap64
 
 from curation.cluster import nodes
-from curation.cluster.ray_errors import cause
 from curation.config import AskConfig
 from curation.errors import CommitError
 from curation.passes.actor import Chunk, Job
@@ -28,6 +27,7 @@ from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io
 from curation.tables.row_ids import SCAN_ROWS, in_order, missing
 from curation.tables.stream import commit_stream
+from curation.tasks import cause
 from curation.teachers import concurrent_calls
 from curation.telemetry.standing import Update
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import others_of
 from curation.refs import ModelRef, fingerprint
@@ -16,6 +17,7 @@ from curation.rundir.graph import Done, Model, Out, Stage, Work, plain
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stopping import waited_for
+from curation.tasks import root
 from curation.teachers import can_be_replaced
 
 if TYPE_CHECKING:
@@ -94,7 +96,8 @@ class Asked:
         num = max(actors.min, min(actors.max, chunks))
         # An open backend may turn out to be one that takes all cores.
         all_cores = actors.takes_all_cores("vllm" if isinstance(self.backend, Out) else self.backend)
-        return {"CPU": math.inf if all_cores else num * (actors.num_cpus or 1), "GPU": num * actors.num_gpus}
+        takes = {kind: num * amount for kind, amount in actors.each.items()}
+        return takes | ({"CPU": math.inf} if all_cores else {})
 
     def changed(self, **changes: Any) -> "Asked":
         """The same model, started the same way, but asked differently."""
@@ -168,10 +171,10 @@ def settle(
 
     from curation.teachers.vllm_choice import choose_backend
 
-    probe = ray.remote(num_cpus=ask.actors.num_cpus or 1, num_gpus=num_gpus)(choose_backend)
+    probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
     try:
         choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
     except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
+        raise root(error) from None
     task.say(f"{choice.backend}, since {choice.reason}")
     return Done(outputs=choice._asdict(), rows=0)

@@ -16,7 +16,7 @@ def training_host(recipe: TrainSection) -> Host | None:
     """The host for trainings with the resources of this recipe; ``None`` for a group of several workers."""
     if recipe.num_workers > 1:
         return None
-    name = fingerprint(["training", recipe.cpus_per_worker, recipe.gpus_per_worker])
+    name = fingerprint(["training", recipe.per_worker])
     return Host(name=name, kind=name, shared=False)
 
 

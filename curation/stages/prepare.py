@@ -20,7 +20,6 @@ import ray
 import ray.exceptions
 from pyroaring import BitMap64
 
-from curation.cluster.ray_errors import cause
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
@@ -35,7 +34,7 @@ from curation.storage.paths import Place
 from curation.tables import commits, io
 from curation.tables.compaction import compact
 from curation.tables.stream import Round, commit_stream
-from curation.tasks import in_tasks
+from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000

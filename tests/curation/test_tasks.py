@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from curation.errors import SourceError
-from curation.tasks import in_tasks
+from curation.errors import ClusterError, CurationError, RunFailedError, SourceError
+from curation.tasks import cause, in_tasks
 
 
 def test_results_come_in_the_order_of_the_calls(local_ray):
@@ -45,6 +45,29 @@ def test_an_error_of_the_user_is_raised_as_it_is_and_another_with_its_text(local
 
     with pytest.raises(local_ray.exceptions.RayTaskError, match="KeyError: 'lost'"):
         list(in_tasks(fail, [()]))
+
+
+def test_the_cause_of_an_error_is_told_without_the_frames_of_rays_processes(local_ray):
+    def inner(error: BaseException) -> None:
+        raise error
+
+    def outer(error: BaseException) -> None:
+        import ray
+
+        ray.get(ray.remote(inner).options(num_cpus=0).remote(error))
+
+    def caused(error: BaseException) -> CurationError:
+        with pytest.raises(local_ray.exceptions.RayTaskError) as found:
+            local_ray.get(local_ray.remote(outer).remote(error))
+        return cause(found.value, "prepare")
+
+    found = caused(ClusterError("versions differ; install the same"))
+    assert type(found) is ClusterError and str(found) == "versions differ; install the same"
+    found = caused(ValueError("of two\nlines"))
+    assert type(found) is RunFailedError
+    assert str(found) == "prepare failed: ValueError of two; the same command resumes from what is committed"
+    died = cause(local_ray.exceptions.WorkerCrashedError(), "teacher")
+    assert str(died).startswith("teacher failed: WorkerCrashedError The worker died unexpectedly")
 
 
 def test_a_task_whose_process_dies_is_done_again(local_ray, tmp_path: Path):

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
+from train.launch import TrainProcess, trained_in
 from train.trust import fit_here, fit_trust, read_rows
 from train.trust_loop import Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
@@ -365,19 +366,28 @@ def test_a_fit_that_fails_names_the_cause(local_ray: object, tmp_path: Path) -> 
         fit_trust(labels, grades, SMALL, seed=0, output=tmp_path / "trust")
 
 
+@pytest.fixture(scope="module")
+def one_process(local_ray: object) -> Iterator[TrainProcess]:
+    """The process in which a run fits by one worker."""
+    process = TrainProcess(SMALL)
+    yield process
+    process.close()
+
+
 @pytest.mark.parametrize("linear", [True, False])
 def test_a_small_source_takes_the_probe_where_it_is_better_and_says_so(
-    linear: bool, local_ray: object, tmp_path: Path
+    linear: bool, one_process: TrainProcess, tmp_path: Path
 ) -> None:
     rows = separable(1500)
     if linear:
         rows = rows._replace(correct_N=rows.hidden_ND[:, 3] > np.quantile(rows.hidden_ND[:, 3], 0.7))
     labels, grades = tables(tmp_path, rows)
     config = with_(SMALL, probe_below=5000, max_steps=20 if linear else 360)
-    ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
+    with trained_in(one_process):
+        ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
+        never = fit_trust(labels, grades, with_(config, probe_below=0), seed=3, output=tmp_path / "never")
     trust = load_fitted(ref)
     choice = trust.fit["choice"]
     assert trust.kind == choice["taken"] == ("linear_probe" if linear else "neural")
     assert (choice["calibration_auc"]["linear_probe"] > choice["calibration_auc"]["neural"]) == linear
-    never = fit_trust(labels, grades, with_(config, probe_below=0), seed=3, output=tmp_path / "never")
     assert load_fitted(never).kind == "neural" and "choice" not in load_fitted(never).fit

@@ -161,12 +161,12 @@ def _vllm(config: RunConfig | None, wanted: bool) -> Verdict:
     import ray
 
     actor = None if config is None else config.teacher.actors
-    takes = {} if actor is None else {"CPU": actor.num_cpus or 1, "GPU": actor.num_gpus}
+    takes = {} if actor is None else actor.each
     has = (node for node in nodes.living() if all(node["Resources"].get(kind, 0) >= n for kind, n in takes.items()))
     place = next(has, None)
     if place is None:
         return warn("not checked: no node has now what a teacher actor takes", "run the check again when one is up")
-    asked = nodes.task(teacher.look, place["NodeID"], num_cpus=takes.get("CPU", 0), num_gpus=takes.get("GPU", 0))
+    asked = nodes.task(teacher.look, place["NodeID"], takes)
     answer = ray.get(asked.remote(teacher.vllm_question(config, wanted)), timeout=PROBE_SECONDS)
     verdict = teacher.vllm_verdict(teacher.vllm_backend(config, wanted), answer)
     return verdict._replace(told=f"{nodes.name(place)}: {verdict.told}")

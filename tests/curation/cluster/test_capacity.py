@@ -196,6 +196,7 @@ def test_a_cluster_that_can_grow_is_waited_for(config: Path):
 
 ONE = {"CPU": 1.0}
 GPU = {"CPU": 4.0, "GPU": 1.0}
+LARGE = {"CPU": 1.0, "memory": 12e9}
 
 
 @pytest.mark.parametrize(
@@ -211,20 +212,34 @@ GPU = {"CPU": 4.0, "GPU": 1.0}
         (Need(key="a", count=2, resources=GPU), [{"CPU": 4.0, "GPU": 4.0}, {"CPU": 16.0, "GPU": 1.0}], True),
         (Need(key="a", count=2, resources=GPU), [{"CPU": 7.0, "GPU": 4.0}], False),
         (Need(key="a", count=1, resources=ONE), [], False),
+        (Need(key="a", count=2, resources=LARGE), [{"CPU": 8.0, "memory": 25e9}], True),
+        (Need(key="a", count=3, resources=LARGE), [{"CPU": 8.0, "memory": 25e9}], False),
+        (Need(key="a", count=1, resources=LARGE), [{"CPU": 8.0}], False),
     ],
 )
 def test_room_is_counted_node_by_node(need: Need, nodes: list[dict[str, float]], fits: bool):
     assert (lacking([need], nodes) == []) is fits
 
 
+def test_memory_is_told_in_gibibytes():
+    need = Need(key="student", count=1, resources={"CPU": 2, "memory": 40 * 2**30})
+    (told,) = lacking([need], [{"CPU": 4, "memory": 12.5 * 2**30}])
+    assert told == (
+        "student asks for a worker of 2 CPU and 40.0 GiB of memory, and there is room for 0 "
+        "(nodes: 4 CPU and 12.5 GiB of memory)"
+    )
+
+
 def test_the_configuration_says_what_is_needed():
     raw = config_of()
-    raw["teacher"]["actors"] = {"num_cpus": 2, "num_gpus": 0.5, "min": 1, "max": 8}
+    raw["teacher"]["actors"] = {"num_cpus": 2, "num_gpus": 0.5, "memory_gib": 1.5, "min": 1, "max": 8}
     assert [need.key for need in needs(RunConfig.model_validate(raw))] == ["teacher.actors", "trust"]
     raw["splits"]["test"] = {"from": "sums", "rows": 10}
     raw["generations"] = [{"student": {"path": "base"}}]
-    raw["student"] = {"num_workers": 2, "cpus_per_worker": 3, "gpus_per_worker": 1}
+    raw["student"] = {"num_workers": 2, "cpus_per_worker": 3, "gpus_per_worker": 1, "memory_gib_per_worker": 2}
     asked = {need.key: need for need in needs(RunConfig.model_validate(raw))}
     assert set(asked) == {"teacher.actors", "trust", "student"}
-    assert asked["teacher.actors"] == Need(key="teacher.actors", count=1, resources={"CPU": 2, "GPU": 0.5})
-    assert asked["student"] == Need(key="student", count=2, resources={"CPU": 3, "GPU": 1})
+    assert asked["teacher.actors"] == Need(
+        key="teacher.actors", count=1, resources={"CPU": 2, "GPU": 0.5, "memory": 1.5 * 2**30}
+    )
+    assert asked["student"] == Need(key="student", count=2, resources={"CPU": 3, "GPU": 1, "memory": 2 * 2**30})

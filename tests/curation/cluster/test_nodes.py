@@ -186,3 +186,11 @@ def test_nodes_that_do_not_answer_say_why(local_ray):
 
 def test_a_refusal_is_the_users_to_mend():
     assert issubclass(ClusterError, ValueError)
+
+
+@pytest.mark.parametrize("resources", [{"CPU": 0.5}, {"CPU": 1, "memory": 3 * 2**20}, {}])
+def test_ray_holds_what_a_task_needs(local_ray, resources):
+    def holds() -> dict[str, float]:
+        return local_ray.get_runtime_context().get_assigned_resources()
+
+    assert local_ray.get(local_ray.remote(holds).options(**nodes.held(resources)).remote()) == resources

@@ -13,7 +13,7 @@ import pytest
 
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
 from curation.domains import get_domain
-from curation.errors import RunFailedError
+from curation.errors import ConfigError
 from curation.passes.pool import ActorPool
 from curation.passes.run import PassResult, make_pool
 from curation.refs import ModelRef, TableRef
@@ -150,7 +150,7 @@ def test_a_pass_that_fails_leaves_the_others_alone(local_ray, examples, tmp_path
     thread = threading.Thread(target=lambda: found.append(run(good, shared)))
     thread.start()
     time.sleep(0.3)
-    with pytest.raises(RunFailedError, match=r"labelling failed: .*no_such_module"):
+    with pytest.raises(ConfigError, match="^domain: 'no_such_module:Domain' is neither"):
         run(bad, shared)
     thread.join()
     assert once_each(found[0])
