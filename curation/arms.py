@@ -101,6 +101,13 @@ TRUST: Registry[Trust] = Registry(
         # of a causal model; one with a reward head is curation.teachers.reward
         "reward": Signal("reward model", "reward", "curation.signals.verifier:Verifier", "logit", asks="reward"),
         "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
+        "boosted_trees": Fitted("boosted trees", "curation.trust.boosted_trees:BoostedTrees", reads=("class_weight",)),
+        "deep_ensemble": Fitted(
+            "deep ensemble",
+            "curation.trust.deep_ensemble:DeepEnsemble",
+            reads=None,
+            fit="train.trust:fit_deep_ensemble",
+        ),
         "neural": Fitted("neural trust", "curation.trust.neural:NeuralTrust", reads=None, fit="train.trust:fit_trust"),
     },
     _trust,

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # most of many short clusters never use them
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}  # no profile of who tests
 os.environ.pop("AWS_PROFILE", None)

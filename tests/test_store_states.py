@@ -25,13 +25,14 @@ CONFIG = {
         "audit": True,
     },
     "teacher": {"backend": "scripted", "states": ["prompt_last", "output_last"], "chunk_rows": 200},
-    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-2},
-    "selection": {"budget": {"n": 60}, "arms": ["naive", "linear_probe", "neural"]},
+    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-2}
+    | {"options": {"boosted_trees": {"num_trees": 5}, "deep_ensemble": {"members": 2}}},
+    "selection": {"budget": {"n": 60}, "arms": ["naive", "boosted_trees", "deep_ensemble", "linear_probe", "neural"]},
     "generations": [],
 }
 FIRST = ["label-source", "grade-source"]
 FITTED = sorted(fitted_of(ARMS), reverse=True)
-FITS = ["trust", "trust-linear_probe"]
+FITS = ["trust", "trust-linear_probe", "trust-deep_ensemble", "trust-boosted_trees"]
 LABELS = ["label-probe-held_out", "label-pool"]
 REST = [
     "score-source",

@@ -137,7 +137,7 @@ def launch(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str,
         process.run(loop, {**task, FOLDER: str(folder)}, config, name=name, storage=storage)
     else:
         _launch_group(loop, task, config, name=name, storage=storage)
-    _remove(storage)
+    remove(storage)
 
 
 def _launch_group(loop: Loop, task: dict[str, Any], config: TrainSection, *, name: str, storage: Place) -> None:
@@ -169,7 +169,7 @@ def _failed(name: str, storage: Place, error: BaseException) -> RunFailedError:
     return RunFailedError(f"{name}: training failed: {cause}; run the same command to resume from {storage}")
 
 
-def _remove(storage: Place) -> None:
+def remove(storage: Place) -> None:
     """Remove what Ray put in a folder, by what it put it with: that marks folders with objects of their own."""
     filesystem, path = pyarrow.fs.FileSystem.from_uri(str(storage))
     if filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound:

@@ -1,4 +1,4 @@
-"""Fits trust functions: the neural one through Ray Train (``train.trust_loop`` is its loop), the linear probe locally.
+"""Fits trust functions: networks through Ray Train (``train.trust_loop`` is their loop), the others locally.
 
 A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
 directory that all of them share, or in an object store.
@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import ray
@@ -22,20 +22,22 @@ from torch import Tensor, nn
 
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
-from curation.errors import DegenerateSourceError
+from curation.errors import ConfigError, DegenerateSourceError, ModelError
+from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options
 from curation.storage.paths import Place, place
 from curation.tables import io
-from curation.tables.schemas import state_column
+from curation.tables.schemas import input_column
 from curation.trust import FittedTrust, load_fitted, saved
 from curation.trust.calibration import fit_calibration
+from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import NeuralTrust
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import StateTrust, read_states
-from train.launch import FOLDER, Folder, launch
+from train.launch import FOLDER, Folder, launch, remove
 from train.trust_loop import Floats, Rows, Shard, fit_arrays
 
 CHECKPOINT_SECONDS = 60.0
@@ -57,15 +59,7 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
     origin = origin_of(labels, grades, config, seed)
-    shared = ray.put(tuple(rows))  # one copy per node, which its workers map
-    launch(
-        _train,
-        {"rows": [shared], "origin": origin, "output": str(output)},
-        config,
-        name=f"trust-{fingerprint(origin)}",  # so that a checkpoint of other rows or settings is not resumed
-        storage=output.with_name(f"{output.name}.ray"),
-    )
-    ref = saved.pin(output, TrustRef)
+    ref = _fit_net(ray.put(tuple(rows)), config, origin, seed=seed, output=output)
     num_fit = len(rows.places(FIT))
     if num_fit >= config.probe_below or not len(rows.places(CALIBRATION)):
         return ref
@@ -77,6 +71,59 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     taken = max(aucs, key=lambda kind: aucs[kind])  # the neural one wins a tie
     choice = {"taken": taken, "num_fit": num_fit, "probe_below": config.probe_below, "calibration_auc": aucs}
     return fits[taken].noted(choice=choice).save(output)
+
+
+def fit_deep_ensemble(
+    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, members: int = 5
+) -> TrustRef:
+    """Fit ``members`` networks on the same rows with seeds of their own, and save their average to ``output``.
+
+    The members share the parts of the source: none sees the calibration rows. A killed fit goes on at its member.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
+        ConfigError: fewer than two members.
+        RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
+    """
+    if members < 2:
+        raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
+    rows = read_rows(labels, grades, config, seed=seed)
+    output = output.resolve()
+    origin = origin_of(labels, grades, config, seed)
+    shared = ray.put(tuple(rows))
+    kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
+    fits = [_member(shared, config, origin, derive(seed, f"member {m}"), kept / str(m)) for m in range(members)]
+    record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
+    courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
+    trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
+    ref = _calibrated(trust, rows).save(output)
+    remove(kept.parent)
+    return ref
+
+
+def _member(
+    rows: "ray.ObjectRef[Any]", config: TrustConfig, origin: dict[str, Any], seed: int, output: Place
+) -> NeuralTrust:
+    """A member of an ensemble, fitted unless it is there."""
+    try:
+        ref = saved.pin(output, TrustRef)
+    except ModelError:
+        ref = _fit_net(rows, config, origin, seed=seed, output=output)
+    return cast(NeuralTrust, load_fitted(ref))
+
+
+def _fit_net(
+    rows: "ray.ObjectRef[Any]", config: TrustConfig, origin: dict[str, Any], *, seed: int, output: Place
+) -> TrustRef:
+    """Fit a network on rows, one copy of which on a node is mapped by its workers, and save it to ``output``."""
+    launch(
+        _train,
+        {"rows": [rows], "origin": {**origin, "seed": seed}, "output": str(output)},
+        config,
+        name=f"trust-{fingerprint([origin, seed])}",  # so that a checkpoint of other rows or settings is not resumed
+        storage=output.with_name(f"{output.name}.ray"),
+    )
+    return saved.pin(output, TrustRef)
 
 
 def fit_here(
@@ -107,9 +154,14 @@ def fit_here(
 def _fitted(
     fitted: Callable[..., StateTrust], rows: Rows, config: TrustConfig, origin: dict[str, Any], **options: Any
 ) -> StateTrust:
-    """A trust function of the fit rows, calibrated on the calibration rows where there are any."""
-    fit_F, calibration_C = rows.places(FIT), rows.places(CALIBRATION)
-    trust = fitted(rows.hidden_ND[fit_F], rows.correct_N[fit_F], config, origin, **options)
+    """A trust function of the fit rows, calibrated."""
+    fit_F = rows.places(FIT)
+    return _calibrated(fitted(rows.hidden_ND[fit_F], rows.correct_N[fit_F], config, origin, **options), rows)
+
+
+def _calibrated(trust: StateTrust, rows: Rows) -> StateTrust:
+    """A trust function, calibrated on the calibration rows where there are any."""
+    calibration_C = rows.places(CALIBRATION)
     if not len(calibration_C):
         return trust
     raw_C, correct_C = trust.logits(torch.from_numpy(rows.hidden_ND[calibration_C])), rows.correct_N[calibration_C]
@@ -134,7 +186,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
     """
     graded = read_grades(grades)
-    columns = [state_column(state) for state in config.states]
+    columns = [input_column(name) for name in config.inputs]
     hidden_ND: Floats | None = None
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
     dataset = io.open_table(labels)
@@ -214,7 +266,7 @@ def _train(task: dict[str, Any]) -> None:
     shard = _RayShard(Folder(task[FOLDER]) if FOLDER in task else None)
     net, calibration, record = fit_arrays(rows, config, seed=origin["seed"], shard=shard)
     if ray.train.get_context().get_world_rank() == 0:
-        NeuralTrust(net, config.states, origin | asdict(record), calibration).save(place(task["output"]))
+        NeuralTrust(net, config.inputs, origin | asdict(record), calibration).save(place(task["output"]))
         log.info(
             "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",
             record.num_fit,

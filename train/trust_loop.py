@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
     hidden_ND: Floats
-    """The states in the stored type, concatenated in the order of ``TrustConfig.states``."""
+    """What ``TrustConfig.inputs`` names, side by side: in the states' stored type, with scalar columns in float32."""
     correct_N: Flags
     part_N: npt.NDArray[np.int8]
     """The part of each row (``curation.trust.parts``)."""

@@ -28,6 +28,8 @@ class TrustConfig(TrainSection):
     """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
+    columns: tuple[Literal["mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated"], ...] = ()
+    """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales."""
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""
@@ -58,6 +60,11 @@ class TrustConfig(TrainSection):
     AUC on the calibration rows; 0: never."""
     options: dict[str, dict[str, Any]] = Field(default={})
     """Settings of trust functions of one's own, by name (docs/extending.md)."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What it reads of a row, in order: states, then numbers."""
+        return (*self.states, *self.columns)
 
     @model_validator(mode="after")
     def _rows_are_left(self) -> Self:

@@ -7,7 +7,7 @@ from curation.arms import Fitted
 from curation.config import TrustConfig
 from curation.pipeline.training import training, training_host
 from curation.refs import TableRef, TrustRef
-from curation.registry import code
+from curation.registry import check_options, code
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
 from curation.trust.parts import ROW_KEYS
@@ -70,7 +70,7 @@ def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = trust.RESOURCES
     if fitted.reads is not None:
-        unread = type(trust).model_fields.keys() - {"states", *ROW_KEYS, *fitted.reads}
+        unread = type(trust).model_fields.keys() - {"states", "columns", *ROW_KEYS, *fitted.reads}
     return trust.without(unread).model_copy(update={"options": own})
 
 
@@ -91,8 +91,10 @@ def fit(
 
     config, options = trust.model_copy(update=resources), trust.options.get(function, {})
     if fit_by is not None:
+        fit_net = code(fit_by)
+        check_options("trust.options", fit_net, labels, grades, config, seed=seed, output=task.directory, **options)
         with training(task, config):
-            ref = code(fit_by)(labels, grades, config, seed=seed, output=task.directory)
+            ref = fit_net(labels, grades, config, seed=seed, output=task.directory, **options)
     else:
         ref = fit_here(code(made_by).fitted, labels, grades, config, seed=seed, output=task.directory, options=options)
     fitted = summary(ref)

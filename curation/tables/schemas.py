@@ -34,6 +34,15 @@ def state_column(state: str) -> str:
     return f"state_{state}"
 
 
+SCALARS = ("mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated")
+"""The columns of :func:`completions` with a number a row, that a trust function may read beside the states."""
+
+
+def input_column(name: str) -> str:
+    """The column of an input of a trust function: a state, or one of ``SCALARS``."""
+    return name if name in SCALARS else state_column(name)
+
+
 def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
     """The output of a teacher, one row per request.
 

@@ -26,11 +26,11 @@ class LinearProbe(StateTrust):
         self,
         weight_D: Tensor,
         bias: Tensor,
-        states: Sequence[str],
+        inputs: Sequence[str],
         fit: Mapping[str, Any],
         calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(states, fit, calibration)
+        super().__init__(inputs, fit, calibration)
         self.weight_D, self.bias = weight_D.double(), bias.double()
 
     @property
@@ -53,7 +53,7 @@ class LinearProbe(StateTrust):
     ) -> "LinearProbe":
         """See :func:`fit_linear_probe`."""
         return fit_linear_probe(
-            hidden_ND, correct_N, states=config.states, class_weight=config.class_weight, origin=origin
+            hidden_ND, correct_N, inputs=config.inputs, class_weight=config.class_weight, origin=origin
         )
 
     @property
@@ -65,18 +65,18 @@ class LinearProbe(StateTrust):
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
         """The linear probe."""
         calibration = Calibration(**description["calibration"])
-        return cls(weights["weight_D"], weights["bias"], description["states"], description["fit"], calibration)
+        return cls(weights["weight_D"], weights["bias"], description["inputs"], description["fit"], calibration)
 
 
 def fit_linear_probe(
     hidden_ND: npt.NDArray[np.floating[Any]],
     correct_N: npt.NDArray[np.bool_],
     *,
-    states: Sequence[str],
+    inputs: Sequence[str],
     class_weight: float,
     origin: Mapping[str, Any],
 ) -> LinearProbe:
-    """Fit on hidden states, columns of ``states`` side by side, and whether each row's weak label is right.
+    """Fit on hidden states, columns of ``inputs`` side by side, and whether each row's weak label is right.
 
     The fit standardises the inputs (and folds this into the weights afterwards) and shrinks the weights by
     scikit-learn's default penalty. It is deterministic.
@@ -84,7 +84,7 @@ def fit_linear_probe(
     Args:
         hidden_ND: the states.
         correct_N: the target.
-        states: the positions that form the input, in order.
+        inputs: the states and scalar columns that form the input, in order.
         class_weight: as ``TrustConfig.class_weight``.
         origin: where the rows come from, as JSON for the record.
 
@@ -111,4 +111,4 @@ def fit_linear_probe(
         "share_right_fit": float(counts_2[1] / len(correct_N)),
         "num_iterations": int(model.n_iter_[0]),
     }
-    return LinearProbe(torch.from_numpy(weight_D), torch.tensor(bias), states, {**origin, **record})
+    return LinearProbe(torch.from_numpy(weight_D), torch.tensor(bias), inputs, {**origin, **record})

@@ -107,11 +107,11 @@ class NeuralTrust(StateTrust):
     def __init__(
         self,
         net: NeuralTrustNet,
-        states: Sequence[str],
+        inputs: Sequence[str],
         fit: Mapping[str, Any],
         calibration: Calibration | None = None,
     ) -> None:
-        super().__init__(states, fit, calibration)
+        super().__init__(inputs, fit, calibration)
         self.net = net.eval()
 
     @property
@@ -139,4 +139,4 @@ class NeuralTrust(StateTrust):
         """The trust function on the CPU."""
         net = NeuralTrustNet(Architecture(**description["architecture"]))
         net.load_state_dict(weights)
-        return cls(net, description["states"], description["fit"], Calibration(**description["calibration"]))
+        return cls(net, description["inputs"], description["fit"], Calibration(**description["calibration"]))

@@ -1,4 +1,4 @@
-"""Trust functions of hidden states: what all of them share, and the states as views of a batch's memory."""
+"""Trust functions of hidden states: what all of them share, and their inputs as views of a batch's memory."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
@@ -15,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 from curation.errors import SourceError
 from curation.refs import TrustRef
 from curation.storage.paths import Place
-from curation.tables.schemas import state_column
+from curation.tables.schemas import SCALARS, input_column
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 
@@ -24,30 +25,34 @@ SCORE_ROWS = 4096
 
 
 class StateTrust(ABC):
-    """A trust function that gives a logit from hidden states; trust is its calibrated sigmoid."""
+    """A trust function that gives a logit from hidden states, and maybe numbers beside them.
+
+    Trust is the calibrated sigmoid of the logit.
+    """
 
     kind: ClassVar[str]
     """What it is called on record."""
 
-    def __init__(self, states: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
-        self.states = tuple(states)
+    def __init__(self, inputs: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
+        self.inputs = tuple(inputs)
+        """The names of the states and scalar columns that it reads (``TrustConfig.inputs``)."""
         self.fit = fit
         """What it was fitted on and how that went, as JSON."""
         self.calibration = calibration or Calibration()
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The columns of the states, in the order in which they form the input."""
-        return tuple(state_column(state) for state in self.states)
+        """The columns of the inputs, in their order."""
+        return tuple(input_column(name) for name in self.inputs)
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """Numbers a row, over all states, that it was fitted on."""
+        """Numbers a row, over all inputs, that it was fitted on."""
 
     @abstractmethod
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row of states side by side, in their stored type, float32 [N]."""
+        """The logit of each row of inputs side by side, in their stored type, float32 [N]."""
 
     @property
     @abstractmethod
@@ -60,10 +65,10 @@ class StateTrust(ABC):
         """The trust function that :meth:`save` described so."""
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
-        """The logit of each row, float32 [N]; NaN where a state is null.
+        """The logit of each row, float32 [N]; NaN where an input is null.
 
         Raises:
-            SourceError: a state column is missing, or the states have another size than those it was fitted on.
+            SourceError: a column is missing, or the states have another size than those it was fitted on.
         """
         states = read_states(labels, self.features)
         if states.size != self.size:
@@ -82,7 +87,7 @@ class StateTrust(ABC):
         return {
             "kind": self.kind,
             "made_by": f"{type(self).__module__}:{type(self).__qualname__}",
-            "states": self.states,
+            "inputs": self.inputs,
             "calibration": asdict(self.calibration),
             "fit": self.fit,
         }
@@ -92,7 +97,7 @@ class StateTrust(ABC):
         return self.calibration.to_trust(raw_N)
 
     def score(self, labels: pa.RecordBatch) -> Scores:
-        """The trust score of each row, float32 [N]; NaN where a state is null."""
+        """The trust score of each row, float32 [N]; NaN where an input is null."""
         return self.to_trust(self.raw_score(labels))
 
     def noted(self, **notes: Any) -> Self:
@@ -107,12 +112,13 @@ class StateTrust(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class States:
-    """Hidden states of N rows, as views of Arrow's memory."""
+    """Hidden states of N rows, as views of Arrow's memory, and scalar columns."""
 
     columns: tuple[Tensor, ...]
-    """[N, D] a column, in the stored type; the numbers of a missing row are undefined."""
+    """[N, D] a column, states in the stored type, a scalar column as float32 [N, 1]; the numbers of a missing row are
+    undefined."""
     missing_N: npt.NDArray[np.bool_]
-    """One of the row's states is null."""
+    """One of the row's inputs is null."""
 
     @property
     def size(self) -> int:
@@ -120,24 +126,30 @@ class States:
         return sum(column.shape[1] for column in self.columns)
 
     def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
-        """The first row's index and the states [num_rows, D] of consecutive batches, columns side by side."""
+        """The first row's index and the inputs [num_rows, D] of consecutive batches, columns side by side."""
         for start in range(0, len(self.missing_N), num_rows):
             parts = [column[start : start + num_rows] for column in self.columns]
             yield start, parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
-    """The ``fixed_size_list`` columns of a batch without a copy.
+    """The ``fixed_size_list`` columns of a batch without a copy, and its scalar columns.
 
     Raises:
-        SourceError: a column is missing or no fixed-size list of floating-point numbers.
+        SourceError: a column is missing, or is neither a fixed-size list of floating-point numbers nor a number.
     """
     missing_N = np.zeros(labels.num_rows, dtype=np.bool_)
     views = []
     for name in columns:
         if name not in labels.schema.names:
-            raise SourceError(f"labels: column {name} is missing; add its state to teacher.states")
+            mend = "label again" if name in SCALARS else "add its state to teacher.states"
+            raise SourceError(f"labels: column {name} is missing; {mend}")
         array = labels.column(name)
+        if name in SCALARS:
+            missing_N |= array.is_null().to_numpy(zero_copy_only=False)
+            numbers = pc.fill_null(array.cast(pa.float32()), 0)
+            views.append(torch.from_numpy(np.array(numbers, dtype=np.float32)[:, None]))
+            continue
         if not pa.types.is_fixed_size_list(array.type) or not pa.types.is_floating(array.type.value_type):
             raise SourceError(f"labels: column {name} is {array.type}, not a fixed-size list of floating-point numbers")
         size, values = array.type.list_size, array.values

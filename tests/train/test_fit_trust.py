@@ -13,20 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
+import train.trust
 from curation.config import TrustConfig
-from curation.errors import DegenerateSourceError, RunFailedError
-from curation.hashing import hash_unit
+from curation.errors import ConfigError, DegenerateSourceError, RunFailedError
+from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
 from curation.trust import load_fitted
 from curation.trust.calibration import Calibration, fit_calibration
+from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
-from train.trust import fit_here, fit_trust, read_rows
+from train.trust import fit_deep_ensemble, fit_here, fit_trust, read_rows
 from train.trust_loop import Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
@@ -239,6 +242,23 @@ def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
     assert read.hidden_ND.dtype == np.float16
 
 
+def test_numbers_of_the_table_are_read_beside_the_states(tmp_path: Path) -> None:
+    rows = separable(300)
+    labels, grades = tables(tmp_path, rows)
+    table = io.open_table(labels).to_table()
+    ids_N = table["row_id"].to_numpy()
+    logprob = pa.array([None if i == 9 else -i / 8 for i in ids_N], pa.float32())
+    table = table.append_column("mean_logprob", logprob).append_column("num_output_tokens", pa.array(ids_N, pa.int32()))
+    config = with_(SMALL, columns=("num_output_tokens", "mean_logprob"))
+    read = read_rows(io.write(table, str(tmp_path / "with.lance")), grades, config, seed=3)
+    kept = [i for i in range(3, 300) if i != 9]  # without a number a row is left out, as without a state
+    expected_ND = np.column_stack([rows.hidden_ND[kept].astype(np.float32), kept, -np.array(kept) / 8])
+    np.testing.assert_array_equal(read.hidden_ND, expected_ND.astype(np.float32))
+    assert read.hidden_ND.dtype == np.float32
+    net = fit_arrays(read, config, seed=3).net
+    assert net.architecture.input_size == read.hidden_ND.shape[1]
+
+
 def test_unparsed_rows_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:
     rows, unparsed = separable(300), set(range(100, 250))
     labels, grades = tables(tmp_path, rows, unparsed=unparsed)
@@ -391,3 +411,38 @@ def test_a_small_source_takes_the_probe_where_it_is_better_and_says_so(
     assert trust.kind == choice["taken"] == ("linear_probe" if linear else "neural")
     assert (choice["calibration_auc"]["linear_probe"] > choice["calibration_auc"]["neural"]) == linear
     assert load_fitted(never).kind == "neural" and "choice" not in load_fitted(never).fit
+
+
+def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
+    one_process: TrainProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, grades = tables(tmp_path, separable(600))
+    config = with_(SMALL, max_steps=24, probe_below=0)
+    read = read_rows(labels, grades, config, seed=3)
+    nets = [fit_arrays(read, config, seed=derive(3, f"member {m}")).net for m in range(3)]
+    launched, launch = [], train.trust.launch
+
+    def cut_off(*arguments: Any, **how: Any) -> None:
+        launched.append(how["name"])
+        if len(launched) == 3:
+            raise RunFailedError("cut off")
+        launch(*arguments, **how)
+
+    monkeypatch.setattr(train.trust, "launch", cut_off)
+    with trained_in(one_process):
+        with pytest.raises(RunFailedError, match="cut off"):
+            fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "trust", members=3)
+        ref = fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "trust", members=3)
+    assert len(launched) == 4 and launched[2] == launched[3], "two members are fitted once, the third again"
+    trust = load_fitted(ref)
+    assert isinstance(trust, DeepEnsemble) and {path.name for path in (tmp_path).glob("trust*")} == {"trust"}
+    states = torch.from_numpy(read.hidden_ND)
+    mean_N = np.mean([expit(logits(net, read).astype(np.float64)) for net in nets], axis=0)
+    np.testing.assert_allclose(expit(trust.logits(states).astype(np.float64)), mean_N, rtol=1e-5)
+    assert np.isfinite(trust.logits(1e4 * states.float())).all(), "where a probability rounds to 0 or 1, too"
+    raw_C, correct_C = trust.logits(states[read.places(CALIBRATION)]), read.correct_N[read.places(CALIBRATION)]
+    assert astuple(trust.calibration) == pytest.approx(astuple(fit_calibration(raw_C, correct_C)), rel=1e-6)
+    assert trust.fit["num_calibration"] == len(raw_C) and len(trust.fit["members"]) == 3
+    assert trust.fit["members"][0]["losses"] != trust.fit["members"][1]["losses"]
+    with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
+        fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "one", members=1)

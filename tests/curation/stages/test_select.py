@@ -26,9 +26,11 @@ NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
 ARMS = ("naive", "internal_confidence", "neural", "ground_truth")
 GOLD, OTHER = "e2e4", "d2d4"
 SIGNALS = ("icl_mean_logprob", "verbalized_confidence", "ensemble_agreement", "self_consistency", "reward")
+FITTED = ("boosted_trees", "deep_ensemble", "linear_probe")
+"""All but the neural one."""
 RANKED_BY = {
     "neural": "neural_raw",
-    "linear_probe": "linear_probe_raw",
+    **{name: f"{name}_raw" for name in FITTED},
     "internal_confidence": "mean_logprob",
     **dict(
         zip(("icl_confidence", "verbalized_confidence", "ensemble", "self_consistency", "reward"), SIGNALS, strict=True)
@@ -84,8 +86,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "mean_logprob": logprob,
         "neural_raw": raw.astype(np.float32),
         "neural_trust": np.ones(NUM_POOL, dtype=np.float32),
-        "linear_probe_raw": rng.normal(size=NUM_POOL).astype(np.float32),
-        "linear_probe_trust": np.ones(NUM_POOL, dtype=np.float32),
+        **{f"{name}_raw": rng.normal(size=NUM_POOL).astype(np.float32) for name in FITTED},
+        **{f"{name}_trust": np.ones(NUM_POOL, dtype=np.float32) for name in FITTED},
         "icl_mean_logprob": -rng.exponential(size=NUM_POOL),
         "verbalized_confidence": rng.random(NUM_POOL),
         "ensemble_agreement": right.astype(float),

@@ -33,7 +33,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit(rows: tuple[np.ndarray, np.ndarray], class_weight: float = 0.0) -> LinearProbe:
-    return fit_linear_probe(*rows, states=["prompt_last", "output_last"], class_weight=class_weight, origin={"seed": 1})
+    return fit_linear_probe(*rows, inputs=["prompt_last", "output_last"], class_weight=class_weight, origin={"seed": 1})
 
 
 def labels_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
@@ -88,6 +88,30 @@ def test_slices_nulls_and_float32(rows: tuple[np.ndarray, np.ndarray], monkeypat
     np.testing.assert_array_equal(np.isnan(raw_N), missing_N)
     np.testing.assert_array_equal(np.isnan(trust_N), missing_N)
     np.testing.assert_array_equal(raw_N[~missing_N], expected_N[~missing_N])
+
+
+def test_numbers_of_the_table_stand_beside_the_states(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    hidden_ND, correct_N = rows
+    random = np.random.default_rng(3)
+    logprob_N = (correct_N + random.standard_normal(NUM_ROWS)).astype(np.float32)
+    tokens_N, truncated_N = random.integers(1, 2000, NUM_ROWS).astype(np.int32), random.random(NUM_ROWS) < 0.3
+    columns = {"mean_logprob": logprob_N, "num_output_tokens": tokens_N, "truncated": truncated_N}
+    together_ND = np.column_stack([hidden_ND.astype(np.float32), *columns.values()]).astype(np.float32)
+    inputs = ["prompt_last", "output_last", *columns]
+    probe = fit_linear_probe(together_ND, correct_N, inputs=inputs, class_weight=0.0, origin={})
+    batch = labels_of(hidden_ND)
+    for name, values in columns.items():
+        array = pa.array(values, mask=np.arange(NUM_ROWS) == 7 if name == "mean_logprob" else None)
+        batch = batch.append_column(name, array)
+    peer = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(together_ND, correct_N)
+    expected_N = peer.decision_function(together_ND)
+    expected_N[7] = np.nan
+    loaded = load_fitted(probe.save(tmp_path / "probe"))
+    assert loaded.features == ("state_prompt_last", "state_output_last", *columns)
+    np.testing.assert_allclose(loaded.raw_score(batch), expected_N, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(loaded.raw_score(batch.slice(5, 50)), loaded.raw_score(batch)[5:55])
+    with pytest.raises(SourceError, match="column truncated is missing"):
+        loaded.raw_score(batch.drop_columns(["truncated"]))
 
 
 def test_saved_and_loaded(rows: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_saved_and_loaded_scores_the_same(standardise: bool, hidden_ND: np.ndarr
     assert isinstance(loaded, NeuralTrust) and loaded.calibration == calibration
     np.testing.assert_array_equal(loaded.raw_score(labels), trust.raw_score(labels))
     np.testing.assert_array_equal(loaded.score(labels), trust.score(labels))
-    assert (loaded.states, loaded.fit, loaded.net.architecture) == (trust.states, trust.fit, trust.net.architecture)
+    assert (loaded.inputs, loaded.fit, loaded.net.architecture) == (trust.inputs, trust.fit, trust.net.architecture)
     assert sorted(path.name for path in (tmp_path / "trust").iterdir()) == ["description.json", "weights.safetensors"]
     for path in (tmp_path / "trust").iterdir():
         with pytest.raises((pickle.UnpicklingError, ValueError, EOFError, KeyError, IndexError)):

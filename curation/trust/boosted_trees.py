@@ -1,0 +1,177 @@
+"""Gradient-boosted trees on principal components of the teacher's hidden states (ours; the paper has none).
+
+Trees split one number at a time, and no single one of a hidden state's means much: so they get its principal
+components, the most of its variance in few numbers. The fit is scikit-learn's histogram gradient boosting (after
+LightGBM: Ke et al. 2017). What is saved are the nodes as arrays, and they are evaluated here: no pickle, and no
+scikit-learn where rows are scored.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from curation.config import TrustConfig
+from curation.errors import ConfigError, DegenerateSourceError
+from curation.trust import Scores
+from curation.trust.calibration import Calibration
+from curation.trust.states import StateTrust
+
+COMPONENTS = 64
+NODES = ("feature", "threshold", "left", "right", "value", "is_leaf")
+"""What is saved of each node, all trees one after the other; children by their places in these arrays."""
+
+
+class BoostedTrees(StateTrust):
+    """Fitted trees. The raw score is the logit, trust its calibrated sigmoid."""
+
+    kind = "boosted_trees"
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        inputs: Sequence[str],
+        fit: Mapping[str, Any],
+        calibration: Calibration | None = None,
+    ) -> None:
+        super().__init__(inputs, fit, calibration)
+        self._weights = dict(weights)
+        self._node = {name: self._weights[name].numpy() for name in NODES}
+        self._roots_T = self._weights["roots_T"].numpy()
+        self._baseline = float(self._weights["baseline"])
+
+    @property
+    def size(self) -> int:
+        """The numbers of a row before their projection."""
+        return len(self._weights["mean_D"])
+
+    def logits(self, hidden_ND: Tensor) -> Scores:
+        """The logit of each row, float32 [N]: the baseline and a leaf's value of each tree, added in their order."""
+        projected_NK = _projected(hidden_ND, self._weights["mean_D"], self._weights["components_DK"])
+        rows_N, node = np.arange(len(projected_NK)), self._node
+        logit_N = np.full(len(projected_NK), self._baseline)
+        for root in self._roots_T:
+            at_N = np.full(len(projected_NK), root)
+            while not (end_N := node["is_leaf"][at_N]).all():
+                goes_left_N = projected_NK[rows_N, node["feature"][at_N]] <= node["threshold"][at_N]
+                next_N = np.where(goes_left_N, node["left"][at_N], node["right"][at_N])
+                at_N = np.where(end_N, at_N, next_N)
+            logit_N += node["value"][at_N]
+        return logit_N.astype(np.float32)
+
+    @classmethod
+    def fitted(
+        cls,
+        hidden_ND: npt.NDArray[np.floating[Any]],
+        correct_N: npt.NDArray[np.bool_],
+        config: TrustConfig,
+        origin: Mapping[str, Any],
+        *,
+        pca: int | None = None,
+        num_trees: int = 100,
+        learning_rate: float = 0.1,
+        max_leaves: int = 31,
+        min_rows: int = 20,
+        l2: float = 0.0,
+    ) -> Self:
+        """Fit on states side by side and whether each row's weak label is right.
+
+        Args:
+            hidden_ND: the states.
+            correct_N: the target.
+            config: gives the inputs' names and ``class_weight``.
+            origin: where the rows come from, as JSON for the record; its ``seed`` draws rows for the bins' edges.
+            pca: the number of principal components; unset ``COMPONENTS``, or as many as there are.
+            num_trees: boosting steps, a tree each.
+            learning_rate: what every tree's values are multiplied by.
+            max_leaves: of a tree.
+            min_rows: of a leaf.
+            l2: the penalty on the leaves' values.
+
+        Raises:
+            DegenerateSourceError: all labels are right, or all are wrong.
+            ConfigError: more components than numbers a row or rows.
+        """
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
+        counts_2 = np.bincount(correct_N, minlength=2)
+        if not counts_2.all():
+            raise DegenerateSourceError(
+                f"boosted trees: {counts_2[1]} of {len(correct_N)} weak labels are right, both right and wrong ones "
+                "are needed; give more source rows or another teacher"
+            )
+        most = min(hidden_ND.shape[1], len(hidden_ND) - 1)
+        if pca is None:
+            pca = min(COMPONENTS, most)
+        if not 0 < pca <= most:
+            raise ConfigError(
+                f"trust.options.boosted_trees.pca: {pca} components of {len(hidden_ND):,} rows with "
+                f"{hidden_ND.shape[1]:,} numbers each; give fewer components or more source rows"
+            )
+        mean_D, components_DK, kept = _components(hidden_ND, pca)
+        weights = dict(enumerate((len(correct_N) / (2 * counts_2)) ** config.class_weight))
+        model = HistGradientBoostingClassifier(
+            max_iter=num_trees,
+            learning_rate=learning_rate,
+            max_leaf_nodes=max_leaves,
+            min_samples_leaf=min_rows,
+            l2_regularization=l2,
+            early_stopping=False,
+            class_weight=weights,
+            random_state=int(origin.get("seed", 0)) % 2**32,
+        ).fit(_projected(torch.from_numpy(hidden_ND), mean_D, components_DK), correct_N.astype(np.int64))
+        record = {
+            "num_fit": len(correct_N),
+            "share_right_fit": float(counts_2[1] / len(correct_N)),
+            "variance_kept": kept,
+        }
+        arrays = {"mean_D": mean_D, "components_DK": components_DK, **_nodes(model)}
+        return cls(arrays, config.inputs, {**origin, **record})
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The projection and the nodes."""
+        return self._weights
+
+    @classmethod
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The trees."""
+        return cls(weights, description["inputs"], description["fit"], Calibration(**description["calibration"]))
+
+
+def _components(hidden_ND: npt.NDArray[np.floating[Any]], size: int) -> tuple[Tensor, Tensor, float]:
+    """Mean and principal components of the rows, float64, and the share of the variance that they keep."""
+    from sklearn.decomposition import PCA
+
+    pca = PCA(size, svd_solver="covariance_eigh").fit(hidden_ND.astype(np.float64))
+    kept = float(pca.explained_variance_ratio_.sum())
+    return torch.from_numpy(pca.mean_), torch.from_numpy(np.ascontiguousarray(pca.components_.T)), kept
+
+
+def _projected(hidden_ND: Tensor, mean_D: Tensor, components_DK: Tensor) -> npt.NDArray[np.float64]:
+    projected_NK: npt.NDArray[np.float64] = ((hidden_ND.double() - mean_D) @ components_DK).numpy()
+    return projected_NK
+
+
+def _nodes(model: Any) -> dict[str, Tensor]:
+    """The nodes of a fitted ``HistGradientBoostingClassifier``, which keeps them in private attributes."""
+    trees = [predictor.nodes for (predictor,) in model._predictors]
+    roots_T = np.cumsum([0, *(len(nodes) for nodes in trees[:-1])])
+    nodes = np.concatenate(trees)
+    if nodes["is_categorical"].any():
+        raise ValueError("a split by categories, of numbers alone")
+    start = np.repeat(roots_T, [len(tree) for tree in trees])
+    found = {
+        "feature": nodes["feature_idx"].astype(np.int64),
+        "threshold": nodes["num_threshold"].astype(np.float64),
+        "left": nodes["left"] + start,
+        "right": nodes["right"] + start,
+        "value": nodes["value"].astype(np.float64),
+        "is_leaf": nodes["is_leaf"].astype(np.bool_),
+        "roots_T": roots_T,
+        "baseline": np.asarray(model._baseline_prediction, dtype=np.float64).reshape(()),
+    }
+    return {name: torch.from_numpy(np.array(values)) for name, values in found.items()}

@@ -1,0 +1,68 @@
+"""A deep ensemble: neural trust functions of one architecture that differ in their seed, averaged (ours).
+
+The paper fits one network. The mean of the members' probabilities is a better ranking and a better probability than a
+member's (Lakshminarayanan et al. 2017); the raw score is the logit of that mean, and it is calibrated as a whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from curation.trust import Scores
+from curation.trust.calibration import Calibration
+from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.states import StateTrust
+
+
+class DeepEnsemble(StateTrust):
+    """Fitted networks. The raw score is the logit of their mean probability, trust its calibrated sigmoid."""
+
+    kind = "deep_ensemble"
+
+    def __init__(
+        self,
+        nets: Sequence[NeuralTrustNet],
+        inputs: Sequence[str],
+        fit: Mapping[str, Any],
+        calibration: Calibration | None = None,
+    ) -> None:
+        super().__init__(inputs, fit, calibration)
+        self.nets = [net.eval() for net in nets]
+
+    @property
+    def size(self) -> int:
+        """The networks' inputs."""
+        return self.nets[0].architecture.input_size
+
+    @torch.inference_mode()
+    def logits(self, hidden_ND: Tensor) -> Scores:
+        """The logit of the mean probability of each row, float32 [N]."""
+        logit_MN = torch.stack([net(hidden_ND).double() for net in self.nets])
+        # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.
+        logit_N: Scores = (logsigmoid(logit_MN).logsumexp(0) - logsigmoid(-logit_MN).logsumexp(0)).float().numpy()
+        return logit_N
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The networks' parameters and buffers."""
+        return {f"{m}.{name}": tensor for m, net in enumerate(self.nets) for name, tensor in net.state_dict().items()}
+
+    def description(self) -> dict[str, Any]:
+        """Adds the networks' architecture and their number."""
+        shape = {"architecture": asdict(self.nets[0].architecture), "num_members": len(self.nets)}
+        return {**super().description(), **shape}
+
+    @classmethod
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The trust function on the CPU."""
+        nets = []
+        for m in range(description["num_members"]):
+            net = NeuralTrustNet(Architecture(**description["architecture"]))
+            prefix = f"{m}."
+            net.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+            nets.append(net)
+        return cls(nets, description["inputs"], description["fit"], Calibration(**description["calibration"]))
