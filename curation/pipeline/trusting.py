@@ -10,7 +10,7 @@ from curation.refs import TableRef, TrustRef
 from curation.registry import check_options, code
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
-from curation.trust.parts import ROW_KEYS
+from curation.trust.parts import ROW_KEYS, read_by
 
 
 def projecting(name: str, labels: Out, trust: TrustConfig, *, size: int, seed: int, rows: int | None) -> Stage:
@@ -63,15 +63,6 @@ def fitting(
         takes=trust.takes,
         host=training_host(trust) if fitted.fit is not None else None,
     )
-
-
-def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
-    """The section with what the fit of a trust function does not read at its defaults."""
-    own = {key: value for key, value in trust.options.items() if key == function}
-    unread = trust.RESOURCES
-    if fitted.reads is not None:
-        unread = type(trust).model_fields.keys() - {"states", "columns", *ROW_KEYS, *fitted.reads}
-    return trust.without(unread).model_copy(update={"options": own})
 
 
 def fit(

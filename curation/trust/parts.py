@@ -1,8 +1,9 @@
-"""The labelled source rows that a trust function may use, and their parts: fit, early stopping, calibration."""
+"""What a fit reads: its keys of the section ``trust``; labelled source rows, in parts (fit, stopping, calibration)."""
 
 import numpy as np
 import numpy.typing as npt
 
+from curation.arms import Fitted
 from curation.config import TrustConfig
 from curation.hashing import Int64s, hash_unit
 
@@ -11,6 +12,15 @@ NAMES = ("fit", "validation", "calibration")
 """Names of the parts, by number."""
 ROW_KEYS = {"fit_on", "validation_fraction", "calibration_fraction"}
 """The keys of ``TrustConfig`` that decide which part a row is in."""
+
+
+def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
+    """The section with what the fit of a trust function does not read at its defaults."""
+    own = {key: value for key, value in trust.options.items() if key == function}
+    unread = trust.RESOURCES
+    if fitted.reads is not None:
+        unread = type(trust).model_fields.keys() - {"states", "columns", *ROW_KEYS, *fitted.reads}
+    return trust.without(unread).model_copy(update={"options": own})
 
 
 def candidates(config: TrustConfig) -> str:

@@ -1,0 +1,315 @@
+"""Spaces of trust functions, as data: which settings a search may try.
+
+A space is a mapping from keys to dimensions. A key is ``kind`` (a fitted trust function of ``curation.arms``), a key of
+the section ``trust``, or ``options.KIND.NAME`` (``trust.options``). A dimension is a list of values, or one of
+``{uniform: [a, b]}``, ``{log: [a, b]}`` (uniform in the logarithm), ``{int: [a, b]}`` and ``{log_int: [a, b]}``, both
+ends included. Only what a kind reads is drawn for it, so two points never differ in a setting that neither reads.
+"""
+
+import difflib
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from pydantic import ValidationError
+
+from curation.arms import TRUST, Fitted, fitted_of
+from curation.config import TrustConfig
+from curation.errors import ConfigError
+from curation.registry import check_options, code
+from curation.trust.parts import ROW_KEYS, read_by
+
+KIND = "kind"
+OPTIONS = "options"
+NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, "preset", "options", "num_workers", "probe_below"}
+"""Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
+functions are compared; ``probe_below`` would fit another kind than the point says."""
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    # Around the winners of the paper's table of NTF architectures.
+    "paper": {
+        "depth": [2, 4, 8],
+        "width": [128, 256, 512, 1024],
+        "expansion": [1.0, 2.0, 4.0],
+        "dropout": {"uniform": [0.0, 0.5]},
+        "stochastic_depth": {"uniform": [0.0, 0.3]},
+        "learning_rate": {"log": [1e-6, 1e-3]},
+        "weight_decay": {"log": [1e-5, 1e-1]},
+        "class_weight": [0.0, 0.5, 1.0],
+        "batch_size": [64, 256, 1024],
+    },
+    # Every kind, at sizes for some thousands of rows.
+    "kinds": {
+        "kind": ["neural", "deep_ensemble", "linear_probe", "boosted_trees"],
+        "depth": [1, 2, 4],
+        "width": [64, 128, 256],
+        "dropout": {"uniform": [0.0, 0.5]},
+        "learning_rate": {"log": [1e-4, 1e-2]},
+        "weight_decay": {"log": [1e-5, 1e-1]},
+        "class_weight": [0.0, 0.5, 1.0],
+        "options.boosted_trees.max_leaves": {"log_int": [4, 64]},
+        "options.boosted_trees.learning_rate": {"log": [0.01, 0.3]},
+        "options.boosted_trees.num_trees": {"log_int": [30, 300]},
+    },
+}
+"""By name; a space's own keys are added, or replace those of its preset."""
+
+
+class Draws(Protocol):
+    """Where the values of a point come from: Optuna's trial, or a random generator (:class:`RandomDraws`)."""
+
+    def choice(self, key: str, num: int) -> int:
+        """The place of one of ``num`` values."""
+        ...
+
+    def number(self, key: str, low: float, high: float, *, log: bool) -> float:
+        """A number between two, both included."""
+        ...
+
+    def whole(self, key: str, low: int, high: int, *, log: bool) -> int:
+        """A whole number between two, both included."""
+        ...
+
+
+class RandomDraws:
+    """Independent uniform draws."""
+
+    def __init__(self, seed: Sequence[int]) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def choice(self, key: str, num: int) -> int:
+        """See :class:`Draws`."""
+        return int(self._rng.integers(num))
+
+    def number(self, key: str, low: float, high: float, *, log: bool) -> float:
+        """See :class:`Draws`."""
+        if not log:
+            return float(self._rng.uniform(low, high))
+        drawn = math.exp(self._rng.uniform(math.log(low), math.log(high)))
+        return min(max(drawn, low), high)
+
+    def whole(self, key: str, low: int, high: int, *, log: bool) -> int:
+        """See :class:`Draws`."""
+        if not log:
+            return int(self._rng.integers(low, high + 1))
+        # Every whole number has the share of the logarithm's range that rounds to it.
+        return min(max(round(self.number(key, low - 0.5, high + 0.5, log=True)), low), high)
+
+
+class Values(NamedTuple):
+    """A dimension of listed values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, key: str, draws: Draws) -> Any:
+        """One of them."""
+        return self.values[draws.choice(key, len(self.values))]
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """What has to be valid for all of it to be."""
+        return self.values
+
+
+class Range(NamedTuple):
+    """A dimension of numbers between two ends, both included."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+    def draw(self, key: str, draws: Draws) -> float:
+        """One of them."""
+        if self.whole:
+            return draws.whole(key, int(self.low), int(self.high), log=self.log)
+        return draws.number(key, self.low, self.high, log=self.log)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """What has to be valid for all of it to be."""
+        return (int(self.low), int(self.high)) if self.whole else (self.low, self.high)
+
+
+Dimension = Values | Range
+RANGES = {"uniform": (False, False), "log": (True, False), "int": (False, True), "log_int": (True, True)}
+"""Whether a range is uniform in the logarithm, and whether it is of whole numbers, by what it is called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One trust function to try."""
+
+    kind: str
+    """A fitted trust function of ``curation.arms.TRUST``."""
+    trust: TrustConfig
+    """Its settings; what it does not read is at its default."""
+
+    def settings(self, base: TrustConfig) -> dict[str, Any]:
+        """What it sets other than ``base``: what to write into the section ``trust`` to get it."""
+        mine, theirs = (config.model_dump(mode="json", exclude={OPTIONS}) for config in (self.trust, base))
+        read = _read(self.kind) | ({"probe_below"} if "depth" in _read(self.kind) else set())
+        found = {key: value for key, value in mine.items() if value != theirs[key] and key in read}
+        return found | ({OPTIONS: self.trust.options} if self.trust.options else {})
+
+
+@dataclass(frozen=True)
+class Space:
+    """Which points a search may try."""
+
+    base: TrustConfig
+    """The values of keys that are no dimension."""
+    kinds: tuple[str, ...]
+    dimensions: Mapping[str, Dimension]
+    """By key, without ``kind``."""
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], base: TrustConfig, *, stored: Sequence[str]) -> "Space":
+        """The space that a mapping describes, every value of it checked.
+
+        Args:
+            raw: dimensions by key, and maybe ``preset``.
+            base: the run's section ``trust``.
+            stored: the states that the labels of the source split have.
+
+        Raises:
+            ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
+                or a kind's options refuse, a state that is not stored.
+        """
+        raw = dict(raw)
+        preset = raw.pop("preset", None)
+        if preset is not None and preset not in PRESETS:
+            raise ConfigError(f"tune.space.preset: {preset!r} is not one of {', '.join(PRESETS)}")
+        of_preset = dict(PRESETS[preset]) if preset else {}
+        kinds = _kinds(raw.pop(KIND, of_preset.pop(KIND, ["neural"])))
+        given = {key: value for key, value in of_preset.items() if _reads(kinds, key)} | raw
+        found = {key: _dimension(f"tune.space.{key}", value) for key, value in given.items()}
+        if not found and len(kinds) == 1:
+            raise ConfigError("tune.space: no dimension; give a preset, or keys with the values to try")
+        space = cls(base, kinds, found)
+        for key, dimension in found.items():
+            space._check(key, dimension, stored)
+        return space
+
+    def draw(self, draws: Draws) -> Point:
+        """A point, drawn from what its kind reads."""
+        kind = self.kinds[draws.choice(KIND, len(self.kinds))] if len(self.kinds) > 1 else self.kinds[0]
+        return self._point(kind, {key: self.dimensions[key].draw(key, draws) for key in self._of(kind)})
+
+    def grid(self) -> Iterator[Point]:
+        """All points, the last key's values in turn first.
+
+        Raises:
+            ConfigError: a dimension is a range.
+        """
+        for kind in self.kinds:
+            listed = [self.dimensions[key] for key in self._of(kind)]
+            for key, dimension in zip(self._of(kind), listed, strict=True):
+                if isinstance(dimension, Range):
+                    raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
+            for values in itertools.product(*(dimension.ends for dimension in listed)):
+                yield self._point(kind, dict(zip(self._of(kind), values, strict=True)))
+
+    def _of(self, kind: str) -> list[str]:
+        """The dimensions that a kind reads."""
+        return [key for key in self.dimensions if _reads([kind], key)]
+
+    def _point(self, kind: str, values: Mapping[str, Any]) -> Point:
+        settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
+        own = {key.split(".", 2)[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
+        options = {**self.base.options.get(kind, {}), **own}
+        raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}, "probe_below": 0}
+        return Point(kind=kind, trust=read_by(kind, fitted_of([kind])[kind], TrustConfig.model_validate(raw)))
+
+    def _check(self, key: str, dimension: Dimension, stored: Sequence[str]) -> None:
+        """Refuse a key or a value that is not one."""
+        where = f"tune.space.{key}"
+        if key.startswith(f"{OPTIONS}."):
+            self._check_option(key, dimension)
+            return
+        known = [name for name in TrustConfig.model_fields if name not in NOT_SEARCHED]
+        if key not in known:
+            if key in TrustConfig.model_fields:
+                raise ConfigError(f"{where}: not searched over; set trust.{key} for all trials")
+            near = difflib.get_close_matches(key, [*known, KIND], 1)
+            meant = f"; did you mean {near[0]}?" if near else f"; known: {KIND}, {', '.join(known)}"
+            raise ConfigError(f"{where}: no such key{meant}")
+        for value in dimension.ends:
+            try:
+                TrustConfig.model_validate(self.base.model_dump() | {key: value})
+            except ValidationError as error:
+                raise ConfigError(f"{where}: {value!r} is refused: {error.errors()[0]['msg']}") from error
+            if key == "states" and (missing := [state for state in value if state not in stored]):
+                raise ConfigError(
+                    f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); add it to "
+                    "teacher.states, and the source split is labelled again"
+                )
+        if not _reads(self.kinds, key):
+            raise ConfigError(f"{where}: none of the kinds {', '.join(self.kinds)} reads it; leave it out")
+
+    def _check_option(self, key: str, dimension: Dimension) -> None:
+        _, kind, name = (*key.split(".", 2), "", "")[:3]
+        where = f"tune.space.{key}"
+        if kind not in self.kinds or not name:
+            raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")
+        fitted = fitted_of([kind])[kind]
+        if fitted.fit is None:
+            check_options(where, code(fitted.made_by).fitted, None, None, self.base, None, **{name: dimension.ends[0]})
+        else:
+            how: dict[str, Any] = {"seed": 0, "output": None, name: dimension.ends[0]}
+            check_options(where, code(fitted.fit), None, None, self.base, **how)
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    values = _dimension(f"tune.space.{KIND}", value).ends
+    for kind in values:
+        if kind not in TRUST or not isinstance(TRUST[kind], Fitted):
+            raise ConfigError(
+                f"tune.space.{KIND}: {kind!r} is no trust function that is fitted; known: {', '.join(fitted_of(TRUST))}"
+            )
+    return values
+
+
+def _read(kind: str) -> set[str]:
+    """The keys of ``trust`` that change what a kind is."""
+    fitted = fitted_of([kind])[kind]
+    if fitted.reads is None:
+        return TrustConfig.model_fields.keys() - NOT_SEARCHED
+    return {"states", "columns", *fitted.reads}
+
+
+def _reads(kinds: Iterable[str], key: str) -> bool:
+    """Whether one of the kinds reads a dimension."""
+    return any(key in _read(kind) or key.startswith(f"{OPTIONS}.{kind}.") for kind in kinds)
+
+
+def _dimension(where: str, value: Any) -> Dimension:
+    if isinstance(value, list | tuple):
+        if not value:
+            raise ConfigError(f"{where}: a list without values; give at least one, or leave the key out")
+        return Values(tuple(value))
+    if not isinstance(value, Mapping) or len(value) != 1 or next(iter(value)) not in RANGES:
+        raise ConfigError(
+            f"{where}: {value!r} is no dimension; give a list of values, or one of "
+            f"{', '.join(f'{{{name}: [a, b]}}' for name in RANGES)}"
+        )
+    ((name, ends),) = value.items()
+    log, whole = RANGES[name]
+    if not isinstance(ends, list | tuple) or len(ends) != 2 or not all(_is_number(end, whole=whole) for end in ends):
+        what = "whole numbers" if whole else "finite numbers"
+        raise ConfigError(f"{where}: {name}: {ends!r}; give two {what}, the lower first")
+    low, high = ends
+    if low >= high:
+        raise ConfigError(f"{where}: {name}: [{low}, {high}] has no points between its ends; give the lower first")
+    if log and low <= 0:
+        raise ConfigError(f"{where}: {name}: [{low}, {high}]: the logarithm needs a lower end above 0")
+    return Range(low=low, high=high, log=log, whole=whole)
+
+
+def _is_number(value: Any, *, whole: bool) -> bool:
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) if whole else isinstance(value, int | float) and math.isfinite(value)
