@@ -2,8 +2,8 @@
 
 The quickstart's puzzles are dealt anew by each seed (not those of ``benchmarks.quickstart_seeds``) and labelled once.
 Each setting is then fitted on the same labels, without Ray, and ranks the same pool. Printed a setting: purity of the
-first n = 2,000 of the parsed pool rows, AUC on all parsed pool rows, Brier score against that of the constant, steps
-taken and seconds. The controls are a uniform draw of what can be read, and internal confidence.
+first n = 2,000 of the parsed pool rows, AUC on all parsed pool rows, Brier score against that of the constant, and
+seconds. The controls are a uniform draw of what can be read, and internal confidence.
 """
 
 import argparse
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from curation import metrics, run
 from curation.config import RunConfig, TrustConfig
@@ -22,11 +21,8 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.tables import io
-from curation.trust.calibration import fit_calibration
-from curation.trust.linear_probe import fit_linear_probe
-from curation.trust.parts import CALIBRATION, FIT
-from train.trust import read_rows
-from train.trust_loop import Rows, fit_arrays
+from train.trust import fit_rows, logits_at, read_rows
+from train.trust_loop import Rows
 
 CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 N = 2_000
@@ -37,7 +33,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "2 x 128, 1e-3": {**SMALL, **FAST},
     "2 x 128, 3e-5": {**SMALL, "learning_rate": 3e-5},
     "the preset: 4 x 512, 1e-5": {},
+    "linear probe": {"kind": "linear_probe"},
+    "boosted trees": {"kind": "boosted_trees"},
+    "boosted trees, with the log-probability": {"kind": "boosted_trees", "columns": ["mean_logprob"]},
+    "2 x 128, 1e-3, with the log-probability": {**SMALL, **FAST, "columns": ["mean_logprob"]},
+    "5 nets of 2 x 128, 1e-3": {"kind": "deep_ensemble", **SMALL, **FAST},
+    "5 nets of 2 x 128, 1e-3, with the log-probability": {
+        "kind": "deep_ensemble",
+        **SMALL,
+        **FAST,
+        "columns": ["mean_logprob"],
+    },
 }
+"""By name; keys of the section ``trust``, and the ``kind``, ``neural`` where there is none."""
 
 
 class Found(NamedTuple):
@@ -47,7 +55,6 @@ class Found(NamedTuple):
     auc: float
     brier: float
     constant: float
-    steps: int
     seconds: float
 
 
@@ -63,43 +70,18 @@ def deal(seed: int) -> tuple[RunConfig, dict[str, TableRef]]:
     return config, tables
 
 
-def fitted(config: TrustConfig, source: Rows, pool: Rows, seed: int) -> Found:
-    """The neural trust function of a setting."""
+def fitted(kind: str, config: TrustConfig, source: Rows, pool: Rows, seed: int) -> Found:
+    """A trust function of that kind with these settings."""
     start = time.monotonic()
-    net, calibration, record = fit_arrays(source, config, seed=seed)
+    trust = fit_rows(kind, source, config, seed=seed, origin={})
     seconds = time.monotonic() - start
-    with torch.inference_mode():
-        raw_N = net(torch.from_numpy(pool.hidden_ND)).numpy()
-    return _found(raw_N, calibration.to_trust(raw_N), pool, record.share_right_fit, record.num_steps, seconds)
-
-
-def probed(config: TrustConfig, source: Rows, pool: Rows) -> Found:
-    """The linear probe."""
-    start = time.monotonic()
-    fit_F, calibration_C = source.places(FIT), source.places(CALIBRATION)
-    probe = fit_linear_probe(
-        source.hidden_ND[fit_F],
-        source.correct_N[fit_F],
-        states=config.states,
-        class_weight=config.class_weight,
-        origin={},
-    )
-    raw_C = probe.logits(torch.from_numpy(source.hidden_ND[calibration_C]))
-    calibration = fit_calibration(raw_C, source.correct_N[calibration_C])
-    seconds = time.monotonic() - start
-    raw_N = probe.logits(torch.from_numpy(pool.hidden_ND))
-    share = float(source.correct_N[fit_F].mean())
-    return _found(raw_N, calibration.to_trust(raw_N), pool, share, probe.fit["num_iterations"], seconds)
-
-
-def _found(raw_N: Any, trust_N: Any, pool: Rows, share: float, steps: int, seconds: float) -> Found:
-    correct_N = pool.correct_N
+    raw_N, correct_N = logits_at(trust, pool, np.arange(len(pool.correct_N))), pool.correct_N
+    share = trust.fit["share_right_fit"]
     return Found(
         purity=float(correct_N[np.argsort(-raw_N, kind="stable")[:N]].mean()),
         auc=metrics.auc_value(raw_N, correct_N),
-        brier=metrics.brier(trust_N, correct_N).value,
+        brier=metrics.brier(trust.to_trust(raw_N), correct_N).value,
         constant=float(np.mean((share - correct_N) ** 2)),
-        steps=steps,
         seconds=seconds,
     )
 
@@ -126,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
     parser.add_argument("--nets", type=int, default=1, help="fits a deal, each with weights of its own")
-    parser.add_argument("--settings", nargs="+", default=[*SETTINGS, "linear probe"])
+    parser.add_argument("--settings", nargs="+", default=[*SETTINGS], choices=SETTINGS)
     arguments = parser.parse_args()
     found: dict[str, list[Found]] = {name: [] for name in arguments.settings}
     for seed in arguments.seeds:
@@ -134,26 +116,23 @@ def main() -> None:
         pool = read_rows(tables["label-pool"], tables["grade-pool"], config.trust, seed=seed)
         print(f"seed {seed}: {controls(tables, pool)}", flush=True)
         for name in arguments.settings:
-            given = {"states": config.trust.states, **SETTINGS.get(name, {})}
+            given = {"states": config.trust.states, **SETTINGS[name]}
+            kind = given.pop("kind", "neural")
             trust = TrustConfig.model_validate(given)
-            source = read_rows(tables["label-source"], tables["grade-source"], trust, seed=seed)
-            if name == "linear probe":
-                found[name].append(probed(trust, source, pool))
-            else:
-                found[name] += [fitted(trust, source, pool, 1000 * net + seed) for net in range(arguments.nets)]
+            source, pool = (
+                read_rows(tables[f"label-{split}"], tables[f"grade-{split}"], trust, seed=seed)
+                for split in ("source", "pool")
+            )
+            num = 1 if kind in ("linear_probe", "boosted_trees") else arguments.nets  # those have no weights to draw
+            found[name] += [fitted(kind, trust, source, pool, 1000 * net + seed) for net in range(num)]
             print(f"  {name}: {found[name][-1]}", flush=True)
-    print("| setting | purity %, mean (each) | AUC | Brier | constant's | steps | seconds |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| setting | purity %, mean (each) | AUC | Brier | constant's | seconds |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for name, items in found.items():
         each = ", ".join(f"{100 * item.purity:.1f}" for item in items)
-        auc, brier, constant, steps, seconds = (
-            statistics.mean(values) for values in list(zip(*items, strict=True))[1:]
-        )
+        auc, brier, constant, seconds = (statistics.mean(values) for values in list(zip(*items, strict=True))[1:])
         purity = statistics.mean(item.purity for item in items)
-        print(
-            f"| {name} | {100 * purity:.1f} ({each}) | {auc:.3f} | {brier:.4f} | {constant:.4f} | {steps:.0f} | "
-            f"{seconds:.0f} |"
-        )
+        print(f"| {name} | {100 * purity:.1f} ({each}) | {auc:.3f} | {brier:.4f} | {constant:.4f} | {seconds:.0f} |")
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ class Fitted:
     keys of the neural fit. It is fitted again only where one of them changes."""
     fit: str | None = None
     """What fits it, as ``module:function``; unset, its own ``fitted`` in the driver's process (``train.trust``)."""
+    fit_rows: str | None = None
+    """What fits it where ``fit`` does, but on rows in memory and in one process, as ``module:function``."""
 
 
 Trust = Draw | Column | Signal | Fitted
@@ -107,8 +109,15 @@ TRUST: Registry[Trust] = Registry(
             "curation.trust.deep_ensemble:DeepEnsemble",
             reads=None,
             fit="train.trust:fit_deep_ensemble",
+            fit_rows="train.trust:deep_ensemble_of",
         ),
-        "neural": Fitted("neural trust", "curation.trust.neural:NeuralTrust", reads=None, fit="train.trust:fit_trust"),
+        "neural": Fitted(
+            "neural trust",
+            "curation.trust.neural:NeuralTrust",
+            reads=None,
+            fit="train.trust:fit_trust",
+            fit_rows="train.trust:neural_of",
+        ),
     },
     _trust,
 )

@@ -62,11 +62,11 @@ def floors() -> list[Floor]:
 
 
 def modules() -> list[str]:
-    """``train``, and the modules and folders at the top of ``curation``."""
+    """``train``, ``tune``, and the modules and folders at the top of ``curation``."""
     paths = list((ROOT / "curation").iterdir())
     files = [path.stem for path in paths if path.suffix == ".py" and path.stem != "__init__"]
     folders = [path.name for path in paths if (path / "__init__.py").is_file()]
-    return [*(f"curation.{name}" for name in files + folders), "train"]
+    return [*(f"curation.{name}" for name in files + folders), "train", "tune"]
 
 
 def file_of(module: str) -> Path:
@@ -86,7 +86,7 @@ def steps_of(page: str) -> Mapping[str, Sequence[int]]:
     """The numbers of the page's steps (``## 3. Prepare``), by the modules whose files they name."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for number, section in re.findall(r"^## (\d+)\. (.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL):
-        named = re.findall(r"`(?:(train)/|curation/(\w+)(?:/|\.py))[\w/.]*`", section)
+        named = re.findall(r"`(?:(train|tune)/|curation/(\w+)(?:/|\.py))[\w/.]*`", section)
         for module in {train or f"curation.{name}" for train, name in named}:
             found[module].append(int(number))
     return found

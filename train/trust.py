@@ -6,7 +6,7 @@ directory that all of them share, or in an object store.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,25 +20,26 @@ import ray.train.torch
 import torch
 from torch import Tensor, nn
 
+from curation.arms import fitted_of
 from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, ModelError
 from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
-from curation.registry import check_options
+from curation.registry import check_options, code
 from curation.storage.paths import Place, place
 from curation.tables import io
 from curation.tables.schemas import input_column
-from curation.trust import FittedTrust, load_fitted, saved
+from curation.trust import FittedTrust, Scores, load_fitted, saved
 from curation.trust.calibration import fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import NeuralTrust
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
-from curation.trust.states import StateTrust, read_states
+from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train.launch import FOLDER, Folder, launch, remove
-from train.trust_loop import Floats, Rows, Shard, fit_arrays
+from train.trust_loop import Floats, Ints, Rows, Shard, fit_arrays
 
 CHECKPOINT_SECONDS = 60.0
 """A longer fit writes a checkpoint at the end of the first epoch after each such period."""
@@ -92,13 +93,22 @@ def fit_deep_ensemble(
     origin = origin_of(labels, grades, config, seed)
     shared = ray.put(tuple(rows))
     kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
-    fits = [_member(shared, config, origin, derive(seed, f"member {m}"), kept / str(m)) for m in range(members)]
+    fits = [_member(shared, config, origin, _member_seed(seed, m), kept / str(m)) for m in range(members)]
+    ref = _averaged(fits, rows, config, origin).save(output)
+    remove(kept.parent)
+    return ref
+
+
+def _member_seed(seed: int, member: int) -> int:
+    return derive(seed, f"member {member}")
+
+
+def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, origin: Mapping[str, Any]) -> StateTrust:
+    """The average of members that were fitted on these rows, calibrated."""
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    ref = _calibrated(trust, rows).save(output)
-    remove(kept.parent)
-    return ref
+    return _calibrated(trust, rows)
 
 
 def _member(
@@ -151,6 +161,49 @@ def fit_here(
     return _fitted(fitted, rows, config, origin_of(labels, grades, config, seed), **options).save(output)
 
 
+def fit_rows(kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any]) -> StateTrust:
+    """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
+
+    It is what the stage of that name would save, on these rows and with ``probe_below: 0``.
+
+    Args:
+        kind: its name.
+        rows: the rows, in their parts.
+        config: its settings, those of its own under ``options``.
+        seed: of weights and batches.
+        origin: where the rows are from, to be put on record.
+
+    Raises:
+        RunFailedError: the loss is not finite.
+        DegenerateSourceError: all labels are right, or all are wrong, in a part.
+        ConfigError: options that it does not take, or a function of one's own that says no ``fit_rows``.
+    """
+    fitted, options = fitted_of([kind])[kind], config.options.get(kind, {})
+    if fitted.fit_rows is not None:
+        of_rows = code(fitted.fit_rows)
+        check_options("trust.options", of_rows, rows, config, seed=seed, origin=origin, **options)
+        return cast(StateTrust, of_rows(rows, config, seed=seed, origin=origin, **options))
+    if fitted.fit is not None:
+        raise ConfigError(f"{kind}: its line in TRUST says what fits it from tables (fit), but no fit_rows")
+    return _fitted(code(fitted.made_by).fitted, rows, config, {**origin, "seed": seed}, **options)
+
+
+def neural_of(
+    rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], shard: Shard | None = None
+) -> NeuralTrust:
+    """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
+    net, calibration, record = fit_arrays(rows, config, seed=seed, shard=shard)
+    return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
+
+
+def deep_ensemble_of(
+    rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], members: int = 5
+) -> StateTrust:
+    """The average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
+    fits = [neural_of(rows, config, seed=_member_seed(seed, m), origin=origin) for m in range(members)]
+    return _averaged(fits, rows, config, {**origin, "seed": seed})
+
+
 def _fitted(
     fitted: Callable[..., StateTrust], rows: Rows, config: TrustConfig, origin: dict[str, Any], **options: Any
 ) -> StateTrust:
@@ -164,9 +217,16 @@ def _calibrated(trust: StateTrust, rows: Rows) -> StateTrust:
     calibration_C = rows.places(CALIBRATION)
     if not len(calibration_C):
         return trust
-    raw_C, correct_C = trust.logits(torch.from_numpy(rows.hidden_ND[calibration_C])), rows.correct_N[calibration_C]
+    raw_C, correct_C = logits_at(trust, rows, calibration_C), rows.correct_N[calibration_C]
     trust.calibration = fit_calibration(raw_C, correct_C)
     return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc_value(raw_C, correct_C))
+
+
+def logits_at(trust: StateTrust, rows: Rows, places_M: Ints) -> Scores:
+    """The logit of the rows at these places, float32 [M]."""
+    batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
+    parts = [trust.logits(torch.from_numpy(rows.hidden_ND[batch_B])) for batch_B in batches]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
 def origin_of(labels: TableRef, grades: TableRef, config: TrustConfig, seed: int) -> dict[str, Any]:
@@ -264,17 +324,18 @@ def _train(task: dict[str, Any]) -> None:
     logging.getLogger("train").setLevel(logging.INFO)
     rows = Rows(*ray.get(task["rows"][0]))
     shard = _RayShard(Folder(task[FOLDER]) if FOLDER in task else None)
-    net, calibration, record = fit_arrays(rows, config, seed=origin["seed"], shard=shard)
+    trust = neural_of(rows, config, seed=origin["seed"], origin=origin, shard=shard)
     if ray.train.get_context().get_world_rank() == 0:
-        NeuralTrust(net, config.inputs, origin | asdict(record), calibration).save(place(task["output"]))
+        trust.save(place(task["output"]))
+        record = trust.fit
         log.info(
             "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",
-            record.num_fit,
-            record.num_steps,
-            record.seconds,
-            record.validation_aucs[record.best],
-            record.num_validation,
-            record.steps[record.best],
+            record["num_fit"],
+            record["steps"][-1],
+            record["seconds"],
+            record["validation_aucs"][record["best"]],
+            record["num_validation"],
+            record["steps"][record["best"]],
         )
 
 

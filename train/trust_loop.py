@@ -9,7 +9,7 @@ shards does not change the expected gradient.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -39,14 +39,30 @@ Flags = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 
+class SideBySide:
+    """Arrays of the same rows, read as one matrix: only the rows that are asked for are copied."""
+
+    def __init__(self, arrays: Sequence[Floats]) -> None:
+        self._arrays = tuple(arrays)
+        self.shape = (len(arrays[0]), sum(array.shape[1] for array in arrays))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows_M: Ints) -> Floats:
+        """The given rows, [M, D]."""
+        parts = [array[rows_M] for array in self._arrays]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
 class Rows(NamedTuple):
     """Labelled rows with a hidden state, ascending by row id."""
 
-    hidden_ND: Floats
+    hidden_ND: Floats | SideBySide
     """What ``TrustConfig.inputs`` names, side by side: in the states' stored type, with scalar columns in float32."""
     correct_N: Flags
     part_N: npt.NDArray[np.int8]
-    """The part of each row (``curation.trust.parts``)."""
+    """The part of each row (``curation.trust.parts``); a row of another number is in none."""
 
     def places(self, part: int) -> Ints:
         """The positions of the rows of a part, ascending."""
@@ -183,7 +199,7 @@ def shard_loss(
     return loss * num_shards / batch_size
 
 
-def moments(hidden_ND: Floats, rows_F: Ints) -> tuple[Tensor, Tensor]:
+def moments(hidden_ND: Floats | SideBySide, rows_F: Ints) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
     chunks = [rows_F[start : start + EVALUATE_ROWS] for start in range(0, len(rows_F), EVALUATE_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
@@ -237,7 +253,7 @@ def _steps(
 
 
 @torch.inference_mode()
-def _logits(net: NeuralTrustNet, hidden_ND: Floats, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
+def _logits(net: NeuralTrustNet, hidden_ND: Floats | SideBySide, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
     """The logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)

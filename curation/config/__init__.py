@@ -8,7 +8,7 @@ from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
-from curation.config.selection import BudgetConfig, SelectionConfig
+from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
 from curation.config.teacher import ActorsConfig, AskConfig, DecodingConfig, PcaConfig, ScriptedConfig, TeacherConfig
 from curation.config.trust import TrustConfig
@@ -26,6 +26,7 @@ __all__ = [
     "PcaConfig",
     "RayConfig",
     "RewardConfig",
+    "RiskConfig",
     "RowsConfig",
     "RunConfig",
     "ScriptedConfig",

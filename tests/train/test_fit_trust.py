@@ -29,7 +29,7 @@ from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
-from train.trust import fit_deep_ensemble, fit_here, fit_trust, read_rows
+from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
 from train.trust_loop import Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
@@ -319,6 +319,9 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     assert roc_auc_score(read.correct_N[validation_V], raw_N[validation_V]) > 0.98
     again = fit_calibration(raw_N[calibration_C], read.correct_N[calibration_C])
     assert astuple(probe.calibration) == pytest.approx(astuple(again), rel=1e-6)
+    here = fit_rows("linear_probe", read, SMALL, seed=3, origin={})
+    np.testing.assert_array_equal(here.logits(torch.from_numpy(read.hidden_ND)), probe.raw_score(batch))
+    assert here.calibration == probe.calibration
     assert probe.fit["num_fit"] == len(read.places(FIT)) and probe.fit["grades"] == grades.to_json()
     # Whatever the validation rows say, the probe is the same.
     other = linear._replace(correct_N=linear.correct_N ^ (hash_unit(np.arange(1500), 3) < SMALL.validation_fraction))
@@ -410,6 +413,11 @@ def test_a_small_source_takes_the_probe_where_it_is_better_and_says_so(
     choice = trust.fit["choice"]
     assert trust.kind == choice["taken"] == ("linear_probe" if linear else "neural")
     assert (choice["calibration_auc"]["linear_probe"] > choice["calibration_auc"]["neural"]) == linear
+    here = fit_rows(
+        "neural", read_rows(labels, grades, config, seed=3), with_(config, probe_below=0), seed=3, origin={}
+    )
+    states = torch.from_numpy(rows.hidden_ND)
+    np.testing.assert_allclose(here.logits(states), load_fitted(never).logits(states), rtol=1e-4, atol=1e-4)
     assert load_fitted(never).kind == "neural" and "choice" not in load_fitted(never).fit
 
 
@@ -440,6 +448,10 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     mean_N = np.mean([expit(logits(net, read).astype(np.float64)) for net in nets], axis=0)
     np.testing.assert_allclose(expit(trust.logits(states).astype(np.float64)), mean_N, rtol=1e-5)
     assert np.isfinite(trust.logits(1e4 * states.float())).all(), "where a probability rounds to 0 or 1, too"
+    own = with_(config, options={"deep_ensemble": {"members": 3}})
+    here = fit_rows("deep_ensemble", read, own, seed=3, origin={})
+    np.testing.assert_allclose(here.logits(states), trust.logits(states), rtol=1e-4, atol=1e-4)
+    assert astuple(here.calibration) == pytest.approx(astuple(trust.calibration), rel=1e-3)
     raw_C, correct_C = trust.logits(states[read.places(CALIBRATION)]), read.correct_N[read.places(CALIBRATION)]
     assert astuple(trust.calibration) == pytest.approx(astuple(fit_calibration(raw_C, correct_C)), rel=1e-6)
     assert trust.fit["num_calibration"] == len(raw_C) and len(trust.fit["members"]) == 3

@@ -1,0 +1,177 @@
+"""What a trial is worth: rows held out from everything, metrics against scikit-learn, and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, roc_auc_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from curation.config import RiskConfig, TrustConfig
+from curation.errors import ConfigError, DegenerateSourceError, SourceError
+from curation.hashing import hash_unit
+from curation.refs import TableRef
+from curation.selection import risk
+from curation.tables import io, schemas
+from curation.trust.parts import CALIBRATION, FIT, VALIDATION
+from tune.objective import Objective, Source, read_source, run_trial
+from tune.space import Point, RandomDraws, Space
+
+NUM_ROWS, SIZE, FOLDS = 900, 6, 4
+BASE = TrustConfig(width=16, depth=1, max_steps=40, learning_rate=3e-3, batch_size=64)
+AUC = Objective(metric="auc", folds=FOLDS)
+
+
+def tables(path: Path, correct_N: np.ndarray) -> tuple[TableRef, TableRef]:
+    """Two states of which the second tells, and a log-probability that tells too; in a random order.
+
+    Row 0 is an error, row 1 lacks a state, row 2 a grade, row 3 its log-probability; every fifth row is unparsed.
+    """
+    rng = np.random.default_rng(1)
+    order_N = np.random.default_rng(5).permutation(NUM_ROWS)
+    noise_ND, told_ND = rng.standard_normal((2, NUM_ROWS, SIZE)).astype(np.float16)
+    told_ND[:, 0] += 2 * correct_N
+    logprob_N = rng.standard_normal(NUM_ROWS) + correct_N
+
+    def listed(values_ND: np.ndarray) -> pa.Array:
+        return pa.array([None if i == 1 else values_ND[i] for i in order_N], pa.list_(pa.float16(), SIZE))
+
+    columns = {
+        "row_id": pa.array(order_N),
+        "label": pa.array([None if i % 5 == 4 else "e2e4" for i in order_N], pa.string()),
+        "mean_logprob": pa.array([None if i == 3 else logprob_N[i] for i in order_N], pa.float32()),
+        "state_prompt_last": listed(noise_ND),
+        "state_output_last": listed(told_ND),
+        "error": pa.array(["poison: x" if i == 0 else None for i in order_N], pa.string()),
+    }
+    labels = io.write(pa.table(columns), str(path / "labels.lance"))
+    graded = [i for i in range(NUM_ROWS) if i not in (0, 2)]
+    found = [{"row_id": i, "correct": bool(correct_N[i]) and i % 5 != 4, "judged": False} for i in graded]
+    return labels, io.write(pa.Table.from_pylist(found, schema=schemas.GRADES), str(path / "grades.lance"))
+
+
+@pytest.fixture(scope="module")
+def correct() -> np.ndarray:
+    return np.random.default_rng(0).random(NUM_ROWS) < 0.4
+
+
+@pytest.fixture(scope="module")
+def written(correct: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRef, TableRef]:
+    return tables(tmp_path_factory.mktemp("source"), correct)
+
+
+@pytest.fixture(scope="module")
+def source(written: tuple[TableRef, TableRef]) -> Source:
+    found, num_missing = read_source(*written, ("prompt_last", "output_last", "mean_logprob"))
+    assert num_missing == 2
+    return found
+
+
+def point(kind: str = "neural", **settings: Any) -> Point:
+    raw = {"kind": [kind], "class_weight": [0.5], **{key: [value] for key, value in settings.items()}}
+    return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(RandomDraws([0]))
+
+
+def trial(source: Source, of: Point, objective: Objective = AUC, fold: int = 1) -> Any:
+    return run_trial(source, of, objective, fold=fold, seed=3, fit_seed=8)
+
+
+def test_rows_are_read_once_in_the_order_of_their_ids(source: Source, correct: np.ndarray) -> None:
+    kept_N = np.array([i for i in range(NUM_ROWS) if i not in (0, 1, 2, 3)])
+    np.testing.assert_array_equal(source.row_ids_N, kept_N)
+    np.testing.assert_array_equal(source.parsed_N, kept_N % 5 != 4)
+    np.testing.assert_array_equal(source.correct_N, correct[kept_N] & (kept_N % 5 != 4))
+    assert {name: (array.shape, array.dtype) for name, array in source.inputs.items()} == {
+        "prompt_last": ((896, SIZE), np.float16),
+        "output_last": ((896, SIZE), np.float16),
+        "mean_logprob": ((896, 1), np.float32),
+    }
+
+
+def test_parts_of_a_trial_are_disjoint_and_the_states_are_not_copied(source: Source) -> None:
+    held_N = source.fold_N(FOLDS, 3) == 1
+    rows = source.rows(BASE.model_copy(update={"states": ("output_last",)}), held_N, seed=3)
+    used = [rows.places(part) for part in (FIT, VALIDATION, CALIBRATION)]
+    assert sorted(np.concatenate(used)) == np.flatnonzero(~held_N & source.parsed_N).tolist()
+    assert 0.2 < held_N.mean() < 0.3
+    unit_N = hash_unit(source.row_ids_N, 3)
+    assert unit_N[rows.places(VALIDATION)].max() < BASE.validation_fraction <= unit_N[rows.places(FIT)].min()
+    (array,) = rows.hidden_ND._arrays
+    assert array is source.inputs["output_last"]
+    whole = source.rows(BASE.model_copy(update={"fit_on": "all"}), held_N, seed=3)
+    assert sum(len(whole.places(part)) for part in (FIT, VALIDATION, CALIBRATION)) == int((~held_N).sum())
+
+
+def test_a_linear_probe_is_worth_what_scikit_learn_says(source: Source) -> None:
+    found = trial(source, point("linear_probe", columns=["mean_logprob"], class_weight=0.0))
+    held_N = source.fold_N(FOLDS, 3) == 1
+    rows = source.rows(BASE, held_N, seed=3)
+    inputs_ND = np.concatenate([source.inputs["output_last"], source.inputs["mean_logprob"]], axis=1)
+    peer = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    peer.fit(inputs_ND[rows.places(FIT)], source.correct_N[rows.places(FIT)])
+    test_N = held_N & source.parsed_N
+    expected = roc_auc_score(source.correct_N[test_N], peer.decision_function(inputs_ND[test_N]))
+    assert found.value == pytest.approx(expected, abs=1e-6) and expected > 0.85
+    assert found.num_held_out == held_N.sum() and found.fit["num_fit"] == len(rows.places(FIT))
+
+
+@pytest.mark.parametrize("kind", ["neural", "deep_ensemble", "linear_probe", "boosted_trees"])
+def test_rows_held_out_are_seen_by_nothing(source: Source, kind: str) -> None:
+    options = {"options.deep_ensemble.members": 2} if kind == "deep_ensemble" else {}
+    fresh = trial(source, point(kind, **options))
+    held_N = source.fold_N(FOLDS, 3) == 1
+    turned = source._replace(correct_N=np.where(held_N, ~source.correct_N, source.correct_N))
+    again, other = (trial(rows, point(kind, **options)) for rows in (source, turned))
+    fits = [{**found.fit, "seconds": 0} for found in (fresh, again, other)]
+    assert fits[0] == fits[1] == fits[2] and again.value == fresh.value
+    assert other.value == pytest.approx(1 - fresh.value) and fresh.value > 0.8
+
+
+def test_metrics_equal_those_of_scikit_learn_and_counts_by_hand() -> None:
+    rng = np.random.default_rng(2)
+    correct_N = rng.random(400) < 0.5
+    raw_N = (rng.standard_normal(400) + 2 * correct_N).astype(np.float32)
+    trust_N = (1 / (1 + np.exp(-raw_N))).astype(np.float32)
+    parsed_N = rng.random(400) < 0.3
+    correct_N &= parsed_N
+
+    def value(metric: Any, **how: Any) -> float:
+        return Objective(metric=metric, folds=2, **how).value(raw_N, trust_N, correct_N, parsed_N)
+
+    assert value("auc") == pytest.approx(roc_auc_score(correct_N[parsed_N], raw_N[parsed_N]))
+    assert value("brier") == pytest.approx(brier_score_loss(correct_N[parsed_N], trust_N[parsed_N]), rel=1e-5)
+    best_N = sorted(np.flatnonzero(parsed_N), key=lambda i: -raw_N[i])
+    assert value("purity", share=0.1) == correct_N[best_N[:40]].mean()
+    assert value("purity", share=0.9) == correct_N.sum() / 360, "unparsed rows come last, and are wrong"
+    settings = RiskConfig(alpha=0.2)
+    cut = risk.calibrate(raw_N[parsed_N], correct_N[parsed_N], raw_N[parsed_N], alpha=0.2, delta=0.1)
+    assert value("certified", risk=settings) == (raw_N[parsed_N] >= cut.threshold).sum() / 400 > 0
+    assert value("certified", risk=RiskConfig(alpha=1e-6)) == 0
+
+
+def test_a_group_stays_on_one_side(written: tuple[TableRef, TableRef]) -> None:
+    groups = {i: f"subject {i // 30}" for i in range(NUM_ROWS)}
+    found, _ = read_source(*written, ("output_last",), groups=groups)
+    fold_N = found.fold_N(FOLDS, 3)
+    assert all(len(set(fold_N[found.row_ids_N // 30 == group])) == 1 for group in range(30))
+    assert set(fold_N) == set(range(FOLDS))
+    with pytest.raises(ConfigError, match=r"tune\.folds: 31 folds of 30 rows or groups; give fewer"):
+        Objective(metric="auc", folds=31).check(found, 3)
+
+
+def test_what_no_trial_could_be_measured_on_is_refused(source: Source, written: tuple[TableRef, TableRef]) -> None:
+    AUC.check(source, 3)
+    with pytest.raises(ConfigError, match=r"purity is taken at the run's budget.*give tune\.share"):
+        Objective(metric="purity", folds=2).check(source, 3)
+    with pytest.raises(ConfigError, match=r"certified needs selection\.budget\.risk"):
+        Objective(metric="certified", folds=2).check(source, 3)
+    with pytest.raises(DegenerateSourceError, match=r"0 of \d+ parsed labels are right in fold 0 of 4"):
+        AUC.check(source._replace(correct_N=np.zeros_like(source.correct_N)), 3)
+    with pytest.raises(DegenerateSourceError, match=r"tune: 0 of \d+ labels are right in the fit part"):
+        trial(source._replace(correct_N=np.zeros_like(source.correct_N)), point())
+    with pytest.raises(SourceError, match=r"do not hold layer1_output_last; .* 898 source rows are labelled again"):
+        read_source(*written, ("layer1_output_last",))

@@ -1,0 +1,224 @@
+"""What a trial is worth: one fit on a part of the labelled source rows, measured on a part that it never saw.
+
+The source rows fall into ``folds`` folds, by a seeded hash of the row id or of the row's group, so that rows of a group
+(a subject, a theme) stay on one side. A trial holds one fold out: neither its fit nor early stopping nor calibration
+sees a row of it. All trials read the same rows, those that have every input that the space may ask for.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.config import RiskConfig, TrustConfig
+from curation.domains.grading import read_grades
+from curation.errors import ConfigError, DegenerateSourceError, SourceError
+from curation.hashing import derive, hash_unit
+from curation.metrics import auc_value
+from curation.refs import TableRef
+from curation.selection import risk
+from curation.tables import io
+from curation.tables.schemas import input_column
+from curation.trust.parts import NAMES, part_of
+from curation.trust.states import read_states
+from train.trust import fit_rows, logits_at
+from train.trust_loop import Rows, SideBySide
+from tune.space import Point
+
+Metric = Literal["auc", "brier", "purity", "certified"]
+LARGER_IS_BETTER: Mapping[Metric, bool] = {"auc": True, "brier": False, "purity": True, "certified": True}
+HELD_OUT = -1
+"""The part of a row that is none of ``curation.trust.parts``."""
+
+Floats = npt.NDArray[np.floating[Any]]
+Flags = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+
+class Source(NamedTuple):
+    """The labelled source rows that all trials read, ascending by row id; arrays that processes can share."""
+
+    row_ids_N: Ints
+    group_N: Ints
+    """What decides a row's fold: its id, or a number of its group."""
+    correct_N: Flags
+    parsed_N: Flags
+    inputs: dict[str, Floats]
+    """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
+
+    def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> Rows:
+        """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
+        part_N = part_of(self.row_ids_N, trust, seed)
+        left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
+        part_N[left_out_N] = HELD_OUT
+        inputs = SideBySide([self.inputs[name] for name in trust.inputs])
+        return Rows(hidden_ND=inputs, correct_N=self.correct_N, part_N=part_N)
+
+    def fold_N(self, folds: int, seed: int) -> Ints:
+        """The fold of each row."""
+        unit_N = hash_unit(self.group_N, derive(seed, "tune folds"))
+        return np.minimum((unit_N * folds).astype(np.int64), folds - 1)
+
+
+def read_source(
+    labels: TableRef, grades: TableRef, names: Sequence[str], *, groups: Mapping[int, str] | None = None
+) -> tuple[Source, int]:
+    """The graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
+
+    Args:
+        labels: the labels of the source split.
+        grades: which of them are right.
+        names: states and scalar columns.
+        groups: the group of each row, by row id; without it, every row is a group of its own.
+
+    Raises:
+        SourceError: an input is not stored, or no row has all of them.
+    """
+    graded = read_grades(grades)
+    columns = [input_column(name) for name in names]
+    ids, parsed, parts = [], [], []
+    dataset = io.open_table(labels)
+    if missing := [name for name, column in zip(names, columns, strict=True) if column not in dataset.schema.names]:
+        raise SourceError(
+            f"tune: the source's labels do not hold {', '.join(missing)}; add it to teacher.states, and "
+            f"{len(graded.row_ids_N):,} source rows are labelled again"
+        )
+    scanner = dataset.scanner(columns=["row_id", "label", *columns], filter="error IS NULL")
+    for batch in scanner.to_batches():
+        states = read_states(batch, columns)
+        row_ids_B = batch.column("row_id").to_numpy()
+        use_B = np.isin(row_ids_B, graded.row_ids_N) & ~states.missing_N
+        ids.append(row_ids_B[use_B])
+        parsed.append(batch.column("label").is_valid().to_numpy(zero_copy_only=False)[use_B])
+        parts.append([column.numpy()[use_B] for column in states.columns])
+    row_ids_N = np.concatenate(ids) if ids else np.array([], dtype=np.int64)
+    if not len(row_ids_N):
+        raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
+    order_N = np.argsort(row_ids_N)
+    row_ids_N = row_ids_N[order_N]
+    group_N = row_ids_N
+    if groups is not None:
+        numbers = {group: number for number, group in enumerate(sorted(set(groups.values())))}
+        group_N = np.array([numbers[groups[row_id]] for row_id in row_ids_N.tolist()], dtype=np.int64)
+    stacked = zip(names, zip(*parts, strict=True), strict=True)
+    found = Source(
+        row_ids_N=row_ids_N,
+        group_N=group_N,
+        correct_N=graded.correct_N[np.searchsorted(graded.row_ids_N, row_ids_N)],
+        parsed_N=np.concatenate(parsed)[order_N],
+        inputs={name: np.concatenate(part)[order_N] for name, part in stacked},
+    )
+    return found, len(graded.row_ids_N) - len(row_ids_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What the trials of a search are measured by."""
+
+    metric: Metric
+    folds: int
+    share: float | None = None
+    """Of ``purity``: the run's own share n / N of all rows."""
+    risk: RiskConfig | None = None
+    """Of ``certified``."""
+
+    def check(self, source: Source, seed: int) -> None:
+        """Refuse what no trial could be measured on.
+
+        Raises:
+            ConfigError: fewer rows or groups than folds, or the metric needs what the run does not have.
+            DegenerateSourceError: a fold has only right or only wrong parsed labels.
+        """
+        if self.metric == "purity" and self.share is None:
+            raise ConfigError("tune.metric: purity is taken at the run's budget, which is not known; give tune.share")
+        if self.metric == "certified" and self.risk is None:
+            raise ConfigError("tune.metric: certified needs selection.budget.risk")
+        num_groups = len(np.unique(source.group_N))
+        if num_groups < self.folds:
+            raise ConfigError(f"tune.folds: {self.folds} folds of {num_groups:,} rows or groups; give fewer")
+        fold_N = source.fold_N(self.folds, seed)
+        for fold in range(self.folds):
+            held_N = (fold_N == fold) & source.parsed_N
+            num_right = int(source.correct_N[held_N].sum())
+            if num_right in (0, int(held_N.sum())):
+                raise DegenerateSourceError(
+                    f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {fold} of {self.folds}; "
+                    "both right and wrong ones are needed; give more source rows or fewer folds"
+                )
+
+    def value(self, raw_N: Floats, trust_N: Floats, correct_N: Flags, parsed_N: Flags) -> float:
+        """The metric of scored rows; of rows that could not be parsed only purity and certified take notice."""
+        raw_P, correct_P = raw_N[parsed_N], correct_N[parsed_N]
+        if self.metric == "auc":
+            return auc_value(raw_P, correct_P)
+        if self.metric == "brier":
+            return float(np.mean((trust_N[parsed_N].astype(np.float64) - correct_P) ** 2))
+        if self.metric == "purity":
+            assert self.share is not None
+            num = max(1, round(self.share * len(raw_N)))
+            # Unparsed rows are taken last, and are wrong.
+            return float(correct_P[np.argsort(-raw_P, kind="stable")[:num]].sum() / num)
+        assert self.risk is not None
+        cut = risk.calibrate(raw_P, correct_P, raw_P, **self.risk.model_dump())
+        return 0.0 if cut.threshold is None else float((raw_P >= cut.threshold).sum() / len(raw_N))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a trial."""
+
+    value: float
+    """The metric on the fold that was held out."""
+    num_held_out: int
+    seconds: float
+    fit: dict[str, Any]
+    """The fit's record: rows of each part, steps, losses, validation AUCs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def run_trial(source: Source, point: Point, objective: Objective, *, fold: int, seed: int, fit_seed: int) -> Outcome:
+    """Fit the point on all folds but one, and measure it on that one.
+
+    Args:
+        source: the rows.
+        point: what to fit.
+        objective: how to measure it.
+        fold: the fold that is held out.
+        seed: of the folds and of the parts of the other rows: equal for trials that are to be compared.
+        fit_seed: of initial weights and batches.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
+        RunFailedError: the loss is not finite.
+    """
+    begun = time.monotonic()
+    held_N = source.fold_N(objective.folds, seed) == fold
+    rows = source.rows(point.trust, held_N, seed=seed)
+    _refuse_one_class(rows, point.trust)
+    trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed})
+    raw_H = logits_at(trust, rows, np.flatnonzero(held_N))
+    value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N])
+    if not np.isfinite(value):
+        raise ValueError(f"{objective.metric} of the fold that was held out is {value}")
+    return Outcome(
+        value=value,
+        num_held_out=int(held_N.sum()),
+        seconds=time.monotonic() - begun,
+        fit={key: item for key, item in trust.fit.items() if key != "seed"},
+    )
+
+
+def _refuse_one_class(rows: Rows, trust: TrustConfig) -> None:
+    for part, name in enumerate(NAMES):
+        correct = rows.correct_N[rows.places(part)]
+        if (len(correct) or name != "calibration") and int(correct.sum()) in (0, len(correct)):
+            raise DegenerateSourceError(
+                f"tune: {int(correct.sum())} of {len(correct)} labels are right in the {name} part; both right and "
+                f"wrong ones are needed; give more source rows or fewer folds (trust.{name}_fraction)"
+            )
