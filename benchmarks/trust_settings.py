@@ -36,12 +36,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "linear probe": {"kind": "linear_probe"},
     "boosted trees": {"kind": "boosted_trees"},
     "boosted trees, with the log-probability": {"kind": "boosted_trees", "columns": ["mean_logprob"]},
-    "2 x 128, 1e-3, with the log-probability": {**SMALL, **FAST, "columns": ["mean_logprob"]},
-    "5 nets of 2 x 128, 1e-3": {"kind": "deep_ensemble", **SMALL, **FAST},
-    "5 nets of 2 x 128, 1e-3, with the log-probability": {
+    "2 x 128, 3e-5, with the log-probability": {**SMALL, "learning_rate": 3e-5, "columns": ["mean_logprob"]},
+    "5 nets of 2 x 128, 3e-5": {"kind": "deep_ensemble", **SMALL, "learning_rate": 3e-5},
+    "5 nets of 2 x 128, 3e-5, with the log-probability": {
         "kind": "deep_ensemble",
         **SMALL,
-        **FAST,
+        "learning_rate": 3e-5,
         "columns": ["mean_logprob"],
     },
 }

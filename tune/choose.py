@@ -1,0 +1,113 @@
+"""The choice of a winner: finalists of a search against the default, on folds and seeds that the search did not use.
+
+The best of many trials looks better than it is. So the best few are fitted again, on every fold and several seeds, each
+beside the default on the same rows and with the same seed, and the default stays unless a finalist is shown to be above
+it. Folds share rows, so their differences are not independent: the interval is that of the corrected resampled t-test
+(Nadeau and Bengio, "Inference for the Generalization Error", 2003), at a level divided by the number of finalists.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+LEVEL = 0.05
+"""The probability that the default is replaced by a finalist that is not better, over all finalists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How much better a finalist is than the default; positive is better, whatever the metric."""
+
+    value: float
+    low: float
+    high: float
+    """The interval covers all finalists at once, at 1 - ``LEVEL``."""
+    num_pairs: int
+    """Fits of each of the two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a search ends with."""
+
+    winner: str | None
+    """The finalist that replaces the default; ``None``: the default stays."""
+    differences: Mapping[str, Difference]
+    """Of every finalist to the default."""
+    optimism: float
+    """By how much the best trial's value in the search is better than its mean where it was fitted again: what choosing
+    the best of many was worth by itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+def choose(
+    default_R: npt.ArrayLike,
+    finalists: Mapping[str, npt.ArrayLike],
+    in_search: Mapping[str, float],
+    *,
+    share_held_out: float,
+    larger_is_better: bool,
+) -> Choice:
+    """Whether one of the finalists replaces the default.
+
+    Args:
+        default_R: the default's metric in each of R fits: every fold that was held out, with every seed.
+        finalists: each finalist's, in the same order of folds and seeds.
+        in_search: each finalist's value in the search.
+        share_held_out: the share of the rows that a fit holds out.
+        larger_is_better: of the metric.
+
+    Raises:
+        ValueError: no finalist, fewer than two fits, unequal numbers of them, or a value that is not finite.
+    """
+    sign = 1.0 if larger_is_better else -1.0
+    base_R = _finite(default_R, "the default")
+    if not finalists:
+        raise ValueError("no finalists; a search needs at least one trial that succeeded")
+    values = {name: _finite(given, name) for name, given in finalists.items()}
+    for name, value_R in values.items():
+        if len(value_R) != len(base_R):
+            raise ValueError(f"{name}: {len(value_R)} fits, the default has {len(base_R)}")
+    differences = {
+        name: corrected_difference(
+            sign * (value_R - base_R), share_held_out=share_held_out, level=LEVEL / len(finalists)
+        )
+        for name, value_R in values.items()
+    }
+    best = max(differences, key=lambda name: differences[name].value)
+    first = max(finalists, key=lambda name: sign * in_search[name])
+    return Choice(
+        winner=best if differences[best].low > 0 else None,
+        differences=differences,
+        optimism=float(sign * (in_search[first] - values[first].mean())),
+    )
+
+
+def corrected_difference(difference_R: npt.NDArray[np.float64], *, share_held_out: float, level: float) -> Difference:
+    """The mean of paired differences over folds and seeds, with the interval of the corrected resampled t-test.
+
+    Its variance is (1 / R + n_test / n_train) times the sample's: R fits on overlapping rows tell less than R
+    independent ones. ``level`` is the probability that the interval misses.
+    """
+    num = len(difference_R)
+    mean = float(difference_R.mean())
+    spread = float(difference_R.std(ddof=1)) * math.sqrt(1 / num + share_held_out / (1 - share_held_out))
+    half = float(stats.t.ppf(1 - level / 2, num - 1)) * spread
+    return Difference(value=mean, low=mean - half, high=mean + half, num_pairs=num)
+
+
+def _finite(values: npt.ArrayLike, name: str) -> npt.NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim != 1 or len(found) < 2:
+        raise ValueError(f"{name}: {found.size} fits; an interval needs at least two")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name}: a value that is not finite")
+    return found
