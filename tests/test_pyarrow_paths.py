@@ -49,5 +49,5 @@ def test_checkpoints_are_put_got_and_removed(server, tmp_path):
     pyarrow.fs.copy_files(f"{path}/checkpoint", str(tmp_path / "down"), source_filesystem=filesystem)
     assert (tmp_path / "down" / "weights").read_bytes() == weights
     for _ in range(2):
-        launch._remove(storage)
+        launch.remove(storage)
     assert not storage.exists()

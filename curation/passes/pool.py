@@ -47,6 +47,10 @@ class _Queue:
     """The number of chunks whose result has not been taken."""
     done: "queue.SimpleQueue[pa.Table | BaseException]" = field(default_factory=queue.SimpleQueue)
 
+    def under_way(self) -> int:
+        """The number of chunks that were handed out and whose result has not been taken."""
+        return self.left - len(self.waiting)
+
 
 @dataclass(eq=False)
 class _Actor:
@@ -206,7 +210,8 @@ class ActorPool:
             actor = min(ready, key=lambda actor: len(actor.calls))
             if len(actor.calls) >= ahead * self._num_calls:
                 return
-            mine = next(item for item in self._queues if item.waiting)
+            # The pass with the fewest: a small one beside a large one does not wait for all of that.
+            mine = min((item for item in self._queues if item.waiting), key=_Queue.under_way)
             chunk = mine.waiting.popleft()
             self._call(actor, actor.handle.work.remote(mine.this, mine.jobs, chunk), (mine, chunk))
             waiting -= 1

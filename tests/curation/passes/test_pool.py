@@ -143,6 +143,20 @@ def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back
     assert seen[0] == 2 and seen[-1] == 1
 
 
+def test_a_small_pass_does_not_wait_for_all_of_a_large_one(local_ray, examples, tmp_path, pool):
+    large = make_job(examples, tmp_path, script={"seconds_per_row": 0.05}, chunk_rows=10)
+    small = make_job(examples, tmp_path, chunk_rows=NUM_ROWS)
+    shared, found = pool(large.teacher), []
+    thread = threading.Thread(target=lambda: found.append(run(large, shared)))
+    thread.start()
+    while not Path(large.teacher.scripted.log).exists():
+        time.sleep(0.05)
+    result = run(replace(small, labels_uri=str(tmp_path / "small.lance")), shared)
+    assert thread.is_alive(), "of 24 chunks of half a second"
+    thread.join()
+    assert once_each(result) and once_each(found[0])
+
+
 def test_a_pass_that_fails_leaves_the_others_alone(local_ray, examples, tmp_path, pool):
     good = make_job(examples, tmp_path, script={"seconds_per_row": 0.005})
     bad = replace(good, domain=DomainConfig(name="no_such_module:Domain"), labels_uri=str(tmp_path / "bad.lance"))
