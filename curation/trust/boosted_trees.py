@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from curation.config import TrustConfig
-from curation.errors import ConfigError, DegenerateSourceError
+from curation.errors import ConfigError
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
-from curation.trust.states import StateTrust
+from curation.trust.states import StateTrust, class_weights
 
 COMPONENTS = 64
 NODES = ("feature", "threshold", "left", "right", "value", "is_leaf")
@@ -97,12 +97,7 @@ class BoostedTrees(StateTrust):
         """
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        counts_2 = np.bincount(correct_N, minlength=2)
-        if not counts_2.all():
-            raise DegenerateSourceError(
-                f"boosted trees: {counts_2[1]} of {len(correct_N)} weak labels are right, both right and wrong ones "
-                "are needed; give more source rows or another teacher"
-            )
+        weights = class_weights(correct_N, config.class_weight, "boosted trees")
         most = min(hidden_ND.shape[1], len(hidden_ND) - 1)
         if pca is None:
             pca = min(COMPONENTS, most)
@@ -112,7 +107,6 @@ class BoostedTrees(StateTrust):
                 f"{hidden_ND.shape[1]:,} numbers each; give fewer components or more source rows"
             )
         mean_D, components_DK, kept = _components(hidden_ND, pca)
-        weights = dict(enumerate((len(correct_N) / (2 * counts_2)) ** config.class_weight))
         model = HistGradientBoostingClassifier(
             max_iter=num_trees,
             learning_rate=learning_rate,
@@ -125,7 +119,7 @@ class BoostedTrees(StateTrust):
         ).fit(_projected(torch.from_numpy(hidden_ND), mean_D, components_DK), correct_N.astype(np.int64))
         record = {
             "num_fit": len(correct_N),
-            "share_right_fit": float(counts_2[1] / len(correct_N)),
+            "share_right_fit": float(correct_N.mean()),
             "variance_kept": kept,
         }
         arrays = {"mean_D": mean_D, "components_DK": components_DK, **_nodes(model)}

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from curation.config import TrustConfig
-from curation.errors import DegenerateSourceError
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
-from curation.trust.states import StateTrust
+from curation.trust.states import StateTrust, class_weights
 
 MAX_ITERATIONS = 1000
 
@@ -94,21 +93,15 @@ def fit_linear_probe(
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    counts_2 = np.bincount(correct_N, minlength=2)
-    if not counts_2.all():
-        raise DegenerateSourceError(
-            f"linear probe: {counts_2[1]} of {len(correct_N)} weak labels are right, both right and wrong ones are "
-            "needed; give more source rows or another teacher"
-        )
+    weights = class_weights(correct_N, class_weight, "linear probe")
     scaler = StandardScaler()
     scaled_ND = scaler.fit_transform(hidden_ND.astype(np.float32))
-    weights = dict(enumerate(((len(correct_N) / (2 * counts_2)) ** class_weight).tolist()))
     model = LogisticRegression(class_weight=weights, max_iter=MAX_ITERATIONS).fit(scaled_ND, correct_N.astype(np.int64))
     weight_D = model.coef_[0].astype(np.float64) / scaler.scale_
     bias = float(model.intercept_[0]) - float(weight_D @ scaler.mean_)
     record = {
         "num_fit": len(correct_N),
-        "share_right_fit": float(counts_2[1] / len(correct_N)),
+        "share_right_fit": float(correct_N.mean()),
         "num_iterations": int(model.n_iter_[0]),
     }
     return LinearProbe(torch.from_numpy(weight_D), torch.tensor(bias), inputs, {**origin, **record})

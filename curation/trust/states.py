@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from curation.errors import SourceError
+from curation.errors import DegenerateSourceError, SourceError
 from curation.refs import TrustRef
 from curation.storage.paths import Place
 from curation.tables.schemas import SCALARS, input_column
@@ -108,6 +108,21 @@ class StateTrust(ABC):
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
         return saved.save(directory, TrustRef, self.weights, self.description())
+
+
+def class_weights(correct_N: npt.NDArray[np.bool_], strength: float, name: str) -> dict[int, float]:
+    """What a row weighs in a fit of scikit-learn's, by its class: (N / (2 N_c)) ** ``strength``.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all are wrong; ``name`` says what was to be fitted.
+    """
+    counts_2 = np.bincount(correct_N, minlength=2)
+    if not counts_2.all():
+        raise DegenerateSourceError(
+            f"{name}: {counts_2[1]} of {len(correct_N)} weak labels are right, both right and wrong ones are "
+            "needed; give more source rows or another teacher"
+        )
+    return dict(enumerate(((len(correct_N) / (2 * counts_2)) ** strength).tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
