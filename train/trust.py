@@ -86,21 +86,23 @@ def fit_deep_ensemble(
         ConfigError: fewer than two members.
         RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    if members < 2:
-        raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
+    seeds = _member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
     origin = origin_of(labels, grades, config, seed)
     shared = ray.put(tuple(rows))
     kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
-    fits = [_member(shared, config, origin, _member_seed(seed, m), kept / str(m)) for m in range(members)]
+    fits = [_member(shared, config, origin, own, kept / str(m)) for m, own in enumerate(seeds)]
     ref = _averaged(fits, rows, config, origin).save(output)
     remove(kept.parent)
     return ref
 
 
-def _member_seed(seed: int, member: int) -> int:
-    return derive(seed, f"member {member}")
+def _member_seeds(seed: int, members: int) -> list[int]:
+    """The seed of each member of an ensemble; fewer than two members are refused."""
+    if members < 2:
+        raise ConfigError(f"trust.options.deep_ensemble.members: {members}; give 2 or more, or take the arm neural")
+    return [derive(seed, f"member {m}") for m in range(members)]
 
 
 def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, origin: Mapping[str, Any]) -> StateTrust:
@@ -176,7 +178,7 @@ def fit_rows(kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: M
     Raises:
         RunFailedError: the loss is not finite.
         DegenerateSourceError: all labels are right, or all are wrong, in a part.
-        ConfigError: options that it does not take, or a function of one's own that says no ``fit_rows``.
+        ConfigError: options that it does not take or refuses, or a function of one's own that says no ``fit_rows``.
     """
     fitted, options = fitted_of([kind])[kind], config.options.get(kind, {})
     if fitted.fit_rows is not None:
@@ -200,7 +202,7 @@ def deep_ensemble_of(
     rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], members: int = 5
 ) -> StateTrust:
     """The average of ``members`` neural trust functions of these rows; see :func:`fit_deep_ensemble`."""
-    fits = [neural_of(rows, config, seed=_member_seed(seed, m), origin=origin) for m in range(members)]
+    fits = [neural_of(rows, config, seed=own, origin=origin) for own in _member_seeds(seed, members)]
     return _averaged(fits, rows, config, {**origin, "seed": seed})
 
 

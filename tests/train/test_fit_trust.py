@@ -456,5 +456,13 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     assert astuple(trust.calibration) == pytest.approx(astuple(fit_calibration(raw_C, correct_C)), rel=1e-6)
     assert trust.fit["num_calibration"] == len(raw_C) and len(trust.fit["members"]) == 3
     assert trust.fit["members"][0]["losses"] != trust.fit["members"][1]["losses"]
+
+
+def test_an_ensemble_of_one_is_refused_by_the_stage_and_on_rows_in_memory(tmp_path: Path) -> None:
+    rows = separable(100)
+    labels, grades = tables(tmp_path, rows)
     with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
-        fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "one", members=1)
+        fit_deep_ensemble(labels, grades, SMALL, seed=3, output=tmp_path / "one", members=1)
+    alone = with_(SMALL, options={"deep_ensemble": {"members": 1}})
+    with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
+        fit_rows("deep_ensemble", rows, alone, seed=3, origin={})
