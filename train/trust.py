@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -35,7 +36,7 @@ from curation.trust import FittedTrust, Scores, load_fitted, saved
 from curation.trust.calibration import fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
-from curation.trust.neural import NeuralTrust
+from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train.launch import FOLDER, Folder, launch, remove
@@ -194,7 +195,8 @@ def neural_of(
     rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], shard: Shard | None = None
 ) -> NeuralTrust:
     """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
-    net, calibration, record = fit_arrays(rows, config, seed=seed, shard=shard)
+    new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
+    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard)
     return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
 
 

@@ -1,4 +1,4 @@
-"""The loop that fits a neural trust function (paper, section "Neural Trust Functions"), whole or one of its shards.
+"""The loop that fits a network as trust function (paper, section "Neural Trust Functions"), or one shard of the fit.
 
 The paper leaves open, and we chose: what the class weight multiplies (:func:`class_weights`), one AdamW group for all
 parameters, a constant learning rate, batches reshuffled each epoch, and a bound on optimizer steps instead of epochs,
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
-from curation.trust.neural import Architecture, NeuralTrustNet
+from curation.trust.network import Net, TrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION
 
 EVALUATE_ROWS = 4096
@@ -96,10 +96,10 @@ class FitRecord:
         return self.steps[-1] if self.steps else 0
 
 
-class Fitted(NamedTuple):
+class Fitted(NamedTuple, Generic[Net]):
     """A fitted network (in evaluation mode on the CPU), its calibration and the record of the fit."""
 
-    net: NeuralTrustNet
+    net: Net
     calibration: Calibration
     record: FitRecord
 
@@ -125,8 +125,12 @@ class Shard:
         """Call ``read`` on the directory of the last checkpoint, if there is one."""
 
 
-def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | None = None) -> Fitted:
+def fit_arrays(
+    rows: Rows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, shard: Shard | None = None
+) -> Fitted[Net]:
     """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
+
+    ``new_net`` makes the network that ``config`` asks for, with random weights from torch's own generator.
 
     Raises:
         RunFailedError: the loss is no longer finite.
@@ -143,7 +147,7 @@ def fit_arrays(rows: Rows, config: TrustConfig, *, seed: int, shard: Shard | Non
         share_right_validation=float(rows.correct_N[validation_V].mean()),
     )
     torch.manual_seed(derive(seed, "trust weights"))
-    net = NeuralTrustNet(Architecture.of(config, rows.hidden_ND.shape[1]))
+    net = new_net()
     if config.standardise:
         net.mean_D, net.scale_D = moments(rows.hidden_ND, fit_F)
     model = shard.prepare(net)
@@ -253,7 +257,7 @@ def _steps(
 
 
 @torch.inference_mode()
-def _logits(net: NeuralTrustNet, hidden_ND: Floats | SideBySide, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
+def _logits(net: TrustNet, hidden_ND: Floats | SideBySide, rows_V: Ints, shard: Shard) -> npt.NDArray[np.float32]:
     """The logit of each row, [V]: every shard computes its share and gets all, so that all decide the same."""
     net.eval()
     logit_V = torch.zeros(len(rows_V), device=net.head.weight.device)
@@ -273,7 +277,7 @@ def _finished(record: FitRecord, config: TrustConfig) -> bool:
 class _Progress:
     """Everything that a fit needs to resume: weights, optimizer, best weights and record, as safetensors and JSON."""
 
-    def __init__(self, net: NeuralTrustNet, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
+    def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer, record: FitRecord) -> None:
         self.net, self.optimizer, self.record = net, optimizer, record
         self.best: dict[str, Tensor] = net.state_dict()
 

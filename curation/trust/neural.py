@@ -6,17 +6,15 @@ linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own
 standardised inputs (can be switched off) and several states side by side as one input (off by default).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
-from curation.trust import Scores
-from curation.trust.calibration import Calibration
-from curation.trust.states import StateTrust
+from curation.trust.network import NetTrust, TrustNet
 
 NORM_EPS = 1e-6
 
@@ -59,20 +57,16 @@ class Block(nn.Module):
         return y_NW
 
 
-class NeuralTrustNet(nn.Module):
+class NeuralTrustNet(TrustNet):
     """Hidden states [N, D] to logits [N]; the calibrated sigmoid of a logit is the trust score."""
 
-    mean_D: Tensor
-    scale_D: Tensor
+    architecture: Architecture
 
     def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
+        super().__init__(architecture.input_size, standardise=architecture.standardise)
         self.architecture = architecture
-        size, width, depth = architecture.input_size, architecture.width, architecture.depth
-        if architecture.standardise:
-            self.register_buffer("mean_D", torch.zeros(size))
-            self.register_buffer("scale_D", torch.ones(size))
-        self.input = nn.Linear(size, width)
+        width, depth = architecture.width, architecture.depth
+        self.input = nn.Linear(architecture.input_size, width)
         inner = max(1, round(architecture.expansion * width))
         self.blocks = nn.ModuleList(Block(width, inner, architecture.dropout) for _ in range(depth))
         self.norm = nn.RMSNorm(width, eps=NORM_EPS)
@@ -80,10 +74,7 @@ class NeuralTrustNet(nn.Module):
 
     def forward(self, hidden_ND: Tensor) -> Tensor:
         """The logit of each row, [N]; states may have any floating type."""
-        hidden_ND = hidden_ND.to(self.head.weight.dtype)
-        if self.architecture.standardise:
-            hidden_ND = (hidden_ND - self.mean_D) / self.scale_D
-        x_NW = self.input(hidden_ND)
+        x_NW = self.input(self.standardised(hidden_ND))
         for index, block in enumerate(self.blocks, start=1):
             rate = self.architecture.stochastic_depth * index / len(self.blocks)
             x_NW = x_NW + drop_path(block(x_NW), rate, training=self.training)
@@ -99,44 +90,12 @@ def drop_path(x_NW: Tensor, rate: float, *, training: bool) -> Tensor:
     return x_NW * kept_N1 / (1 - rate)
 
 
-class NeuralTrust(StateTrust):
+class NeuralTrust(NetTrust[NeuralTrustNet]):
     """A fitted neural trust function. The raw score is the logit, trust its calibrated sigmoid."""
 
     kind = "neural"
 
-    def __init__(
-        self,
-        net: NeuralTrustNet,
-        inputs: Sequence[str],
-        fit: Mapping[str, Any],
-        calibration: Calibration | None = None,
-    ) -> None:
-        super().__init__(inputs, fit, calibration)
-        self.net = net.eval()
-
-    @property
-    def size(self) -> int:
-        """The network's inputs."""
-        return self.net.architecture.input_size
-
-    def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each state, float32 [N]."""
-        with torch.inference_mode():
-            logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
-        return logit_N
-
-    @property
-    def weights(self) -> Mapping[str, Tensor]:
-        """The network's parameters and buffers."""
-        return self.net.state_dict()
-
-    def description(self) -> dict[str, Any]:
-        """Adds the network's architecture."""
-        return {**super().description(), "architecture": asdict(self.net.architecture)}
-
     @classmethod
-    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
-        """The trust function on the CPU."""
-        net = NeuralTrustNet(Architecture(**description["architecture"]))
-        net.load_state_dict(weights)
-        return cls(net, description["inputs"], description["fit"], Calibration(**description["calibration"]))
+    def net_of(cls, architecture: Mapping[str, Any]) -> NeuralTrustNet:
+        """A network, not fitted yet."""
+        return NeuralTrustNet(Architecture(**architecture))

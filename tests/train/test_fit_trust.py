@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
-from train.trust_loop import Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
+from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
     width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0, probe_below=0
@@ -49,6 +50,11 @@ def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
     value_N = unit_ND[:, 0] + unit_ND[:, 1] * unit_ND[:, 2]
     part_N = rng.choice([FIT, VALIDATION, CALIBRATION], num_rows, p=[0.7, 0.2, 0.1]).astype(np.int8)
     return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N)
+
+
+def fit_net(rows: Rows, config: TrustConfig, **how: Any) -> Fitted[NeuralTrustNet]:
+    new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
+    return fit_arrays(rows, config, new_net, **how)
 
 
 def logits(net: NeuralTrustNet, rows: Rows) -> np.ndarray:
@@ -108,7 +114,7 @@ def test_moments_are_those_of_the_fit_rows() -> None:
 
 def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     rows = separable()
-    net, calibration, record = fit_arrays(rows, SMALL, seed=0)
+    net, calibration, record = fit_net(rows, SMALL, seed=0)
     validation_V, calibration_C = rows.places(VALIDATION), rows.places(CALIBRATION)
     logit_N = logits(net, rows)
     auc = roc_auc_score(rows.correct_N[validation_V], logit_N[validation_V])
@@ -121,7 +127,7 @@ def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     again = fit_calibration(logit_N[calibration_C], rows.correct_N[calibration_C])
     assert astuple(calibration) == pytest.approx(astuple(again), rel=1e-5)
     assert not net.training and record.seconds > 0
-    plain, _, _ = fit_arrays(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
+    plain, _, _ = fit_net(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
     assert "mean_D" not in plain.state_dict() and "mean_D" in net.state_dict()
 
 
@@ -130,10 +136,10 @@ def test_patience_stops_and_none_takes_all_steps() -> None:
     part_N = rng.choice([FIT, VALIDATION, CALIBRATION], 400, p=[0.6, 0.3, 0.1]).astype(np.int8)
     noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N)
     config = with_(SMALL, max_steps=400, patience=40)
-    stopped = fit_arrays(noise, config, seed=0).record
+    stopped = fit_net(noise, config, seed=0).record
     assert stopped.num_steps < 400
     assert 40 <= stopped.num_steps - stopped.steps[stopped.best] < 40 + stopped.steps[0]
-    net, _, whole = fit_arrays(noise, with_(config, max_steps=65, patience=None), seed=0)
+    net, _, whole = fit_net(noise, with_(config, max_steps=65, patience=None), seed=0)
     assert whole.num_steps == 65 and whole.best == len(whole.losses) - 1
     validation_V = noise.places(VALIDATION)
     last = roc_auc_score(noise.correct_N[validation_V], logits(net, noise)[validation_V])
@@ -143,7 +149,7 @@ def test_patience_stops_and_none_takes_all_steps() -> None:
 @pytest.mark.parametrize("num_rows", [100, 1000])
 def test_a_small_source_gets_as_many_steps_as_a_large_one(num_rows: int) -> None:
     config = with_(SMALL, max_steps=120, patience=None, batch_size=256)
-    assert fit_arrays(separable(num_rows), config, seed=0).record.num_steps == 120
+    assert fit_net(separable(num_rows), config, seed=0).record.num_steps == 120
 
 
 def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
@@ -159,7 +165,7 @@ def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
 
 def test_a_seed_defines_the_fit() -> None:
     rows, config = separable(500), with_(SMALL, max_steps=30)
-    (first, _, record), (second, _, again), (other, _, _) = (fit_arrays(rows, config, seed=seed) for seed in (1, 1, 2))
+    (first, _, record), (second, _, again), (other, _, _) = (fit_net(rows, config, seed=seed) for seed in (1, 1, 2))
     assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
     assert np.array_equal(logits(first, rows), logits(second, rows))
     assert not np.array_equal(logits(first, rows), logits(other, rows))
@@ -185,13 +191,13 @@ def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(tmp_path: Path) -> None
                 read(tmp_path)
 
     rows, config = separable(500), with_(SMALL, max_steps=64)
-    straight, _, record = fit_arrays(rows, config, seed=1)
+    straight, _, record = fit_net(rows, config, seed=1)
     with pytest.raises(Killed):
-        fit_arrays(rows, config, seed=1, shard=Dying(lives=1))
-    resumed, _, again = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
+        fit_net(rows, config, seed=1, shard=Dying(lives=1))
+    resumed, _, again = fit_net(rows, config, seed=1, shard=Dying(lives=2))
     assert again.losses == record.losses and again.validation_aucs == record.validation_aucs
     assert np.array_equal(logits(resumed, rows), logits(straight, rows))
-    finished, _, _ = fit_arrays(rows, config, seed=1, shard=Dying(lives=2))
+    finished, _, _ = fit_net(rows, config, seed=1, shard=Dying(lives=2))
     assert np.array_equal(logits(finished, rows), logits(straight, rows))
 
 
@@ -199,7 +205,7 @@ def test_a_fit_that_diverges_says_so() -> None:
     rows = separable(200)
     rows.hidden_ND[0] = np.inf
     with pytest.raises(RunFailedError, match=r"steps 1 to \d+: the loss is nan"):
-        fit_arrays(rows, with_(SMALL, standardise=False), seed=0)
+        fit_net(rows, with_(SMALL, standardise=False), seed=0)
 
 
 def tables(
@@ -255,7 +261,7 @@ def test_numbers_of_the_table_are_read_beside_the_states(tmp_path: Path) -> None
     expected_ND = np.column_stack([rows.hidden_ND[kept].astype(np.float32), kept, -np.array(kept) / 8])
     np.testing.assert_array_equal(read.hidden_ND, expected_ND.astype(np.float32))
     assert read.hidden_ND.dtype == np.float32
-    net = fit_arrays(read, config, seed=3).net
+    net = fit_net(read, config, seed=3).net
     assert net.architecture.input_size == read.hidden_ND.shape[1]
 
 
@@ -281,7 +287,7 @@ def test_a_calibration_part_of_one_class_is_refused_and_can_be_left_out(tmp_path
         read_rows(labels, grades, SMALL, seed=0)
     left_out = read_rows(labels, grades, with_(SMALL, calibration_fraction=0.0), seed=0)
     assert not len(left_out.places(CALIBRATION))
-    fitted = fit_arrays(left_out, with_(SMALL, calibration_fraction=0.0, max_steps=10), seed=0)
+    fitted = fit_net(left_out, with_(SMALL, calibration_fraction=0.0, max_steps=10), seed=0)
     assert fitted.calibration == Calibration() and fitted.record.calibration_auc is None
 
 
@@ -333,7 +339,7 @@ def test_two_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: 
     labels, grades = tables(tmp_path, separable(1500))
     config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
     read = read_rows(labels, grades, config, seed=3)
-    expected, calibration, record = fit_arrays(read, config, seed=3)
+    expected, calibration, record = fit_net(read, config, seed=3)
     ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
     trust = load_fitted(ref)
@@ -371,7 +377,7 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
     monkeypatch.setattr("train.trust._train", dying)
     labels, grades = tables(tmp_path, separable(500))
     config = with_(SMALL, max_steps=5, patience=None, max_failures=1)
-    straight = fit_arrays(read_rows(labels, grades, config, seed=3), config, seed=3).record
+    straight = fit_net(read_rows(labels, grades, config, seed=3), config, seed=3).record
     ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
     # The last report of the dead worker may not have been taken in: one epoch again, not all of them.
     assert (tmp_path / "trust.died").exists() and (tmp_path / "trust.epochs").read_text() in ("3", "4")
@@ -427,7 +433,7 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     labels, grades = tables(tmp_path, separable(600))
     config = with_(SMALL, max_steps=24, probe_below=0)
     read = read_rows(labels, grades, config, seed=3)
-    nets = [fit_arrays(read, config, seed=derive(3, f"member {m}")).net for m in range(3)]
+    nets = [fit_net(read, config, seed=derive(3, f"member {m}")).net for m in range(3)]
     launched, launch = [], train.trust.launch
 
     def cut_off(*arguments: Any, **how: Any) -> None:

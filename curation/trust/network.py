@@ -1,0 +1,81 @@
+"""Trust functions that are one network: its standardised inputs, and how such a function scores and is saved."""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from curation.trust import Scores
+from curation.trust.calibration import Calibration
+from curation.trust.states import StateTrust
+
+
+class TrustNet(nn.Module):
+    """A network from inputs side by side, [N, D] in any floating type, to logits [N]."""
+
+    architecture: Any
+    """The network's shape: a dataclass of JSON values."""
+    head: nn.Linear
+    """The last layer."""
+    mean_D: Tensor
+    scale_D: Tensor
+
+    def __init__(self, input_size: int, *, standardise: bool) -> None:
+        super().__init__()
+        self.input_size, self.standardise = input_size, standardise
+        if standardise:
+            self.register_buffer("mean_D", torch.zeros(input_size))
+            self.register_buffer("scale_D", torch.ones(input_size))
+
+    def standardised(self, hidden_ND: Tensor) -> Tensor:
+        """The inputs in the weights' type, [N, D]; standardised if the network does that."""
+        hidden_ND = hidden_ND.to(self.head.weight.dtype)
+        return (hidden_ND - self.mean_D) / self.scale_D if self.standardise else hidden_ND
+
+
+Net = TypeVar("Net", bound=TrustNet)
+
+
+class NetTrust(StateTrust, Generic[Net]):
+    """A fitted network. The raw score is the logit, trust its calibrated sigmoid."""
+
+    def __init__(
+        self, net: Net, inputs: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None
+    ) -> None:
+        super().__init__(inputs, fit, calibration)
+        self.net = net.eval()
+
+    @classmethod
+    @abstractmethod
+    def net_of(cls, architecture: Mapping[str, Any]) -> Net:
+        """A network, not fitted yet, of an architecture that was read from JSON."""
+
+    @property
+    def size(self) -> int:
+        """The network's inputs."""
+        return self.net.input_size
+
+    def logits(self, hidden_ND: Tensor) -> Scores:
+        """The logit of each row, float32 [N]."""
+        with torch.inference_mode():
+            logit_N: Scores = self.net(hidden_ND.to(self.net.head.weight.device)).cpu().numpy()
+        return logit_N
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The network's parameters and buffers."""
+        return self.net.state_dict()
+
+    def description(self) -> dict[str, Any]:
+        """Adds the network's architecture."""
+        return {**super().description(), "architecture": asdict(self.net.architecture)}
+
+    @classmethod
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The trust function on the CPU."""
+        net = cls.net_of(description["architecture"])
+        net.load_state_dict(weights)
+        return cls(net, description["inputs"], description["fit"], Calibration(**description["calibration"]))
