@@ -111,6 +111,13 @@ TRUST: Registry[Trust] = Registry(
             fit="train.trust:fit_deep_ensemble",
             fit_rows="train.trust:deep_ensemble_of",
         ),
+        "attention": Fitted(
+            "attention",
+            "curation.trust.attention:AttentionTrust",
+            reads=None,
+            fit="train.trust:fit_attention",
+            fit_rows="train.trust:attention_of",
+        ),
         "neural": Fitted(
             "neural trust",
             "curation.trust.neural:NeuralTrust",

@@ -25,14 +25,27 @@ CONFIG = {
         "audit": True,
     },
     "teacher": {"backend": "scripted", "states": ["prompt_last", "output_last"], "chunk_rows": 200},
-    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-2}
-    | {"options": {"boosted_trees": {"num_trees": 5}, "deep_ensemble": {"members": 2}}},
-    "selection": {"budget": {"n": 60}, "arms": ["naive", "boosted_trees", "deep_ensemble", "linear_probe", "neural"]},
+    "trust": {
+        "states": ["prompt_last", "output_last"],
+        "width": 8,
+        "depth": 1,
+        "max_steps": 20,
+        "learning_rate": 1e-2,
+        "options": {
+            "attention": {"num_heads": 2},
+            "boosted_trees": {"num_trees": 5},
+            "deep_ensemble": {"members": 2},
+        },
+    },
+    "selection": {
+        "budget": {"n": 60},
+        "arms": ["naive", "attention", "boosted_trees", "deep_ensemble", "linear_probe", "neural"],
+    },
     "generations": [],
 }
 FIRST = ["label-source", "grade-source"]
 FITTED = sorted(fitted_of(ARMS), reverse=True)
-FITS = ["trust", "trust-linear_probe", "trust-deep_ensemble", "trust-boosted_trees"]
+FITS = ["trust", "trust-linear_probe", "trust-deep_ensemble", "trust-boosted_trees", "trust-attention"]
 LABELS = ["label-probe-held_out", "label-pool"]
 REST = [
     "score-source",
@@ -93,7 +106,7 @@ def test_the_same_rows_are_selected_whatever_is_stored(local_ray, tmp_path):
     for mine, theirs in zip(fused["arms"], stored["arms"], strict=True):
         assert mine["purity"] == theirs["purity"]
     assert fused["trust"]["pool"].keys() == stored["trust"]["pool"].keys()
-    assert [str(kind) for kind in states_of(tmp_path, "pool").values()] == ["list<item: halffloat>"]
+    assert [str(kind) for kind in states_of(tmp_path, "pool").values()] == 2 * ["list<item: halffloat>"]
     assert len(states_of(tmp_path, "source")) == 2
     assert go("teacher.store_states=false", "selection.budget.n=50")[1] == ["select"]
     before = done(tmp_path)

@@ -1,25 +1,17 @@
-"""Fits trust functions: networks through Ray Train (``train.trust_loop`` is their loop), the others locally.
+"""Fits trust functions: networks through Ray Train (``train.trust_workers``), the others locally.
 
-A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
-directory that all of them share, or in an object store.
+On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
 
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 import ray
-import ray.train
-import ray.train.torch
 import torch
-from torch import Tensor, nn
 
 from curation.arms import fitted_of
 from curation.config import TrustConfig
@@ -29,23 +21,20 @@ from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options, code
-from curation.storage.paths import Place, place
+from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import input_column
 from curation.trust import FittedTrust, Scores, load_fitted, saved
+from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust, check_heads
 from curation.trust.calibration import fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
-from train.launch import FOLDER, Folder, launch, remove
+from train.launch import remove
 from train.trust_loop import Floats, Ints, Rows, Shard, fit_arrays
-
-CHECKPOINT_SECONDS = 60.0
-"""A longer fit writes a checkpoint at the end of the first epoch after each such period."""
-
-log = logging.getLogger(__name__)
+from train.trust_workers import fit_net
 
 
 def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
@@ -61,7 +50,7 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
     origin = origin_of(labels, grades, config, seed)
-    ref = _fit_net(ray.put(tuple(rows)), config, origin, seed=seed, output=output)
+    ref = fit_net(neural_of, ray.put(tuple(rows)), config, origin, seed=seed, output=output)
     num_fit = len(rows.places(FIT))
     if num_fit >= config.probe_below or not len(rows.places(CALIBRATION)):
         return ref
@@ -121,22 +110,24 @@ def _member(
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
-        ref = _fit_net(rows, config, origin, seed=seed, output=output)
+        ref = fit_net(neural_of, rows, config, origin, seed=seed, output=output)
     return cast(NeuralTrust, load_fitted(ref))
 
 
-def _fit_net(
-    rows: "ray.ObjectRef[Any]", config: TrustConfig, origin: dict[str, Any], *, seed: int, output: Place
+def fit_attention(
+    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place, num_heads: int = 4
 ) -> TrustRef:
-    """Fit a network on rows, one copy of which on a node is mapped by its workers, and save it to ``output``."""
-    launch(
-        _train,
-        {"rows": [rows], "origin": {**origin, "seed": seed}, "output": str(output)},
-        config,
-        name=f"trust-{fingerprint([origin, seed])}",  # so that a checkpoint of other rows or settings is not resumed
-        storage=output.with_name(f"{output.name}.ray"),
-    )
-    return saved.pin(output, TrustRef)
+    """Fit a network that attends over the inputs with ``num_heads`` heads, and save it to ``output``.
+
+    Raises:
+        DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
+        ConfigError: the heads do not divide the width.
+        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
+    """
+    check_heads(num_heads, config.width)
+    rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
+    origin = origin_of(labels, grades, config, seed)
+    return fit_net(attention_of, rows, config, origin, seed=seed, output=output.resolve(), num_heads=num_heads)
 
 
 def fit_here(
@@ -200,6 +191,21 @@ def neural_of(
     return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
 
 
+def attention_of(
+    rows: Rows,
+    config: TrustConfig,
+    *,
+    seed: int,
+    origin: Mapping[str, Any],
+    shard: Shard | None = None,
+    num_heads: int = 4,
+) -> AttentionTrust:
+    """A network that attends over the inputs of these rows; see :func:`fit_attention`."""
+    new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
+    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard)
+    return AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
+
+
 def deep_ensemble_of(
     rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], members: int = 5
 ) -> StateTrust:
@@ -252,6 +258,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
     graded = read_grades(grades)
     columns = [input_column(name) for name in config.inputs]
     hidden_ND: Floats | None = None
+    sizes: tuple[int, ...] = ()
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
     dataset = io.open_table(labels)
     for batch in dataset.scanner(columns=["row_id", *columns], filter=candidates(config)).to_batches():
@@ -263,6 +270,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         hidden_BD = torch.cat(states.columns, dim=1).numpy()
         if hidden_ND is None:
             hidden_ND = np.empty((len(graded.row_ids_N), states.size), dtype=hidden_BD.dtype)
+            sizes = states.sizes
         hidden_ND[places_B[use_B]] = hidden_BD[use_B]
         present_N[places_B[use_B]] = True
     if hidden_ND is None:
@@ -272,75 +280,10 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
         part_N=part_of(row_ids_N, config, seed),
+        sizes=sizes,
     )
     _refuse_degenerate(rows, config)
     return rows
-
-
-class _RayShard(Shard):
-    """The share of one worker of Ray Train."""
-
-    def __init__(self, folder: Folder | None) -> None:
-        """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
-        context, self._folder = ray.train.get_context(), folder
-        self.rank, self.size = context.get_world_rank(), context.get_world_size()
-        self._last = time.monotonic()
-
-    def prepare(self, net: nn.Module) -> nn.Module:
-        prepared: nn.Module = ray.train.torch.prepare_model(net)
-        return prepared
-
-    def total(self, values: Tensor) -> Tensor:
-        if self.size > 1:
-            torch.distributed.all_reduce(values)
-        return values
-
-    def keep(self, write: Callable[[Path], None]) -> None:
-        # A report waits for Ray's next poll of the worker, and for the other workers: do it rarely, by rank 0's clock.
-        due = float(self.rank == 0 and time.monotonic() - self._last > CHECKPOINT_SECONDS)
-        if not self.total(torch.tensor(due, device=ray.train.torch.get_device())):
-            return
-        with TemporaryDirectory() as directory:
-            checkpoint = None
-            if self.rank == 0:
-                write(Path(directory))
-                checkpoint = ray.train.Checkpoint.from_directory(directory)
-            if self._folder is not None:
-                self._folder.keep(Path(directory))
-            else:
-                ray.train.report({}, checkpoint=checkpoint)
-        self._last = time.monotonic()
-
-    def restore(self, read: Callable[[Path], None]) -> None:
-        if self._folder is not None:
-            if (kept := self._folder.kept) is not None:
-                read(kept)
-        elif (checkpoint := ray.train.get_checkpoint()) is not None:
-            with checkpoint.as_directory() as directory:
-                read(Path(directory))
-
-
-def _train(task: dict[str, Any]) -> None:
-    """The function that each worker runs."""
-    origin = task["origin"]
-    config = TrustConfig.model_validate(origin["config"])
-    torch.set_num_threads(config.cpus_per_worker)
-    logging.getLogger("train").setLevel(logging.INFO)
-    rows = Rows(*ray.get(task["rows"][0]))
-    shard = _RayShard(Folder(task[FOLDER]) if FOLDER in task else None)
-    trust = neural_of(rows, config, seed=origin["seed"], origin=origin, shard=shard)
-    if ray.train.get_context().get_world_rank() == 0:
-        trust.save(place(task["output"]))
-        record = trust.fit
-        log.info(
-            "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",
-            record["num_fit"],
-            record["steps"][-1],
-            record["seconds"],
-            record["validation_aucs"][record["best"]],
-            record["num_validation"],
-            record["steps"][record["best"]],
-        )
 
 
 def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:

@@ -63,6 +63,8 @@ class Rows(NamedTuple):
     correct_N: Flags
     part_N: npt.NDArray[np.int8]
     """The part of each row (``curation.trust.parts``); a row of another number is in none."""
+    sizes: tuple[int, ...]
+    """Numbers of each of ``TrustConfig.inputs``; D is their sum."""
 
     def places(self, part: int) -> Ints:
         """The positions of the rows of a part, ascending."""

@@ -54,8 +54,9 @@ class Source(NamedTuple):
         part_N = part_of(self.row_ids_N, trust, seed)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
         part_N[left_out_N] = HELD_OUT
-        inputs = SideBySide([self.inputs[name] for name in trust.inputs])
-        return Rows(hidden_ND=inputs, correct_N=self.correct_N, part_N=part_N)
+        inputs = [self.inputs[name] for name in trust.inputs]
+        sizes = tuple(input_ND.shape[1] for input_ND in inputs)
+        return Rows(hidden_ND=SideBySide(inputs), correct_N=self.correct_N, part_N=part_N, sizes=sizes)
 
     def fold_N(self, folds: int, seed: int) -> Ints:
         """The fold of each row."""
@@ -196,6 +197,7 @@ def run_trial(source: Source, point: Point, objective: Objective, *, fold: int, 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
         RunFailedError: the loss is not finite.
+        ConfigError: settings of the point do not go together.
     """
     begun = time.monotonic()
     held_N = source.fold_N(objective.folds, seed) == fold

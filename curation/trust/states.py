@@ -136,9 +136,14 @@ class States:
     """One of the row's inputs is null."""
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers a row of each column."""
+        return tuple(column.shape[1] for column in self.columns)
+
+    @property
     def size(self) -> int:
         """Numbers a row, over all columns."""
-        return sum(column.shape[1] for column in self.columns)
+        return sum(self.sizes)
 
     def batches(self, num_rows: int) -> Iterator[tuple[int, Tensor]]:
         """The first row's index and the inputs [num_rows, D] of consecutive batches, columns side by side."""

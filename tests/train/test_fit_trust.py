@@ -1,4 +1,4 @@
-"""Fitting the neural trust function: loss, weights, stopping, shards, resuming; and a fit by two Ray workers."""
+"""Fitting networks as trust functions: loss, weights, stopping, shards, resuming; and a fit by two Ray workers."""
 
 import json
 import os
@@ -17,25 +17,30 @@ import torch
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
-import train.trust
+import train.trust_workers
 from curation.config import TrustConfig
 from curation.errors import ConfigError, DegenerateSourceError, RunFailedError
 from curation.hashing import derive, hash_unit
 from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
 from curation.trust import load_fitted
+from curation.trust.attention import AttentionArchitecture, AttentionNet
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
+from curation.trust.network import TrustNet
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
-from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
+from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
 from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
     width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0, probe_below=0
 )
+
+
+TWO = ("prompt_last", "output_last")
 
 
 def with_(config: TrustConfig, **changes: object) -> TrustConfig:
@@ -49,15 +54,18 @@ def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
     unit_ND = (hidden_ND - hidden_ND.mean(0)) / hidden_ND.astype(np.float32).std(0)
     value_N = unit_ND[:, 0] + unit_ND[:, 1] * unit_ND[:, 2]
     part_N = rng.choice([FIT, VALIDATION, CALIBRATION], num_rows, p=[0.7, 0.2, 0.1]).astype(np.int8)
-    return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N)
+    return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N, (size // 2, size - size // 2))
 
 
-def fit_net(rows: Rows, config: TrustConfig, **how: Any) -> Fitted[NeuralTrustNet]:
-    new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
+def fit_net(rows: Rows, config: TrustConfig, kind: str = "neural", **how: Any) -> Fitted[Any]:
+    if kind == "neural":
+        new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
+    else:
+        new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, 4))
     return fit_arrays(rows, config, new_net, **how)
 
 
-def logits(net: NeuralTrustNet, rows: Rows) -> np.ndarray:
+def logits(net: TrustNet, rows: Rows) -> np.ndarray:
     with torch.no_grad():
         return net(torch.from_numpy(rows.hidden_ND)).numpy()
 
@@ -82,7 +90,8 @@ def test_loss_is_the_weighted_cross_entropy() -> None:
 
 @pytest.mark.parametrize("num_rows", [17, 2, 1])
 def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
-    rows = Rows(*(array[:num_rows] for array in separable(size=8)))
+    whole = separable(size=8)
+    rows = Rows(*(array[:num_rows] for array in whole[:3]), whole.sizes)
     torch.manual_seed(0)
     net = NeuralTrustNet(Architecture.of(with_(SMALL, dropout=0.0, stochastic_depth=0.0), 8)).double()
 
@@ -134,7 +143,7 @@ def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
 def test_patience_stops_and_none_takes_all_steps() -> None:
     rng = np.random.default_rng(0)
     part_N = rng.choice([FIT, VALIDATION, CALIBRATION], 400, p=[0.6, 0.3, 0.1]).astype(np.int8)
-    noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N)
+    noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N, (4,))
     config = with_(SMALL, max_steps=400, patience=40)
     stopped = fit_net(noise, config, seed=0).record
     assert stopped.num_steps < 400
@@ -163,15 +172,18 @@ def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_seed_defines_the_fit() -> None:
-    rows, config = separable(500), with_(SMALL, max_steps=30)
-    (first, _, record), (second, _, again), (other, _, _) = (fit_net(rows, config, seed=seed) for seed in (1, 1, 2))
+@pytest.mark.parametrize("kind", ["neural", "attention"])
+def test_a_seed_defines_the_fit(kind: str) -> None:
+    rows, config = separable(500), with_(SMALL, states=TWO, max_steps=30)
+    fits = [fit_net(rows, config, kind, seed=seed) for seed in (1, 1, 2)]
+    (first, _, record), (second, _, again), (other, _, _) = fits
     assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
     assert np.array_equal(logits(first, rows), logits(second, rows))
     assert not np.array_equal(logits(first, rows), logits(other, rows))
 
 
-def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["neural", "attention"])
+def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(kind: str, tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -190,14 +202,14 @@ def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(tmp_path: Path) -> None
             if (tmp_path / "fit.json").exists():
                 read(tmp_path)
 
-    rows, config = separable(500), with_(SMALL, max_steps=64)
-    straight, _, record = fit_net(rows, config, seed=1)
+    rows, config = separable(500), with_(SMALL, states=TWO, max_steps=64)
+    straight, _, record = fit_net(rows, config, kind, seed=1)
     with pytest.raises(Killed):
-        fit_net(rows, config, seed=1, shard=Dying(lives=1))
-    resumed, _, again = fit_net(rows, config, seed=1, shard=Dying(lives=2))
+        fit_net(rows, config, kind, seed=1, shard=Dying(lives=1))
+    resumed, _, again = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
     assert again.losses == record.losses and again.validation_aucs == record.validation_aucs
     assert np.array_equal(logits(resumed, rows), logits(straight, rows))
-    finished, _, _ = fit_net(rows, config, seed=1, shard=Dying(lives=2))
+    finished, _, _ = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
     assert np.array_equal(logits(finished, rows), logits(straight, rows))
 
 
@@ -237,10 +249,11 @@ def graded(path: Path, name: str, rows: Rows, num_rows: int | None = None) -> Ta
 
 def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
     rows = separable(300)
-    config = with_(SMALL, states=("prompt_last", "output_last"))
+    config = with_(SMALL, states=TWO)
     labels, grades = tables(tmp_path, rows, states=config.states)
     read = read_rows(labels, grades, config, seed=3)
     np.testing.assert_array_equal(read.hidden_ND, rows.hidden_ND[3:])
+    assert read.sizes == (8, 8)
     np.testing.assert_array_equal(read.correct_N, rows.correct_N[3:])
     unit_N = hash_unit(np.arange(3, 300), 3)
     np.testing.assert_array_equal(read.part_N == VALIDATION, unit_N < 0.2)
@@ -260,7 +273,7 @@ def test_numbers_of_the_table_are_read_beside_the_states(tmp_path: Path) -> None
     kept = [i for i in range(3, 300) if i != 9]  # without a number a row is left out, as without a state
     expected_ND = np.column_stack([rows.hidden_ND[kept].astype(np.float32), kept, -np.array(kept) / 8])
     np.testing.assert_array_equal(read.hidden_ND, expected_ND.astype(np.float32))
-    assert read.hidden_ND.dtype == np.float32
+    assert read.hidden_ND.dtype == np.float32 and read.sizes == (16, 1, 1)
     net = fit_net(read, config, seed=3).net
     assert net.architecture.input_size == read.hidden_ND.shape[1]
 
@@ -335,14 +348,18 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     np.testing.assert_array_equal(load_fitted(again).raw_score(batch), raw_N)
 
 
-def test_two_ray_workers_fit_what_one_process_fits(local_ray: object, tmp_path: Path) -> None:
-    labels, grades = tables(tmp_path, separable(1500))
-    config = with_(SMALL, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
+@pytest.mark.parametrize(("kind", "fit"), [("neural", fit_trust), ("attention", fit_attention)])
+def test_two_ray_workers_fit_what_one_process_fits(
+    kind: str, fit: Callable[..., TrustRef], local_ray: object, tmp_path: Path
+) -> None:
+    labels, grades = tables(tmp_path, separable(1500), states=TWO)
+    config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
     read = read_rows(labels, grades, config, seed=3)
-    expected, calibration, record = fit_net(read, config, seed=3)
-    ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
+    expected, calibration, record = fit_net(read, config, kind, seed=3)
+    ref = fit(labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
     trust = load_fitted(ref)
+    assert trust.kind == kind
     np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(trust.fit["losses"], record.losses, rtol=1e-4)
     assert sum(trust.fit[f"num_{part}"] for part in ("fit", "validation", "calibration")) == 1497
@@ -358,7 +375,7 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
 ) -> None:
     def dying(task: dict[str, Any]) -> None:
         """Keeps a checkpoint an evaluation; kills its own process after the second, once."""
-        import train.trust as fitting
+        import train.trust_workers as fitting
 
         keep, epochs = fitting._RayShard.keep, []
 
@@ -374,7 +391,7 @@ def test_a_killed_worker_is_replaced_and_the_fit_goes_on(
         fitting.CHECKPOINT_SECONDS, fitting._RayShard.keep = -1.0, dying_keep
         fitting._train(task)
 
-    monkeypatch.setattr("train.trust._train", dying)
+    monkeypatch.setattr("train.trust_workers._train", dying)
     labels, grades = tables(tmp_path, separable(500))
     config = with_(SMALL, max_steps=5, patience=None, max_failures=1)
     straight = fit_net(read_rows(labels, grades, config, seed=3), config, seed=3).record
@@ -434,7 +451,7 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     config = with_(SMALL, max_steps=24, probe_below=0)
     read = read_rows(labels, grades, config, seed=3)
     nets = [fit_net(read, config, seed=derive(3, f"member {m}")).net for m in range(3)]
-    launched, launch = [], train.trust.launch
+    launched, launch = [], train.trust_workers.launch
 
     def cut_off(*arguments: Any, **how: Any) -> None:
         launched.append(how["name"])
@@ -442,7 +459,7 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
             raise RunFailedError("cut off")
         launch(*arguments, **how)
 
-    monkeypatch.setattr(train.trust, "launch", cut_off)
+    monkeypatch.setattr(train.trust_workers, "launch", cut_off)
     with trained_in(one_process):
         with pytest.raises(RunFailedError, match="cut off"):
             fit_deep_ensemble(labels, grades, config, seed=3, output=tmp_path / "trust", members=3)
@@ -472,3 +489,31 @@ def test_an_ensemble_of_one_is_refused_by_the_stage_and_on_rows_in_memory(tmp_pa
     alone = with_(SMALL, options={"deep_ensemble": {"members": 1}})
     with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
         fit_rows("deep_ensemble", rows, alone, seed=3, origin={})
+
+
+def test_attention_learns_what_two_states_say_together_and_neither_alone() -> None:
+    rng = np.random.default_rng(4)
+    hidden_ND = rng.standard_normal((4000, 14)).astype(np.float16)
+    correct_N = (hidden_ND[:, 0] * hidden_ND[:, 6]).astype(np.float32) + 0.2 * rng.standard_normal(4000) > 0
+    unseen = 9
+    part_N = rng.choice([FIT, VALIDATION, CALIBRATION, unseen], 4000, p=[0.5, 0.15, 0.1, 0.25]).astype(np.int8)
+    rows = Rows(hidden_ND, correct_N, part_N, (6, 8))  # a product of numbers of either state tells
+    unseen_M = rows.places(unseen)
+    config = with_(SMALL, states=TWO, max_steps=800, patience=200, options={"attention": {"num_heads": 2}})
+
+    def auc(kind: str) -> float:
+        trust = fit_rows(kind, rows, config, seed=3, origin={})
+        return roc_auc_score(correct_N[unseen_M], trust.logits(torch.from_numpy(hidden_ND[unseen_M])))
+
+    assert auc("attention") > 0.9
+    assert abs(auc("linear_probe") - 0.5) < 0.08
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_by_the_stage_and_on_rows_in_memory(tmp_path: Path) -> None:
+    rows = separable(100)
+    labels, grades = tables(tmp_path, rows, states=TWO)
+    config = with_(SMALL, states=TWO, options={"attention": {"num_heads": 5}})
+    with pytest.raises(ConfigError, match=r"attention\.num_heads: 5; the heads divide trust\.width \(32\) evenly"):
+        fit_attention(labels, grades, config, seed=3, output=tmp_path / "trust", num_heads=5)
+    with pytest.raises(ConfigError, match=r"attention\.num_heads: 5; the heads divide trust\.width \(32\) evenly"):
+        fit_rows("attention", rows, config, seed=3, origin={})

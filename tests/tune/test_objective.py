@@ -119,7 +119,7 @@ def test_a_linear_probe_is_worth_what_scikit_learn_says(source: Source) -> None:
     assert found.num_held_out == held_N.sum() and found.fit["num_fit"] == len(rows.places(FIT))
 
 
-@pytest.mark.parametrize("kind", ["neural", "deep_ensemble", "linear_probe", "boosted_trees"])
+@pytest.mark.parametrize("kind", ["neural", "deep_ensemble", "attention", "linear_probe", "boosted_trees"])
 def test_rows_held_out_are_seen_by_nothing(source: Source, kind: str) -> None:
     options = {"options.deep_ensemble.members": 2} if kind == "deep_ensemble" else {}
     fresh = trial(source, point(kind, **options))

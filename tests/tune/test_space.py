@@ -15,6 +15,7 @@ from tune.space import PRESETS, Point, RandomDraws, Space
 
 STORED = ("prompt_last", "output_last")
 BASE = TrustConfig(width=32, max_steps=100, class_weight=0.25)
+NETWORKS = ("neural", "deep_ensemble", "attention")
 
 
 def space(raw: dict[str, Any], base: TrustConfig = BASE) -> Space:
@@ -61,7 +62,7 @@ def test_settings_are_what_to_write_to_get_the_point() -> None:
     for point in drawn(found, 100):
         settings = point.settings(base)
         assert "max_steps" not in settings and settings.keys() <= {*TrustConfig.model_fields}
-        assert settings.get("probe_below") == (0 if point.kind in ("neural", "deep_ensemble") else None)
+        assert settings.get("probe_below") == (0 if point.kind in NETWORKS else None)
         again = TrustConfig.model_validate({**base.model_dump(), **settings})
         for key in point.trust.model_fields_set & settings.keys():
             assert getattr(again, key) == getattr(point.trust, key)

@@ -26,7 +26,7 @@ NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
 ARMS = ("naive", "internal_confidence", "neural", "ground_truth")
 GOLD, OTHER = "e2e4", "d2d4"
 SIGNALS = ("icl_mean_logprob", "verbalized_confidence", "ensemble_agreement", "self_consistency", "reward")
-FITTED = ("boosted_trees", "deep_ensemble", "linear_probe")
+FITTED = ("attention", "boosted_trees", "deep_ensemble", "linear_probe")
 """All but the neural one."""
 RANKED_BY = {
     "neural": "neural_raw",

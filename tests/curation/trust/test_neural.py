@@ -142,11 +142,12 @@ def test_dropout_and_stochastic_depth_are_off_in_evaluation_only(hidden_ND: np.n
     assert torch.equal(plain(x_ND), plain.eval()(x_ND))
 
 
-def test_drop_path_drops_rows_and_keeps_the_expectation() -> None:
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_drop_path_drops_rows_and_keeps_the_expectation(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    x_NW = torch.rand(40_000, 4) + 1
+    x_NW = torch.rand(40_000, *shape) + 1
     dropped_NW = drop_path(x_NW, 0.3, training=True)
-    kept_N = dropped_NW[:, 0] != 0
+    kept_N = dropped_NW.flatten(1)[:, 0] != 0
     assert torch.equal(dropped_NW[~kept_N], torch.zeros_like(x_NW[~kept_N]))
     torch.testing.assert_close(dropped_NW[kept_N], x_NW[kept_N] / 0.7)
     assert abs(kept_N.float().mean() - 0.7) < 0.01

@@ -1,0 +1,124 @@
+"""Fits a network by workers of Ray Train, a shard each (``train.trust_loop`` is what each of them runs).
+
+A killed worker is replaced and resumes from the last checkpoint beside ``output``.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+import ray.train
+import ray.train.torch
+import torch
+from torch import Tensor, nn
+
+from curation.config import TrustConfig
+from curation.refs import TrustRef, fingerprint
+from curation.storage.paths import Place, place
+from curation.trust import saved
+from curation.trust.states import StateTrust
+from train.launch import FOLDER, Folder, launch
+from train.trust_loop import Rows, Shard
+
+CHECKPOINT_SECONDS = 60.0
+"""A longer fit writes a checkpoint at the end of the first epoch after each such period."""
+
+log = logging.getLogger(__name__)
+
+
+def fit_net(
+    fit: Callable[..., StateTrust],
+    rows: "ray.ObjectRef[Any]",
+    config: TrustConfig,
+    origin: dict[str, Any],
+    *,
+    seed: int,
+    output: Place,
+    **options: Any,
+) -> TrustRef:
+    """Fit a network on rows, one copy of which on a node is mapped by its workers, and save it to ``output``.
+
+    Each worker calls ``fit(rows, config, seed=, origin=, shard=, **options)``, and all get the same trust function.
+
+    Raises:
+        RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
+    """
+    task = {"fit": fit, "options": options, "rows": [rows], "origin": {**origin, "seed": seed}, "output": str(output)}
+    launch(
+        _train,
+        task,
+        config,
+        name=f"trust-{fingerprint([origin, seed, options])}",  # a checkpoint of other rows or settings is not resumed
+        storage=output.with_name(f"{output.name}.ray"),
+    )
+    return saved.pin(output, TrustRef)
+
+
+class _RayShard(Shard):
+    """The share of one worker of Ray Train."""
+
+    def __init__(self, folder: Folder | None) -> None:
+        """``folder`` keeps the checkpoints where Ray Train does not: in a process that trains alone."""
+        context, self._folder = ray.train.get_context(), folder
+        self.rank, self.size = context.get_world_rank(), context.get_world_size()
+        self._last = time.monotonic()
+
+    def prepare(self, net: nn.Module) -> nn.Module:
+        prepared: nn.Module = ray.train.torch.prepare_model(net)
+        return prepared
+
+    def total(self, values: Tensor) -> Tensor:
+        if self.size > 1:
+            torch.distributed.all_reduce(values)
+        return values
+
+    def keep(self, write: Callable[[Path], None]) -> None:
+        # A report waits for Ray's next poll of the worker, and for the other workers: do it rarely, by rank 0's clock.
+        due = float(self.rank == 0 and time.monotonic() - self._last > CHECKPOINT_SECONDS)
+        if not self.total(torch.tensor(due, device=ray.train.torch.get_device())):
+            return
+        with TemporaryDirectory() as directory:
+            checkpoint = None
+            if self.rank == 0:
+                write(Path(directory))
+                checkpoint = ray.train.Checkpoint.from_directory(directory)
+            if self._folder is not None:
+                self._folder.keep(Path(directory))
+            else:
+                ray.train.report({}, checkpoint=checkpoint)
+        self._last = time.monotonic()
+
+    def restore(self, read: Callable[[Path], None]) -> None:
+        if self._folder is not None:
+            if (kept := self._folder.kept) is not None:
+                read(kept)
+        elif (checkpoint := ray.train.get_checkpoint()) is not None:
+            with checkpoint.as_directory() as directory:
+                read(Path(directory))
+
+
+def _train(task: dict[str, Any]) -> None:
+    """The function that each worker runs."""
+    origin = task["origin"]
+    config = TrustConfig.model_validate(origin["config"])
+    torch.set_num_threads(config.cpus_per_worker)
+    logging.getLogger("train").setLevel(logging.INFO)
+    rows = Rows(*ray.get(task["rows"][0]))
+    shard = _RayShard(Folder(task[FOLDER]) if FOLDER in task else None)
+    trust = task["fit"](rows, config, seed=origin["seed"], origin=origin, shard=shard, **task["options"])
+    if ray.train.get_context().get_world_rank() == 0:
+        trust.save(place(task["output"]))
+        record = trust.fit
+        log.info(
+            "trust: fitted on %d rows, %d steps in %.0f s, AUC %.3f on %d validation rows after step %d",
+            record["num_fit"],
+            record["steps"][-1],
+            record["seconds"],
+            record["validation_aucs"][record["best"]],
+            record["num_validation"],
+            record["steps"][record["best"]],
+        )
