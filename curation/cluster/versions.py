@@ -1,14 +1,17 @@
 """The installed versions of the packages that a result depends on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
 
 PROJECT = "trust-curation"
 PACKAGES = (PROJECT, "ray", "torch", "transformers", "peft", "pylance", "pyarrow", "scikit-learn", "chess")
 
 
-def versions() -> dict[str, str]:
-    """The Python version and those of the packages that a result depends on."""
-    return ask_versions()()
+@cache
+def versions() -> Mapping[str, str]:
+    """The Python version and those of the packages that a result depends on, as this process found them first."""
+    return MappingProxyType(ask_versions()())
 
 
 def ask_versions() -> Callable[[], dict[str, str]]:

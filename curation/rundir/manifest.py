@@ -10,7 +10,7 @@ manifest that it read.
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -142,10 +142,10 @@ class Manifest:
         self.guard()
         value = {
             "format": 1,
-            "versions": versions(),
+            "versions": dict(versions()),
             "identity": self.identity,
             "files": self.files,
-            "stages": {name: asdict(record) for name, record in self.stages.items()},
+            "stages": {name: vars(record) for name, record in self.stages.items()},
         }
         path, text = self.directory / "manifest.json", json.dumps(value, indent=1)
         if not isinstance(path, Remote):
