@@ -14,7 +14,7 @@ import sys
 from ray.cluster_utils import Cluster
 
 cluster, nodes = Cluster(), []
-cluster.add_node(num_cpus=0, object_store_memory=80_000_000)
+cluster.add_node(num_cpus=0, object_store_memory=80_000_000, include_dashboard=False)
 print(cluster.address, flush=True)
 for line in sys.stdin:
     if line == "add\\n":

@@ -26,7 +26,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 cluster = Cluster()
-cluster.add_node(num_cpus=0)
+cluster.add_node(num_cpus=0, include_dashboard=False)
 cluster.add_node(num_cpus=int(sys.argv[1]))
 cluster.wait_for_nodes()
 print(cluster.address, flush=True)

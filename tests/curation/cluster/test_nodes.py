@@ -20,7 +20,7 @@ from curation.cluster import nodes
 from curation.config import RayConfig
 from curation.cluster.session import local_or_cluster
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)
 with local_or_cluster(RayConfig(address=cluster.address)):  # all agree: it is let in
     answers = nodes.ask(nodes.installed())
@@ -38,7 +38,7 @@ from curation.config import RayConfig
 from curation.errors import ClusterError
 from curation.cluster.session import local_or_cluster
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 # The driver, not the node, is the one that runs in a directory with another version of chess: to it the node differs.
 sys.path.insert(0, sys.argv[1])
 try:
@@ -58,7 +58,7 @@ from curation.config import RayConfig
 from curation.errors import ClusterError
 from curation.cluster.session import local_or_cluster
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 ray.__version__ = "2.59.0"  # what this process tells Ray that it has
 try:
     with local_or_cluster(RayConfig(address=cluster.address)):
