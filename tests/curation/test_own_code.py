@@ -10,8 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from curation import models
+from curation.cli import main
 from curation.config.load import parse_config
 from curation.errors import ConfigError, ModelError
 from curation.refs import ModelRef
@@ -70,6 +72,18 @@ def write_config(folder: Path, puzzles: list[dict], teacher: dict, student: Path
     return folder / "own.yaml"
 
 
+def curate(verb: str, config: str) -> tuple[int, str, str]:
+    """Exit code and what is said, with ``y`` on standard input; a run in a process of its own, as users start it."""
+    if verb != "run":
+        told = CliRunner().invoke(main, [verb, config], input="y\n" * 20, catch_exceptions=False)
+        return told.exit_code, told.stdout, told.stderr
+    command = [sys.executable, "-m", "curation.cli", verb, config]
+    done = subprocess.run(
+        command, input="y\n" * 20, capture_output=True, text=True, cwd=Path(config).parent, timeout=120
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("role", ["teacher", "student"])
 @pytest.mark.parametrize("verb", ["validate", "plan", "run"])
 def test_a_models_own_code_is_refused_and_never_run(verb: str, role: str, puzzles, tiny_model, tmp_path: Path) -> None:
@@ -78,22 +92,15 @@ def test_a_models_own_code_is_refused_and_never_run(verb: str, role: str, puzzle
         config = write_config(tmp_path, puzzles, {"model": {"path": str(path)}})
     else:
         config = write_config(tmp_path, puzzles, {"backend": "scripted"}, path)
-    done = subprocess.run(
-        [sys.executable, "-m", "curation.cli", verb, str(config)],
-        input="y\n" * 20,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=120,
-    )
+    code, out, err = curate(verb, str(config))
     assert not (tmp_path / "ran").exists()
-    assert done.returncode == 2, done.stdout + done.stderr
-    (line,) = done.stderr.splitlines()
+    assert code == 2, out + err
+    (line,) = err.splitlines()
     assert line.startswith(
         f"curate: model {str(path)!r} brings its own code (auto_map of config.json names modeling_own"
     )
     assert "transformers' own architectures" in line and "trust_remote_code" not in line
-    assert "y/N" not in done.stdout + done.stderr
+    assert "y/N" not in out + err
 
 
 def test_every_load_refuses_it_by_itself(tiny_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
