@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,14 +10,18 @@ os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # most of many s
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}  # no profile of who tests
 os.environ.pop("AWS_PROFILE", None)
+# Hundreds of processes import the package: only the first of them is to compile it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 ROOT = Path(__file__).parents[1]
 PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
 
 
 def pytest_collection_modifyitems(items):
-    """Whole runs first: they are the longest, and two processes then end together."""
-    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+    """Whole runs first, then training: these files take longest, and two processes then end together."""
+    here = Path(__file__).parent
+    items.sort(key=lambda item: (item.path.parent != here, here / "curation" in item.path.parents))
 
 
 @pytest.fixture(scope="session")
