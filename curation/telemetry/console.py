@@ -70,7 +70,7 @@ def _bar(name: str) -> Iterator[Update]:
                     total=standing.total,
                     initial=standing.rows,
                     desc=name,
-                    unit="row",
+                    unit=standing.unit.removesuffix("s"),
                     mininterval=0.2,
                     unit_scale=True,
                     leave=False,

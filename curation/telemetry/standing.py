@@ -67,14 +67,18 @@ class Standing:
     rows: int
     total: int
     work: Work | None = None
+    unit: str = "rows"
+    """What is counted, where that is not rows."""
 
     def words(self, rows_per_second: float | None) -> str:
         """Rows done, and where the speed is known it and the time left, for a line on a terminal."""
         share = f" ({100 * self.rows / self.total:.0f} %)" if self.total else ""
-        told = f"{self.rows:,} of {self.total:,} rows{share}"
+        told = f"{self.rows:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is None:
             return told
-        return f"{told}, {rows_per_second:,.0f} rows/s, about {(self.total - self.rows) / rows_per_second:,.0f} s left"
+        speed = f"{rows_per_second:,.0f}" if rows_per_second >= 10 else f"{rows_per_second:.2g}"
+        left = (self.total - self.rows) / rows_per_second
+        return f"{told}, {speed} {self.unit}/s, about {left:,.0f} s left"
 
 
 Update = Callable[[Standing], None]
