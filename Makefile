@@ -5,11 +5,15 @@ INSTALLED := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run test test-slow test-vllm test-tracking check bases clean
+.PHONY: run tune test test-slow test-vllm test-tracking check bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
 	$(BIN)/curate run examples/quickstart.yaml
+
+## A search for a better trust function on the quickstart's labels; what `make run` has done already is not done again.
+tune: $(INSTALLED)
+	$(BIN)/curate tune examples/quickstart.yaml
 
 ## All tests, with reduced counts where the full ones are slow; two processes of one thread each, since more threads than
 ## cores wait busily for each other.

@@ -120,6 +120,29 @@ def run(
 
 
 @main.command()
+@CONFIG
+@SET
+@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
+@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
+def tune(config: str, overrides: tuple[str, ...], address: str | None, wait: bool) -> None:
+    """Search for a better trust function, as the section tune of CONFIG says.
+
+    Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
+    ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.
+    """
+    from curation.pipeline.running import run_search
+
+    if address is not None:
+        overrides = (*overrides, f"ray.address={address}")
+    settings = _load(config, overrides)
+    command = _command(config, overrides, verb="tune")
+    content = run_search(settings, config_path=config, command=command, wait=wait)
+    click.echo("\n".join(content["lines"]))
+    click.echo(f"best: {content['best_path']}")
+    click.echo(f"report: {settings.directory / 'search.html'}")
+
+
+@main.command()
 @click.argument("config", type=click.Path())
 @SET
 @click.option(
@@ -290,8 +313,8 @@ def _load(config: str, overrides: tuple[str, ...]) -> Any:
     return load_config(config, overrides)
 
 
-def _command(config: str, overrides: tuple[str, ...]) -> str:
-    return " ".join(["curate run", config, *(f"--set {override}" for override in overrides)])
+def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
+    return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
 
 
 def _arms_table(content: dict[str, Any]) -> str:

@@ -8,12 +8,13 @@ sees a row of it. All trials read the same rows, those that have every input tha
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from curation.config import RiskConfig, TrustConfig
+from curation.config.tune import Metric
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
@@ -28,8 +29,6 @@ from train.trust import fit_rows, logits_at
 from train.trust_loop import Rows, SideBySide
 from tune.space import Point
 
-Metric = Literal["auc", "brier", "purity", "certified"]
-LARGER_IS_BETTER: Mapping[Metric, bool] = {"auc": True, "brier": False, "purity": True, "certified": True}
 HELD_OUT = -1
 """The part of a row that is none of ``curation.trust.parts``."""
 
@@ -126,17 +125,20 @@ class Objective:
     risk: RiskConfig | None = None
     """Of ``certified``."""
 
-    def check(self, source: Source, seed: int) -> None:
-        """Refuse what no trial could be measured on.
-
-        Raises:
-            ConfigError: fewer rows or groups than folds, or the metric needs what the run does not have.
-            DegenerateSourceError: a fold has only right or only wrong parsed labels.
-        """
+    def __post_init__(self) -> None:
+        """Refuse a metric that needs what the run does not have (``ConfigError``)."""
         if self.metric == "purity" and self.share is None:
             raise ConfigError("tune.metric: purity is taken at the run's budget, which is not known; give tune.share")
         if self.metric == "certified" and self.risk is None:
             raise ConfigError("tune.metric: certified needs selection.budget.risk")
+
+    def check(self, source: Source, seed: int) -> None:
+        """Refuse rows on which no trial could be measured.
+
+        Raises:
+            ConfigError: fewer rows or groups than folds.
+            DegenerateSourceError: a fold has only right or only wrong parsed labels.
+        """
         num_groups = len(np.unique(source.group_N))
         if num_groups < self.folds:
             raise ConfigError(f"tune.folds: {self.folds} folds of {num_groups:,} rows or groups; give fewer")

@@ -10,7 +10,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from curation.trust.parts import ROW_KEYS, read_by
 
 KIND = "kind"
 OPTIONS = "options"
-NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, "preset", "options", "num_workers", "probe_below"}
+NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, KIND, "preset", "options", "num_workers", "probe_below", "search"}
 """Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
 functions are compared; ``probe_below`` would fit another kind than the point says."""
 
@@ -47,7 +47,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "depth": [1, 2, 4],
         "width": [64, 128, 256],
         "dropout": {"uniform": [0.0, 0.5]},
-        "learning_rate": {"log": [1e-4, 1e-2]},
+        "learning_rate": {"log": [1e-5, 1e-2]},
         "weight_decay": {"log": [1e-5, 1e-1]},
         "class_weight": [0.0, 0.5, 1.0],
         "options.attention.num_heads": [1, 4, 16],
@@ -148,13 +148,20 @@ class Point:
     """A fitted trust function of ``curation.arms.TRUST``."""
     trust: TrustConfig
     """Its settings; what it does not read is at its default."""
+    drawn: Mapping[str, Any] = field(default_factory=dict)
+    """The values of the space's dimensions, and of ``kind`` where there are several."""
 
-    def settings(self, base: TrustConfig) -> dict[str, Any]:
-        """What it sets other than ``base``: what to write into the section ``trust`` to get it."""
-        mine, theirs = (config.model_dump(mode="json", exclude={OPTIONS}) for config in (self.trust, base))
-        read = _read(self.kind) | ({"probe_below"} if "depth" in _read(self.kind) else set())
-        found = {key: value for key, value in mine.items() if value != theirs[key] and key in read}
-        return found | ({OPTIONS: self.trust.options} if self.trust.options else {})
+    @classmethod
+    def default(cls, base: TrustConfig) -> "Point":
+        """The trust function of the section ``trust`` itself, without the choice of a probe on a small source."""
+        settings = base.model_copy(update={"probe_below": 0})
+        return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], settings))
+
+    def section(self, base: TrustConfig) -> dict[str, Any]:
+        """The section ``trust`` that gives this function: ``base`` with what it sets itself, as JSON."""
+        mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
+        read = {key: mine[key] for key in _read(self.kind) | {OPTIONS, "probe_below"}}
+        return theirs | read | {KIND: self.kind, "search": False}
 
 
 @dataclass(frozen=True)
@@ -195,10 +202,19 @@ class Space:
             space._check(key, dimension, stored)
         return space
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What a point may read of a row: states, then numbers."""
+        found = {}
+        for key, of_base in (("states", self.base.states), ("columns", self.base.columns)):
+            dimension = self.dimensions.get(key)
+            found[key] = dict.fromkeys([*of_base, *itertools.chain(*(dimension.ends if dimension else ()))])
+        return (*found["states"], *found["columns"])
+
     def draw(self, draws: Draws) -> Point:
         """A point, drawn from what its kind reads."""
         kind = self.kinds[draws.choice(KIND, len(self.kinds))] if len(self.kinds) > 1 else self.kinds[0]
-        return self._point(kind, {key: self.dimensions[key].draw(key, draws) for key in self._of(kind)})
+        return self.point(kind, {key: self.dimensions[key].draw(key, draws) for key in self._of(kind)})
 
     def grid(self) -> Iterator[Point]:
         """All points, the last key's values in turn first.
@@ -212,18 +228,20 @@ class Space:
                 if isinstance(dimension, Range):
                     raise ConfigError(f"tune.space.{key}: a grid needs a list of values; give one, or search: random")
             for values in itertools.product(*(dimension.ends for dimension in listed)):
-                yield self._point(kind, dict(zip(self._of(kind), values, strict=True)))
+                yield self.point(kind, dict(zip(self._of(kind), values, strict=True)))
 
     def _of(self, kind: str) -> list[str]:
         """The dimensions that a kind reads."""
         return [key for key in self.dimensions if _reads([kind], key)]
 
-    def _point(self, kind: str, values: Mapping[str, Any]) -> Point:
+    def point(self, kind: str, values: Mapping[str, Any]) -> Point:
+        """The point at these values of a kind's dimensions."""
         settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
-        own = {key.split(".", 2)[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
+        own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
         options = {**self.base.options.get(kind, {}), **own}
         raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}, "probe_below": 0}
-        return Point(kind=kind, trust=read_by(kind, fitted_of([kind])[kind], TrustConfig.model_validate(raw)))
+        trust = read_by(kind, fitted_of([kind])[kind], TrustConfig.model_validate(raw))
+        return Point(kind=kind, trust=trust, drawn={KIND: kind, **values} if len(self.kinds) > 1 else dict(values))
 
     def _check(self, key: str, dimension: Dimension, stored: Sequence[str]) -> None:
         """Refuse a key or a value that is not one."""
@@ -252,7 +270,7 @@ class Space:
             raise ConfigError(f"{where}: none of the kinds {', '.join(self.kinds)} reads it; leave it out")
 
     def _check_option(self, key: str, dimension: Dimension) -> None:
-        _, kind, name = (*key.split(".", 2), "", "")[:3]
+        kind, _, name = key.removeprefix(f"{OPTIONS}.").rpartition(".")
         where = f"tune.space.{key}"
         if kind not in self.kinds or not name:
             raise ConfigError(f"{where}: give options.KIND.NAME with a kind that is searched ({', '.join(self.kinds)})")

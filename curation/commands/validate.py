@@ -9,6 +9,7 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
 from curation.telemetry import tracking
@@ -28,7 +29,10 @@ def check(config: RunConfig) -> Iterator[str]:
     sizes = split_sizes(config, files)
     for name, num_rows in sizes.items():
         yield f"split {name}: {num_rows:,} rows"
-    check_pool(config.selection.budget, sizes["pool"] // max(1, len(config.generations)))
+    num_pool = sizes["pool"] // max(1, len(config.generations))
+    check_pool(config.selection.budget, num_pool)
+    if config.trust.search or "tune" in config.model_fields_set:
+        check_search(config, num_pool)
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()

@@ -12,6 +12,7 @@ from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
 from curation.config.teacher import ActorsConfig, AskConfig, DecodingConfig, PcaConfig, ScriptedConfig, TeacherConfig
 from curation.config.trust import TrustConfig
+from curation.config.tune import TuneConfig
 
 __all__ = [
     "ActorsConfig",
@@ -39,5 +40,6 @@ __all__ = [
     "TrackingConfig",
     "TrainSection",
     "TrustConfig",
+    "TuneConfig",
     "WandbConfig",
 ]

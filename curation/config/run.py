@@ -14,6 +14,7 @@ from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig
+from curation.config.tune import TuneConfig
 from curation.storage.paths import Place, place
 
 
@@ -91,6 +92,8 @@ class RunConfig(RowsConfig):
     teacher, student and evaluation where they are not given."""
     teacher: TeacherConfig
     trust: TrustConfig = TrustConfig()
+    tune: TuneConfig = TuneConfig()
+    """The search of ``curate tune`` and ``trust.search``."""
     signals: SignalsConfig = SignalsConfig()
     judge: JudgeConfig | None = None
     selection: SelectionConfig
@@ -191,7 +194,7 @@ class RunConfig(RowsConfig):
                 raise ValueError(f"the {arm} arm asks another model than the teacher: set {key}")
         if unread := set(self.signals.options) - set(signals_of(self.selection.used)):
             raise ValueError(f"signals.options: {', '.join(sorted(unread))}: no selected arm asks for such a signal")
-        if unread := set(self.trust.options) - set(fitted_of(self.selection.used)):
+        if unread := set(self.trust.options) - set(fitted_of(self.selection.used)) - {self.trust.kind}:
             raise ValueError(f"trust.options: {', '.join(sorted(unread))}: no selected arm fits such a function")
         budget = self.selection.budget
         graded = {"pool": self.splits.audit, "calibration": budget.needs_calibration}

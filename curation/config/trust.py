@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from curation.arms import TRUST, Fitted
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 
@@ -12,6 +13,13 @@ from curation.config.states import parse
 def _trust_state(name: str) -> str:
     if name != "pca":
         parse(name)
+    return name
+
+
+def _fitted(name: str) -> str:
+    known = {kind for kind, trust in TRUST.items() if isinstance(trust, Fitted)}
+    if name not in TRUST or not isinstance(TRUST[name], Fitted):
+        raise ValueError(f"{name!r} is no trust function that is fitted; known: {', '.join(sorted(known))}")
     return name
 
 
@@ -24,6 +32,10 @@ class TrustConfig(TrainSection):
     stochastic depth, expansion, batch size or number of steps.
     """
 
+    kind: Annotated[str, AfterValidator(_fitted)] = "neural"
+    """The fitted trust function (``curation.arms.TRUST``) by which the ``neural`` arm ranks, e.g. ``deep_ensemble``."""
+    search: bool = False
+    """Search for the trust function as the section ``tune`` says, and rank the ``neural`` arm by what is found."""
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
     """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)

@@ -8,7 +8,7 @@ from curation import models
 from curation.config import ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
-from curation.pipeline.generation import describe_generation
+from curation.pipeline.generation import Described, describe_generation
 from curation.pipeline.given import Generation, Others
 from curation.pipeline.learning import adapted, base_model
 from curation.pipeline.preparing import preparing
@@ -26,6 +26,8 @@ class Chain:
     prepared: Stage
     generations: Sequence[Mapping[str, Any]]
     """The fields of each generation's ``report.GenerationRecord``, as outputs of stages."""
+    search: Stage
+    """For the first generation's trust function; one of ``stages`` only with ``trust.search``."""
 
     @property
     def stages(self) -> list[Stage]:
@@ -48,17 +50,24 @@ def describe(config: RunConfig, files: Files) -> Chain:
     others = _others(config, tables, sizes)
     teacher = None if config.teacher.model is None else _teacher(config, tables, sizes, "teacher")
     needs: tuple[Out, ...] = ()
-    generations = []
+    generations: list[Described] = []
     for index in range(num):
         generation = Generation(
-            config=config, index=index, teacher=teacher, others=others, tables=tables, sizes=of_generation, needs=needs
+            config=config,
+            index=index,
+            teacher=teacher,
+            others=others,
+            tables=tables,
+            sizes=of_generation,
+            files=files[config.splits.source.source],
+            needs=needs,
         )
-        record, students = describe_generation(generation)
-        generations.append(record)
+        generations.append(describe_generation(generation))
         if index + 1 < num:
-            taught = students[config.chain_arm]
+            taught = generations[-1].students[config.chain_arm]
             teacher, needs = taught, (taught,)
-    return Chain(prepared=prepared, generations=generations)
+    records = [described.record for described in generations]
+    return Chain(prepared=prepared, generations=records, search=generations[0].search)
 
 
 def check_models(config: RunConfig) -> None:

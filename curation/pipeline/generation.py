@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from curation import arms
 from curation.config import JudgeConfig, PcaConfig, RunConfig
@@ -13,14 +13,26 @@ from curation.pipeline.given import Generation
 from curation.pipeline.labelling import labelling
 from curation.pipeline.learning import base_model, student
 from curation.pipeline.measuring import grading, judging
+from curation.pipeline.searching import searching
 from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
 from curation.pipeline.trusting import fitting, projecting, scoring, shifting
 from curation.registry import BACKENDS
 from curation.rundir.graph import Model, Out, Stage
 
 
-def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[str, Out]]:
-    """The fields of the generation's ``report.GenerationRecord``, and its students by arm, as outputs of stages."""
+class Described(NamedTuple):
+    """The stages of one generation, by what is taken from them."""
+
+    record: dict[str, Any]
+    """The fields of ``report.GenerationRecord``."""
+    students: dict[str, Out]
+    """By arm."""
+    search: Stage
+    """For the trust function; part of the run only with ``trust.search``."""
+
+
+def describe_generation(generation: Generation) -> Described:
+    """The stages of one generation."""
     config = generation.config
     splits, store_states = labelled_splits(config), config.teacher.store_states
     teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
@@ -38,7 +50,8 @@ def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[st
             rows=generation.sizes["source"],
         )
         labels["source"] = pca.table("labels")
-    fits = _fits(generation, labels["source"], grades["source"])
+    search = searching(generation, labels["source"], grades["source"])
+    fits = _fits(generation, labels["source"], grades["source"], search)
     fitted = {name: stage.trust("trust") for name, stage in fits.items()}
     scored_as_labelled = store_states is False
     for split in splits[1:]:
@@ -96,7 +109,7 @@ def describe_generation(generation: Generation) -> tuple[dict[str, Any], dict[st
         "too_long": {split: stage.value("counts") for split, stage in lengths.items()},
         "training": {arm: stage.value("training") for arm, stage in students.items()},
     }
-    return record, {arm: stage.model("model") for arm, stage in students.items()}
+    return Described(record, {arm: stage.model("model") for arm, stage in students.items()}, search)
 
 
 def labelled_splits(config: RunConfig) -> list[str]:
@@ -171,23 +184,25 @@ def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 
 
-def _fits(generation: Generation, labels: Out, grades: Out) -> dict[str, Stage]:
-    """The trust functions that the arms need, fitted on the source split, by name; the neural one always."""
+def _fits(generation: Generation, labels: Out, grades: Out, search: Stage) -> dict[str, Stage]:
+    """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
     config = generation.config
-    needed = arms.fitted_of((arms.REFERENCE_ARM, *config.selection.used))
-    return {
-        name: fitting(
-            generation.name("trust" if name == arms.REFERENCE_ARM else f"trust-{name}"),
-            name,
-            function,
+
+    def fitted(name: str, kind: str) -> Stage:
+        return fitting(
+            generation.name(name),
+            kind,
+            arms.fitted_of([kind])[kind],
             labels,
             grades,
             config.fitting,
             seed=config.seed,
             rows=generation.sizes["source"],
         )
-        for name, function in needed.items()
-    }
+
+    others = [name for name in arms.fitted_of(config.selection.used) if name != arms.REFERENCE_ARM]
+    own = search if config.trust.search else fitted("trust", config.trust.kind)
+    return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name) for name in others}}
 
 
 def _selected(

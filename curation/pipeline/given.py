@@ -8,6 +8,7 @@ from curation.config import RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked
 from curation.rundir.graph import Model, Out, Table
+from curation.sources import SourceFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class Generation:
     """Of the splits, by name."""
     sizes: Mapping[str, int]
     """Rows of the splits; of the pool those of the generation's share."""
+    files: Sequence[SourceFile] = ()
+    """Of the source split."""
     needs: Sequence[Out] = ()
     """The student that teaches, without which there is no generation."""
 

@@ -17,6 +17,7 @@ from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline.chain import Chain, check_models, describe
+from curation.pipeline.searching import check as check_search
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
@@ -43,6 +44,8 @@ class Opened:
     config: RunConfig
     manifest: Manifest
     chain: Chain
+    num_pool: int
+    """Rows of the pool of one generation."""
 
     @property
     def statuses(self) -> list[Status]:
@@ -79,9 +82,42 @@ def run_chain(
         return content
 
 
+def run_search(
+    config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
+) -> dict[str, Any]:
+    """Search for a trust function, with the stages that it needs, and write its page; the page's content.
+
+    Raises:
+        ConfigError: a bad point of the space, or a metric that needs what the run does not have.
+    """
+    with _at_work(config, wait=wait, searching=True) as (opened, run):
+        stage = opened.chain.search
+        stages = ordered([stage.value()])
+        found = run.do(stages)[stage.name]
+        assert isinstance(found, Mapping), "a search always has something to do"
+        content = report.collect_search(
+            report.SearchRecord(
+                name=config.name,
+                seed=config.seed,
+                config_path=config_path,
+                command=command,
+                tune=config.tune.model_dump(mode="json"),
+                versions=versions(),
+                seconds={stage.name: opened.manifest.stages[stage.name].seconds for stage in stages},
+                found=found,
+            )
+        )
+        page, _ = report.write_search(content, run.directory)
+        say(f"report: {page}")
+        return content
+
+
 @contextmanager
-def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
-    """The run directory held and opened, Ray started or joined, and the cluster's nodes followed."""
+def _at_work(config: RunConfig, *, wait: bool, searching: bool = False) -> Iterator[tuple[Opened, Run]]:
+    """The run directory held and opened, Ray started or joined, and the cluster's nodes followed.
+
+    ``searching``: the section ``tune`` is checked before anything is done.
+    """
     check_models(config)
     for line in warnings(config):
         say(f"warning: {line}")
@@ -94,6 +130,8 @@ def _at_work(config: RunConfig, *, wait: bool) -> Iterator[tuple[Opened, Run]]:
         if (waits := capacity.check_room(config)) is not None:
             say(waits)
         opened = open_run(config, save=True, guard=held.still_held)
+        if searching or config.trust.search:
+            check_search(config, opened.num_pool)
         if not all(status.is_settled for status in opened.statuses):
             import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
@@ -194,13 +232,14 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
     for name, before in known.items():
         check_unchanged(before, files.get(name, []))
-    check_pool(config.selection.budget, split_sizes(config, files)["pool"] // max(1, len(config.generations)))
+    num_pool = split_sizes(config, files)["pool"] // max(1, len(config.generations))
+    check_pool(config.selection.budget, num_pool)
     described = {name: [file.to_json() for file in items] for name, items in files.items()}
     manifest.identify(identity, described, save=save)
     if save:
         settings = config.model_dump(mode="json", by_alias=True)  # null, too, is a choice
         write_atomically(manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-    return Opened(config=config, manifest=manifest, chain=describe(config, files))
+    return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
 
 
 def _record(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:

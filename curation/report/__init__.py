@@ -2,8 +2,9 @@
 
 from curation.report.collect import collect
 from curation.report.combine import Member, combine
-from curation.report.html import write, write_combined
+from curation.report.html import write, write_combined, write_search
 from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord
+from curation.report.searched import SearchRecord, collect_search, in_words
 
 __all__ = [
     "FORMAT",
@@ -11,9 +12,13 @@ __all__ = [
     "Member",
     "PassRecord",
     "RunRecord",
+    "SearchRecord",
     "StageRecord",
     "collect",
+    "collect_search",
     "combine",
+    "in_words",
     "write",
     "write_combined",
+    "write_search",
 ]

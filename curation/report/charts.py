@@ -56,7 +56,7 @@ _STYLE: Any = {
 def purity_chart(curves: Json, name: str) -> str:
     """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's)."""
     with drawing():
-        figure, axes = _figure()
+        figure, axes = figure_of()
         ticks = curves["points"]
         for index, (arm, estimates) in enumerate(curves["arms"].items()):
             colour, dashes = _line(arm, index)
@@ -70,7 +70,7 @@ def purity_chart(curves: Json, name: str) -> str:
         axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
         _thousands(axes)
         axes.set_ylim(0, 1)
-        return _drawn(
+        return drawn(
             figure, axes, name, x="rows taken, most trusted first (log scale)", y="share of right labels (purity)"
         )
 
@@ -78,7 +78,7 @@ def purity_chart(curves: Json, name: str) -> str:
 def reliability_chart(bins_of: Json, name: str) -> str:
     """Share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones)."""
     with drawing():
-        figure, axes = _figure()
+        figure, axes = figure_of()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
         for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
             colour, dashes = _line(arm, index)
@@ -100,13 +100,13 @@ def reliability_chart(bins_of: Json, name: str) -> str:
             )
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
-        return _drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
+        return drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
 
 
 def histogram_chart(histogram: Json, name: str) -> str:
     """Rows by neural trust, right and wrong labels stacked."""
     with drawing():
-        figure, axes = _figure()
+        figure, axes = figure_of()
         edges = histogram["edges"]
         widths = [high - low for low, high in itertools.pairwise(edges)]
         style: dict[str, Any] = {"width": widths, "align": "edge", "edgecolor": "white", "linewidth": 0.5}
@@ -116,13 +116,13 @@ def histogram_chart(histogram: Json, name: str) -> str:
         )
         axes.set_xlim(edges[0], edges[-1])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-        return _drawn(figure, axes, name, x="neural trust", y="rows")
+        return drawn(figure, axes, name, x="neural trust", y="rows")
 
 
 def difficulty_chart(difficulty: Json, name: str) -> str:
     """Shares of the rows by difficulty: the pool as an area, each arm as a stepped line."""
     with drawing():
-        figure, axes = _figure()
+        figure, axes = figure_of()
         edges = difficulty["edges"]
         axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
         for index, (arm, profile) in enumerate(difficulty["arms"].items()):
@@ -131,13 +131,13 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        return _drawn(figure, axes, name, x="difficulty", y="share of the rows")
+        return drawn(figure, axes, name, x="difficulty", y="share of the rows")
 
 
 def risk_chart(curves: Json, name: str) -> str:
     """Noise on calibration, the rule's bound and noise at deployment against the share of the pool that a cut keeps."""
     with drawing():
-        figure, axes = _figure()
+        figure, axes = figure_of()
         points = curves["points"]
         for field, label, (colour, dashes) in (
             ("calibration", "noise on calibration", (_RIGHT, "solid")),
@@ -151,8 +151,8 @@ def risk_chart(curves: Json, name: str) -> str:
                 axes.plot(shares, value, color=colour, linestyle=dashes, label=label)
         bounds = [point for point in points if point["bound"] is not None]
         for tried, style in ((False, {"linestyle": (0, (1, 1)), "linewidth": 1.2}), (True, {"label": "upper bound"})):
-            drawn = [point for point in bounds if point["tried"] or not tried]
-            axes.plot([p["share"] for p in drawn], [p["bound"] for p in drawn], color=_WRONG, **style)
+            shown = [point for point in bounds if point["tried"] or not tried]
+            axes.plot([p["share"] for p in shown], [p["bound"] for p in shown], color=_WRONG, **style)
         axes.axhline(curves["alpha"], color="#444444", linewidth=0.9, linestyle=(0, (1, 1)))
         axes.annotate(
             f"alpha = {curves['alpha']:g}",
@@ -171,7 +171,7 @@ def risk_chart(curves: Json, name: str) -> str:
         axes.set_xlim(0, 1)
         axes.set_ylim(0, _top(curves, [point["bound"] for point in bounds]))
         _percents(axes.xaxis)
-        return _drawn(
+        return drawn(
             figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"
         )
 
@@ -200,7 +200,7 @@ def bins_chart(
     The first item of ``behind`` is an area, the others are stepped lines without intervals.
     """
     with drawing():
-        figure, axes = _figure()
+        figure, axes = figure_of()
         for index, (label, shares) in enumerate((behind or {}).items()):
             values = [math.nan if share is None else share["value"] for share in shares]
             style: dict[str, Any] = {"color": "#444444", "linestyle": (0, (1, 1)), "linewidth": 1.2}
@@ -231,7 +231,7 @@ def bins_chart(
         axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
         axes.set_ylim(0, 1)
         _percents(axes.yaxis)
-        return _drawn(figure, axes, name, x="difficulty", y=y)
+        return drawn(figure, axes, name, x="difficulty", y=y)
 
 
 def _percents(axis: "Axis") -> None:
@@ -245,7 +245,8 @@ def drawing() -> Any:
     return matplotlib.rc_context(_STYLE)
 
 
-def _figure() -> "tuple[Figure, Axes]":
+def figure_of() -> "tuple[Figure, Axes]":
+    """An empty figure of the report's size, and its axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 3.7), layout="constrained")
@@ -256,7 +257,7 @@ def _line(arm: str, index: int) -> tuple[str, Any]:
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
 
 
-def _drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
+def drawn(figure: "Figure", axes: "Axes", name: str, *, x: str, y: str) -> str:
     """The figure's SVG, with axis labels and a legend above the plot, outside the data."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)

@@ -9,8 +9,9 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from curation.report import charts
+from curation.report import charts, search_charts
 from curation.report.headline import name_of, p_value, percent, points
+from curation.report.searched import short
 from curation.report.stage_graph import stage_graph
 from curation.storage.paths import Place, write_atomically
 
@@ -30,6 +31,16 @@ def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
     page, numbers = directory / "combined.html", directory / "combined.json"
     write_atomically(page, _environment().get_template("combined.html.j2").render(report=report))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    return page, numbers
+
+
+def write_search(search: Json, directory: Place) -> tuple[Place, Place]:
+    """Write ``search.html`` and ``search.json`` to a directory, each atomically; return their paths."""
+    page, numbers = directory / "search.html", directory / "search.json"
+    figures = {name: Markup(svg) for name, svg in search_charts.figures(search).items()}
+    template = _environment().get_template("search.html.j2")
+    write_atomically(page, template.render(search=search, figures=figures))
+    write_atomically(numbers, json.dumps(search, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
 
@@ -64,6 +75,7 @@ def _environment() -> Environment:
         duration=duration,
         arm=name_of,
         completions=completions,
+        short=short,
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
     return environment

@@ -2,6 +2,7 @@
 
 from curation.sources.files import check_unchanged, discover, require_columns
 from curation.sources.ids import check_unique, row_ids
+from curation.sources.lookup import values_of
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
@@ -20,4 +21,5 @@ __all__ = [
     "require_columns",
     "row_ids",
     "split_sizes",
+    "values_of",
 ]

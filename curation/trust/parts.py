@@ -17,7 +17,7 @@ ROW_KEYS = {"fit_on", "validation_fraction", "calibration_fraction"}
 def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
     """The section with what the fit of a trust function does not read at its defaults."""
     own = {key: value for key, value in trust.options.items() if key == function}
-    unread = trust.RESOURCES
+    unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:
         unread = type(trust).model_fields.keys() - {"states", "columns", *ROW_KEYS, *fitted.reads}
     return trust.without(unread).model_copy(update={"options": own})

@@ -24,7 +24,7 @@ from curation.storage import lease
 from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
-VERBS = ("init", "validate", "plan", "run", "status", "report")
+VERBS = ("init", "validate", "plan", "run", "tune", "status", "report")
 LOOKING = ("inspect", "clean", "doctor")
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 

@@ -1,7 +1,9 @@
 """Spaces of trust functions: what is drawn, what is refused, and that a point says all that differs."""
 
+import json
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,18 +58,16 @@ def test_what_a_kind_does_not_read_is_not_drawn_for_it() -> None:
         assert point.trust.max_steps == (100 if point.kind == "neural" else TrustConfig().max_steps)
 
 
-def test_settings_are_what_to_write_to_get_the_point() -> None:
-    base = TrustConfig.model_validate({**BASE.model_dump(), "options": {"boosted_trees": {"l2": 1.0}}})
+def test_the_section_of_a_point_gives_the_point_again() -> None:
+    raw = {**BASE.model_dump(), "search": True, "options": {"boosted_trees": {"l2": 1.0}}}
+    base = TrustConfig.model_validate(raw)
     found = space({"preset": "kinds", "columns": [[], ["mean_logprob"]]}, base)
     for point in drawn(found, 100):
-        settings = point.settings(base)
-        assert "max_steps" not in settings and settings.keys() <= {*TrustConfig.model_fields}
-        assert settings.get("probe_below") == (0 if point.kind in NETWORKS else None)
-        again = TrustConfig.model_validate({**base.model_dump(), **settings})
-        for key in point.trust.model_fields_set & settings.keys():
-            assert getattr(again, key) == getattr(point.trust, key)
+        section = TrustConfig.model_validate(json.loads(json.dumps(point.section(base))))
+        assert Point.default(section) == replace(point, drawn={})
+        assert not section.search and section.validation_fraction == base.validation_fraction
         if point.kind == "boosted_trees":
-            assert settings["options"]["boosted_trees"]["l2"] == 1.0
+            assert section.options["boosted_trees"]["l2"] == 1.0
 
 
 @pytest.mark.parametrize(

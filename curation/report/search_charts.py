@@ -1,0 +1,159 @@
+"""The figures of a search's page, in the style of the report's."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from curation.report.charts import drawing, drawn, figure_of, svg
+
+Json = Mapping[str, Any]
+
+MOST_CURVES = 8
+"""Learning curves in one figure."""
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8}
+"""Keeps a text on lines readable."""
+_BLUE, _GREY, _ORANGE = "#0072b2", "#b8b8b8", "#d55e00"
+
+
+def figures(search: Json) -> dict[str, str]:
+    """The SVG of each figure that the search has numbers for, by name."""
+    trials = [trial for trial in search["trials"] if trial["outcome"] is not None]
+    found = {"course": course_chart(trials, search["metric"]), "finals": finals_chart(search)}
+    if search["dimensions"]:
+        found["coordinates"] = coordinates_chart(trials, search["dimensions"], search["metric"])
+    if search["importance"] is not None:
+        found["importance"] = importance_chart(search["importance"]["of"])
+    curves = [trial for trial in trials if len(trial["outcome"]["fit"].get("validation_aucs", ())) > 1]
+    if curves:
+        found["curves"] = curves_chart(curves[:MOST_CURVES])
+    return found
+
+
+def course_chart(trials: Sequence[Json], metric: str) -> str:
+    """The metric of every trial by its number, and the best until then."""
+    with drawing():
+        figure, axes = figure_of()
+        by_number = sorted(trials, key=lambda trial: trial["number"])
+        better = max if trials[0]["outcome"]["value"] >= by_number[0]["outcome"]["value"] else min
+        numbers = [trial["number"] for trial in by_number]
+        values = [trial["outcome"]["value"] for trial in by_number]
+        axes.plot(numbers, values, "o", color=_GREY, markersize=3.5, label="trial")
+        axes.step(numbers, list(accumulate(values, better)), where="post", color=_BLUE, label="best until then")
+        return drawn(figure, axes, "search-course", x="trial", y=f"{metric} on the held-out fold")
+
+
+def curves_chart(trials: Sequence[Json]) -> str:
+    """Validation AUC against steps of the best networks."""
+    with drawing():
+        figure, axes = figure_of()
+        for index, trial in enumerate(trials):
+            fit = trial["outcome"]["fit"]
+            axes.plot(
+                fit["steps"],
+                fit["validation_aucs"],
+                color=_BLUE if index == 0 else _GREY,
+                linewidth=1.8 if index == 0 else 1.0,
+                zorder=3 if index == 0 else 2,
+                label=f"trial {trial['number']}" if index == 0 else "the next ones" if index == 1 else None,
+            )
+        return drawn(figure, axes, "search-curves", x="optimizer steps", y="AUC on validation rows")
+
+
+def importance_chart(of: Mapping[str, float]) -> str:
+    """By how much R2 falls when a setting is permuted."""
+    with drawing():
+        figure, axes = figure_of()
+        names = list(of)[::-1]
+        axes.barh(names, [of[name] for name in names], color=_BLUE, label="fall of R2")
+        return drawn(figure, axes, "search-importance", x="fall of R2 when the setting is permuted", y="")
+
+
+def finals_chart(search: Json) -> str:
+    """Each finalist minus the default, with the interval that covers all finalists at once."""
+    with drawing():
+        figure, axes = figure_of()
+        differences, winner = search["choice"]["differences"], search["choice"]["winner"]
+        for place, (name, found) in enumerate(reversed(list(differences.items()))):
+            axes.errorbar(
+                [found["value"]],
+                [place],
+                xerr=[[found["value"] - found["low"]], [found["high"] - found["value"]]],
+                fmt="o",
+                color=_BLUE if name == winner else "#444444",
+                capsize=3,
+            )
+        axes.axvline(0, color=_ORANGE, linewidth=1.0, linestyle=(0, (4, 2)), label="the default")
+        axes.set_yticks(range(len(differences)), [f"trial {name}" for name in reversed(list(differences))])
+        axes.set_ylim(-0.6, len(differences) - 0.4)
+        return drawn(figure, axes, "search-finals", x=f"better than the default by ({search['metric']})", y="")
+
+
+def coordinates_chart(trials: Sequence[Json], dimensions: Sequence[str], metric: str) -> str:
+    """Parallel coordinates: a line a trial through its settings to its metric; the best tenth stands out."""
+    with drawing():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(1.6 + 1.15 * len(dimensions), 3.9), layout="constrained")
+        axes = figure.subplots()
+        axes.grid(visible=False)
+        scales = [_Scale([trial["drawn"].get(name) for trial in trials]) for name in dimensions]
+        scales.append(_Scale([trial["outcome"]["value"] for trial in trials]))
+        num_best = max(1, len(trials) // 10)
+        for rank in reversed(range(len(trials))):  # trials come the best first, which is drawn last
+            trial = trials[rank]
+            values = [*(trial["drawn"].get(name) for name in dimensions), trial["outcome"]["value"]]
+            height = [scale.height(value) for scale, value in zip(scales, values, strict=True)]
+            best = rank < num_best
+            style: dict[str, Any] = {"color": _BLUE if best else _GREY, "linewidth": 1.4 if best else 0.6}
+            axes.plot(range(len(height)), height, zorder=3 if best else 2, **style)
+        for place, scale in enumerate(scales):
+            axes.axvline(place, color="#444444", linewidth=0.9)
+            for height_of, text in scale.ticks:
+                axes.annotate(
+                    text,
+                    (place, height_of),
+                    xytext=(3, 0),
+                    textcoords="offset points",
+                    va="center",
+                    bbox=_BEHIND,
+                    fontsize=7,
+                    zorder=4,
+                )
+        names = [name.removeprefix("options.").replace(".", ".\n") for name in dimensions]
+        axes.set_xticks(range(len(scales)), [*names, metric], rotation=20, ha="right", fontsize=8)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        return svg(figure, "search-coordinates")
+
+
+class _Scale:
+    """Where a setting's values stand on its axis: numbers over a wide range by their logarithm, others in order."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        given = [value for value in values if value is not None]
+        self._log, self._order = False, None
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+            self._log = min(given) > 0 and max(given) / min(given) > 20
+            self._low, self._high = self._at(min(given)), self._at(max(given))
+            middle = (self._low + self._high) / 2
+            middle = math.exp(middle) if self._log else middle
+            self.ticks = [(self.height(value), f"{value:.3g}") for value in (min(given), middle, max(given))]
+        else:
+            self._order = sorted({str(value) for value in given})
+            self.ticks = [(self.height(value), _brief(value)) for value in self._order]
+
+    def height(self, value: Any) -> float:
+        """Between 0 and 1; -0.1 of a setting that the trial's kind does not read."""
+        if value is None:
+            return -0.1
+        if self._order is not None:
+            return self._order.index(str(value)) / max(1, len(self._order) - 1)
+        return (self._at(value) - self._low) / ((self._high - self._low) or 1.0)
+
+    def _at(self, value: float) -> float:
+        return math.log(value) if self._log else float(value)
+
+
+def _brief(value: str) -> str:
+    return value if len(value) < 22 else f"{value[:20]}…"

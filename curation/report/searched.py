@@ -1,0 +1,165 @@
+"""The page of a search for a trust function: what was tried, what mattered, and what was chosen."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from curation.config.tune import LARGER_IS_BETTER
+from curation.storage.paths import Place, place
+
+Json = dict[str, Any]
+
+NUM_TOLD = 10
+"""Trials of the leaderboard that are printed."""
+LEAST_TRIALS = 10
+"""With fewer, the importance of a setting is not estimated."""
+REPEATS = 20
+"""Permutations of a setting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRecord:
+    """A search that has ended."""
+
+    name: str
+    seed: int
+    config_path: str | None
+    command: str | None
+    tune: Mapping[str, Any]
+    """The section of the configuration."""
+    versions: Mapping[str, str]
+    seconds: Mapping[str, float]
+    """Of each stage."""
+    found: Mapping[str, Any]
+    """The outputs of the stage."""
+
+
+def collect_search(record: SearchRecord) -> Json:
+    """The content of the page, as JSON."""
+    found = record.found
+    directory, metric = place(found["directory"]), found["metric"]
+    trials = _read(directory / "trials")
+    sign = -1 if LARGER_IS_BETTER[metric] else 1
+    ranked = sorted(
+        (trial for trial in trials if trial["outcome"] is not None),
+        key=lambda trial: (sign * trial["outcome"]["value"], trial["number"]),
+    )
+    board = [*ranked, *(trial for trial in trials if trial["outcome"] is None)]
+    finals = _read(directory / "finals")
+    num = record.tune["folds"] * record.tune["seeds"]
+    names = ["default", *map(str, found["finalists"])]
+    return {
+        "name": record.name,
+        "seed": record.seed,
+        "config_path": record.config_path,
+        "command": record.command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": dict(record.versions),
+        "tune": dict(record.tune),
+        "seconds": dict(record.seconds),
+        "metric": metric,
+        "num_rows": found["num_rows"],
+        "trials": board,
+        "dimensions": _dimensions(ranked),
+        "importance": importance(ranked),
+        "finals": {name: _values(finals[k * num : (k + 1) * num]) for k, name in enumerate(names)},
+        "choice": found["choice"],
+        "kind": found["kind"],
+        "best": found["best"],
+        "best_path": str(directory / "best.yaml"),
+        "fit": found["fit"],
+        "fit_seconds": sum(trial["outcome"]["seconds"] for trial in [*ranked, *finals] if trial["outcome"] is not None),
+        "lines": [*board_lines(board[:NUM_TOLD], metric), choice_in_words(found["choice"], metric)],
+    }
+
+
+def board_lines(trials: Sequence[Json], metric: str) -> list[str]:
+    """A leaderboard as lines of text."""
+    lines = [f"{'trial':>6}  {metric:>9}  {'seconds':>7}  settings"]
+    for trial in trials:
+        outcome = trial["outcome"]
+        value, seconds = ("failed", "")
+        if outcome is not None:
+            value, seconds = f"{outcome['value']:.4f}", f"{outcome['seconds']:.1f}"
+        lines.append(f"{trial['number']:>6}  {value:>9}  {seconds:>7}  {in_words(trial['kind'], trial['drawn'])}")
+    return lines
+
+
+def in_words(kind: str, drawn: Mapping[str, Any]) -> str:
+    """The point of a trial on one line."""
+    values = {"kind": kind, **drawn}
+    return ", ".join(f"{key} {short(value)}" for key, value in values.items())
+
+
+def short(value: Any) -> str:
+    """A setting's value, in few characters."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def choice_in_words(choice: Mapping[str, Any], metric: str) -> str:
+    """What was chosen, and why, in a sentence."""
+    differences = choice["differences"]
+    best = choice["winner"] or max(differences, key=lambda name: differences[name]["value"])
+    found = differences[best]
+    interval = f"{found['value']:+.4f} ({found['low']:+.4f} to {found['high']:+.4f})"
+    interval = f"{interval} over {found['num_pairs']} pairs of fits, positive is better"
+    optimism = f"the best trial's {metric} in the search was {choice['optimism']:+.4f} better than in these fits"
+    if choice["winner"] is None:
+        return (
+            f"the default stays, no finalist is shown to be better: the nearest, trial {best}, {interval}; {optimism}"
+        )
+    return f"trial {best} replaces the default: {metric} {interval}; {optimism}"
+
+
+def importance(trials: Sequence[Mapping[str, Any]]) -> Json | None:
+    """How much of the metric each setting explains; ``None`` with too few trials or one setting.
+
+    A random forest learns the metric from the settings. A setting's importance is by how much the forest's R2 falls
+    when the values of the setting are permuted over the trials (Breiman, "Random Forests", 2001), in mean over
+    ``REPEATS`` permutations. ``r2`` is the forest's own R2 on trials that a tree did not see: near or below 0, the
+    importances mean nothing.
+    """
+    keys = _dimensions(trials)
+    if len(trials) < LEAST_TRIALS or len(keys) < 2:
+        return None
+    from sklearn.ensemble import RandomForestRegressor
+    from sklearn.inspection import permutation_importance
+
+    columns = np.stack([_coded([trial["drawn"].get(key) for trial in trials]) for key in keys], axis=1)
+    value_T = np.array([trial["outcome"]["value"] for trial in trials])
+    forest = RandomForestRegressor(300, oob_score=True, min_samples_leaf=2, random_state=0).fit(columns, value_T)
+    found = permutation_importance(forest, columns, value_T, scoring="r2", n_repeats=REPEATS, random_state=0)
+    by_key = {key: float(value) for key, value in zip(keys, found.importances_mean, strict=True)}
+    r2 = float(forest.oob_score_)
+    return {"r2": r2 if math.isfinite(r2) else None, "of": dict(sorted(by_key.items(), key=lambda item: -item[1]))}
+
+
+def _coded(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """Numbers as they are (logarithms make no difference to a tree), other values by their order, missing ones -1."""
+    if all(value is None or isinstance(value, int | float) for value in values):
+        return np.array([-1.0 if value is None else float(value) for value in values])
+    order = sorted({json.dumps(value) for value in values if value is not None})
+    return np.array([-1.0 if value is None else float(order.index(json.dumps(value))) for value in values])
+
+
+def _dimensions(trials: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings that differ between trials, in the order of the space."""
+    keys = dict.fromkeys(key for trial in trials for key in trial["drawn"])
+    return [key for key in keys if len({json.dumps(trial["drawn"].get(key)) for trial in trials}) > 1]
+
+
+def _values(trials: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    return [None if trial["outcome"] is None else trial["outcome"]["value"] for trial in trials]
+
+
+def _read(directory: Place) -> list[Json]:
+    """The recorded fits of a folder, by number."""
+    paths = sorted((path for path in directory.iterdir() if path.name.endswith(".json")), key=lambda path: path.name)
+    return [json.loads(path.read_text()) for path in paths]

@@ -1,0 +1,142 @@
+"""``curate tune`` from the command line: killed and gone on, its page, its best.yaml in a run, and what is refused."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from curation.commands.validate import check
+from curation.config.load import load_config
+from curation.errors import ConfigError, DegenerateSourceError, SourceError
+from curation.pipeline.running import run_part, run_search
+
+TUNE = {
+    "space": {"kind": ["linear_probe", "neural"], "class_weight": [0.0, 1.0], "learning_rate": {"log": [1e-3, 1e-1]}},
+    "trials": 6,
+    "folds": 3,
+    "seeds": 1,
+    "finalists": 1,
+    "ahead": 2,
+    "parallel": 1,  # so that one process is started
+}
+
+
+def configuration(directory: Path, **sections: Any) -> Path:
+    """A run over sums with the scripted teacher, half of whose labels are right."""
+    rows = [{"problem": f"What is {n + 1} - {n}?", "answer": "1", "subject": str(n % 7)} for n in range(700)]
+    (directory / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = {
+        "name": "sums",
+        "run_dir": str(directory / "run"),
+        "domain": "math",
+        "sources": {"sums": {"path": "sums.jsonl"}},
+        "splits": {"source": {"from": "sums", "rows": 600}, "pool": {"from": "sums"}},
+        "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
+        "trust": {"width": 8, "depth": 1, "max_steps": 20},
+        "tune": TUNE,
+        "selection": {"budget": {"n": 50}, "arms": ["neural"]},
+        "ray": {"num_cpus": 2},
+        **sections,
+    }
+    path = directory / "sums.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def records(directory: Path, folder: str) -> dict[str, Any]:
+    """What the fits of a search gave, by file, without what a clock says."""
+    found = {}
+    for path in directory.glob(f"run/gen-0/search-*/{folder}/*.json"):
+        content = json.loads(path.read_text())
+        content["outcome"]["seconds"] = content["outcome"]["fit"]["seconds"] = None
+        found[path.name] = content
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_search_ends_with_the_same_leaderboard_and_best_yaml_is_taken_by_a_run(
+    local_ray: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = run_search(load_config(configuration(tmp_path / "whole")))
+    (tmp_path / "killed").mkdir()
+    config = configuration(tmp_path / "killed")
+    command = [str(Path(sys.executable).with_name("curate")), "tune", str(config)]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while driver.poll() is None and len(list(tmp_path.glob("killed/run/gen-0/search-*/trials/0*.json"))) < 2:
+        time.sleep(0.05)
+    assert driver.poll() is None, driver.communicate()[1]
+    driver.kill()
+    driver.communicate()
+    recorded = len(records(tmp_path / "killed", "trials"))
+    assert 2 <= recorded < 6
+    search = run_search(load_config(config), command="curate tune")
+    for folder, num in (("trials", 6), ("finals", 6)):
+        assert records(tmp_path / "killed", folder) == records(tmp_path / "whole", folder)
+        assert len(records(tmp_path / "whole", folder)) == num
+    assert [trial["number"] for trial in search["trials"]] == [trial["number"] for trial in whole["trials"]]
+    assert search["choice"] == whole["choice"] and search["best"] == whole["best"]
+    assert search["lines"][0].split() == ["trial", "auc", "seconds", "settings"]
+    assert search == json.loads((tmp_path / "killed" / "run" / "search.json").read_text())
+    page = (tmp_path / "killed" / "run" / "search.html").read_text()
+    assert page.count("<svg") >= 3 and "http" not in page.replace("http://www.w3.org", "")
+
+    # What the search fitted on the whole source is what a run with its best.yaml fits.
+    best = yaml.safe_load(Path(search["best_path"]).read_text())
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **best}))
+    run_part(load_config(config), "trust", alone=False)
+    stages = json.loads((tmp_path / "killed" / "run" / "manifest.json").read_text())["stages"]
+    mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
+    assert mine != theirs
+    assert (mine / "weights.safetensors").read_bytes() == (theirs / "weights.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({"space": {"depth": []}}, r"tune\.space\.depth: a list without values"),
+        ({"space": {"states": [["prompt_last"]]}}, r"prompt_last is not stored \(stored: output_last\)"),
+        ({"space": {"dropout": {"log": [0.0, 0.5]}}}, "the logarithm needs a lower end above 0"),
+        ({"search": "grid", "space": {"dropout": {"uniform": [0.0, 0.5]}}}, "dropout: a grid needs a list of values"),
+        ({"metric": "certified"}, r"tune\.metric: certified needs selection\.budget\.risk"),
+    ],
+)
+def test_a_search_that_cannot_begin_is_refused_before_anything_is_labelled(
+    local_ray: Any, tmp_path: Path, tune: dict[str, Any], message: str
+) -> None:
+    config = load_config(configuration(tmp_path, tune=tune))
+    with pytest.raises(ConfigError, match=message):
+        run_search(config)
+    with pytest.raises(ConfigError, match=message):
+        list(check(config))
+    assert not list((tmp_path / "run").glob("prepare-*"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "error", "message"),
+    [
+        ({"tune": {**TUNE, "folds": 700}}, ConfigError, r"tune\.folds: 700 folds of 600 rows or groups; give fewer"),
+        (
+            {"tune": {**TUNE, "folds": 8, "groups": "subject"}},
+            ConfigError,
+            r"tune\.folds: 8 folds of 7 rows or groups; give fewer",
+        ),
+        ({"tune": {**TUNE, "groups": "theme"}}, SourceError, r"sums\.jsonl: has no column 'theme' \(it has problem, "),
+        (
+            {"teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}"]}}},
+            DegenerateSourceError,
+            r"tune: 2\d\d of 2\d\d parsed labels are right in fold 0 of 3; both right and wrong ones are needed",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_searched_on_are_refused_before_the_first_trial(
+    local_ray: Any, tmp_path: Path, sections: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run_search(load_config(configuration(tmp_path, **sections)))
+    assert not list(tmp_path.glob("run/gen-0/search-*/trials"))
