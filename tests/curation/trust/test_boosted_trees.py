@@ -46,6 +46,7 @@ def labels_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
     ("class_weight", "settings"),
     [
         (0.0, {}),
+        (1.0, {}),
         (1.0, {"learning_rate": 0.3, "max_leaves": 4, "min_rows": 5, "l2": 2.0}),
         (0.0, {"max_leaves": 2, "num_trees": 1}),
         (0.0, {"min_rows": NUM_ROWS}),  # trees of one leaf
@@ -60,7 +61,7 @@ def test_logits_equal_scikit_learn(rows: Rows, class_weight: float, settings: di
     names |= {"l2": "l2_regularization"}
     theirs = {"max_iter": 40} | {names.get(name, name): value for name, value in settings.items()}
     peer = HistGradientBoostingClassifier(early_stopping=False, random_state=1, **theirs)
-    weight_N = compute_sample_weight("balanced" if class_weight else None, correct_N)
+    weight_N = compute_sample_weight("balanced", correct_N) if class_weight else None
     peer.fit(projected_NK, correct_N, sample_weight=weight_N)
     raw_N = trees.raw_score(labels_of(hidden_ND))
     assert raw_N.dtype == np.float32
