@@ -47,9 +47,11 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "depth": [1, 2, 4],
         "width": [64, 128, 256],
         "dropout": {"uniform": [0.0, 0.5]},
-        "learning_rate": {"log": [1e-5, 1e-2]},
+        "learning_rate": {"log": [1e-4, 1e-2]},
         "weight_decay": {"log": [1e-5, 1e-1]},
         "class_weight": [0.0, 0.5, 1.0],
+        "max_steps": [2_000],  # and early stopping, so that a trial takes seconds
+        "patience": [300],
         "options.attention.num_heads": [1, 4, 16],
         "options.boosted_trees.max_leaves": {"log_int": [4, 64]},
         "options.boosted_trees.learning_rate": {"log": [0.01, 0.3]},
