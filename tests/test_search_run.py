@@ -58,10 +58,26 @@ def records(directory: Path, folder: str) -> dict[str, Any]:
     return found
 
 
+def test_a_search_has_a_page_and_a_run_with_its_best_yaml_fits_the_same(local_ray: Any, tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    search = run_search(load_config(config), command="curate tune")
+    assert len(search["trials"]) == 6 and search["lines"][0].split() == ["trial", "auc", "seconds", "settings"]
+    assert search == json.loads((tmp_path / "run" / "search.json").read_text())
+    page = (tmp_path / "run" / "search.html").read_text()
+    assert page.count("<svg") >= 3 and "http" not in page.replace("http://www.w3.org", "")
+
+    best = yaml.safe_load(Path(search["best_path"]).read_text())
+    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **best}))
+    run_part(load_config(config), "trust", alone=False)
+    stages = json.loads((tmp_path / "run" / "manifest.json").read_text())["stages"]
+    mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
+    assert mine != theirs
+    assert (mine / "weights.safetensors").read_bytes() == (theirs / "weights.safetensors").read_bytes()
+
+
+@pytest.mark.slow  # tests/tune/test_search.py goes on from the files of a search that was cut off
 @pytest.mark.timeout(600)
-def test_a_killed_search_ends_with_the_same_leaderboard_and_best_yaml_is_taken_by_a_run(
-    local_ray: Any, tmp_path: Path
-) -> None:
+def test_a_search_whose_driver_is_killed_ends_with_the_same_leaderboard(local_ray: Any, tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     whole = run_search(load_config(configuration(tmp_path / "whole")))
     (tmp_path / "killed").mkdir()
@@ -73,27 +89,13 @@ def test_a_killed_search_ends_with_the_same_leaderboard_and_best_yaml_is_taken_b
     assert driver.poll() is None, driver.communicate()[1]
     driver.kill()
     driver.communicate()
-    recorded = len(records(tmp_path / "killed", "trials"))
-    assert 2 <= recorded < 6
-    search = run_search(load_config(config), command="curate tune")
+    assert 2 <= len(records(tmp_path / "killed", "trials")) < 6
+    search = run_search(load_config(config))
     for folder, num in (("trials", 6), ("finals", 6)):
         assert records(tmp_path / "killed", folder) == records(tmp_path / "whole", folder)
         assert len(records(tmp_path / "whole", folder)) == num
     assert [trial["number"] for trial in search["trials"]] == [trial["number"] for trial in whole["trials"]]
     assert search["choice"] == whole["choice"] and search["best"] == whole["best"]
-    assert search["lines"][0].split() == ["trial", "auc", "seconds", "settings"]
-    assert search == json.loads((tmp_path / "killed" / "run" / "search.json").read_text())
-    page = (tmp_path / "killed" / "run" / "search.html").read_text()
-    assert page.count("<svg") >= 3 and "http" not in page.replace("http://www.w3.org", "")
-
-    # What the search fitted on the whole source is what a run with its best.yaml fits.
-    best = yaml.safe_load(Path(search["best_path"]).read_text())
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), **best}))
-    run_part(load_config(config), "trust", alone=False)
-    stages = json.loads((tmp_path / "killed" / "run" / "manifest.json").read_text())["stages"]
-    mine, theirs = (Path(stages[f"gen-0/{name}"]["outputs"]["trust"]["uri"]) for name in ("trust", "search"))
-    assert mine != theirs
-    assert (mine / "weights.safetensors").read_bytes() == (theirs / "weights.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -189,13 +189,8 @@ class Space:
             ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
                 or a kind's options refuse, a state that is not stored.
         """
-        raw = dict(raw)
-        preset = raw.pop("preset", None)
-        if preset is not None and preset not in PRESETS:
-            raise ConfigError(f"tune.space.preset: {preset!r} is not one of {', '.join(PRESETS)}")
-        of_preset = dict(PRESETS[preset]) if preset else {}
-        kinds = _kinds(raw.pop(KIND, of_preset.pop(KIND, ["neural"])))
-        given = {key: value for key, value in of_preset.items() if _reads(kinds, key)} | raw
+        given = spelled_out(raw)
+        kinds = _kinds(given.pop(KIND))
         found = {key: _dimension(f"tune.space.{key}", value) for key, value in given.items()}
         if not found and len(kinds) == 1:
             raise ConfigError("tune.space: no dimension; give a preset, or keys with the values to try")
@@ -282,6 +277,22 @@ class Space:
         else:
             how: dict[str, Any] = {"seed": 0, "output": None, name: dimension.ends[0]}
             check_options(where, code(fitted.fit), None, None, self.base, **how)
+
+
+def spelled_out(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
+
+    Raises:
+        ConfigError: no such preset, or no such kind.
+    """
+    given = dict(raw)
+    preset = given.pop("preset", None)
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(f"tune.space.preset: {preset!r} is not one of {', '.join(PRESETS)}")
+    of_preset = dict(PRESETS[preset]) if preset else {}
+    named = given.pop(KIND, of_preset.pop(KIND, ["neural"]))
+    kinds = _kinds(named)
+    return {KIND: named, **{key: value for key, value in of_preset.items() if _reads(kinds, key)}, **given}
 
 
 def _kinds(value: Any) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ from curation.pipeline.training import training_host
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
+from tune.space import Space, spelled_out
 
 if TYPE_CHECKING:
     from tune.objective import Objective
-    from tune.space import Space
 
 BEST = "best.yaml"
 
@@ -37,7 +37,7 @@ def searching(generation: Generation, labels: Out, grades: Out) -> Stage:
             "grades": grades,
             "groups": groups,
             "stored": list(stored(config)),
-            "tune": tune.without(tune.RESOURCES),
+            "tune": tune.without(tune.RESOURCES).model_copy(update={"space": spelled_out(tune.space)}),
             "trust": config.fitting.without({*TrustConfig.RESOURCES, "search"}),
             "share": share_of(config, sizes["pool"]),
             "risk": config.selection.budget.risk if tune.metric == "certified" else None,
@@ -79,7 +79,6 @@ def _asked(
     tune: TuneConfig, trust: TrustConfig, stored: tuple[str, ...], share: float | None, risk: RiskConfig | None
 ) -> "tuple[Space, Objective]":
     from tune.objective import Objective
-    from tune.space import Space
 
     objective = Objective(metric=tune.metric, folds=tune.folds, share=share, risk=risk)
     return Space.of(tune.space, trust, stored=stored), objective

@@ -13,7 +13,7 @@ from scipy.stats import kstest
 from curation.arms import fitted_of
 from curation.config import TrustConfig
 from curation.errors import ConfigError
-from tune.space import PRESETS, Point, RandomDraws, Space
+from tune.space import PRESETS, Point, RandomDraws, Space, spelled_out
 
 STORED = ("prompt_last", "output_last")
 BASE = TrustConfig(width=32, max_steps=100, class_weight=0.25)
@@ -132,6 +132,13 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
 def test_what_is_no_space_is_refused_by_its_key(raw: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         space(raw)
+
+
+def test_a_spelled_out_space_is_the_space_and_names_no_preset() -> None:
+    for raw in ({"preset": "paper", "depth": [3]}, {"preset": "kinds", "kind": ["linear_probe", "boosted_trees"]}):
+        told = spelled_out(raw)
+        assert "preset" not in told and space(told) == space(raw)
+    assert spelled_out({"preset": "paper", "depth": [3]})["depth"] == [3]
 
 
 def test_a_range_has_no_grid() -> None:
