@@ -1,8 +1,13 @@
 """Two ways to do one thing, run in turn again and again: the ratio of each pair, its median and range."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+from benchmarks.machine import wait_for_quiet
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,3 +40,19 @@ def measure(ours: Callable[[int], float], peer: Callable[[int], float], num_pair
             rates[name].append(side(pair))
         print(f"  pair {pair}: ours {rates['ours'][-1]:,.0f}, peer {rates['peer'][-1]:,.0f}", flush=True)
     return Ratios(ours=rates["ours"], peers=rates["peer"])
+
+
+def in_turn(sides: Mapping[str, Callable[[], T]], num_turns: int) -> dict[str, list[T]]:
+    """What each side returns in each turn, waiting for quiet before; another side begins each time."""
+    names, found = [*sides], {name: [] for name in sides}
+    for turn in range(num_turns):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            wait_for_quiet()
+            found[name].append(sides[name]())
+    return found
+
+
+def spread(values: Sequence[float], form: str = ".3f") -> str:
+    """Median and range."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"

@@ -1,0 +1,81 @@
+"""What else keeps a machine busy while something is measured, and which measurements it spoils."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+QUIET = 0.25
+"""Cores that other processes may keep busy while something is measured."""
+WAIT_SECONDS = float(os.environ.get("BENCHMARK_WAIT_SECONDS", "60"))
+"""How long a measurement waits for quiet at most."""
+LEAST_TURNS = 3
+"""With fewer quiet turns all of them are taken, and CPU time instead of the clock's decides."""
+
+
+class Busy:
+    """Counts from its making on."""
+
+    def __init__(self) -> None:
+        self._begun, self._all, self._own = time.monotonic(), _all_seconds(), _own_seconds()
+
+    def others(self, own_seconds: float = 0.0) -> float:
+        """Cores that were kept busy by others than this process, its ended children and ``own_seconds`` of CPU time."""
+        passed = time.monotonic() - self._begun
+        seconds = _all_seconds() - self._all - (_own_seconds() - self._own) - own_seconds
+        return max(0.0, seconds / passed)
+
+
+class Measured(Protocol):
+    """Something that was measured."""
+
+    @property
+    def others(self) -> float:
+        """Cores that other processes kept busy meanwhile."""
+        ...
+
+
+M = TypeVar("M", bound=Measured)
+
+
+def wait_for_quiet(most_seconds: float = WAIT_SECONDS) -> None:
+    """Wait until others keep less than ``QUIET`` cores busy for two seconds, but not for ever."""
+    ends = time.monotonic() + most_seconds
+    while time.monotonic() < ends:
+        busy = Busy()
+        time.sleep(2)
+        if busy.others() < QUIET:
+            return
+
+
+class Turns(NamedTuple, Generic[M]):
+    """Pairs of what two sides did in a turn."""
+
+    ours: list[M]
+    peers: list[M]
+    are_quiet: bool
+    """These are only the turns in which both sides were left alone; else too few were, and these are all."""
+    words: str
+
+    def ratios(self, of: Callable[[M], float]) -> list[float]:
+        """Ours over the peer's, of some number of a side."""
+        return [of(a) / of(b) for a, b in zip(self.ours, self.peers, strict=True)]
+
+
+def quiet(ours: Sequence[M], peers: Sequence[M]) -> Turns[M]:
+    """The turns in which both sides were left alone, if there are enough."""
+    pairs = list(zip(ours, peers, strict=True))
+    alone = [pair for pair in pairs if max(side.others for side in pair) <= QUIET]
+    words, are_quiet = f"{len(alone)} of {len(pairs)} quiet", len(alone) >= LEAST_TURNS
+    taken = alone if are_quiet else pairs
+    return Turns([a for a, _ in taken], [b for _, b in taken], are_quiet, words)
+
+
+def _all_seconds() -> float:
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    return sum(os.times()[:4])
