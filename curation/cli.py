@@ -143,6 +143,28 @@ def tune(config: str, overrides: tuple[str, ...], address: str | None, wait: boo
 
 
 @main.command()
+@click.argument("ablation", type=click.Path(dir_okay=False))
+@SET
+@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
+@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
+def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -> None:
+    """Run the variants of a run that the file ABLATION names, and compare them in a table.
+
+    Stages that variants, or ablations in the same DIR, have in common are run once. After a kill, the same command goes
+    on. --set changes the base of all variants.
+    """
+    from curation.config.load import load_ablation
+    from curation.pipeline.running import run_ablation
+    from curation.report import ablation_markdown
+    from curation.storage.paths import place
+
+    loaded = load_ablation(ablation, overrides)
+    command = _command(ablation, overrides, verb="ablate")
+    content = run_ablation(loaded, place(output), command=command, wait=wait)
+    click.echo(ablation_markdown(content))
+
+
+@main.command()
 @click.argument("config", type=click.Path())
 @SET
 @click.option(

@@ -1,5 +1,6 @@
 """Loads a configuration from YAML: overrides, absolute paths, errors that name the key and the nearest known one."""
 
+import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from curation.arms import REFERENCE_ARM
 from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig
+from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.models import student_section
 from curation.errors import ConfigError
 from curation.storage.paths import Place, place
@@ -22,6 +25,53 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: the file is missing or no YAML mapping, a rule is broken, or a key is unknown.
     """
+    raw = _mapping(path)
+    for override in overrides:
+        _override(raw, override)
+    return _loaded(raw, place(path), str(path))
+
+
+def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
+    """The ablation in a YAML file, with every variant as a run; overrides are those of the base.
+
+    Raises:
+        ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
+    """
+    path = place(path)
+    raw = _mapping(path)
+    try:
+        config = AblationConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(
+            f"{path}: {'; '.join(_explain(AblationConfig, item, raw) for item in error.errors())}"
+        ) from error
+    base = path.resolve().parent / config.base
+    common = _mapping(base)
+    for override in overrides:
+        _override(common, override)
+    for key, value in config.common.items():
+        _put(common, key, value, f"{path}: set.{key}")
+    variants = {}
+    for seed in config.seeds:
+        of_seed: list[Variant] = []
+        for name, keys in config.variants.items():
+            changed = {**copy.deepcopy(common), "seed": seed}
+            for key, value in keys.items():
+                if key != FUNCTION:
+                    _put(changed, key, value, f"{path}: variants.{name}.{key}")
+            run = _loaded(changed, base, f"{path}: variants.{name}")
+            if of_seed and run.rows != of_seed[0].config.rows:
+                raise ConfigError(
+                    f"{path}: variants.{name}: changes domain, seed, sources or splits; variants are measured on the "
+                    "same rows: set these keys for all, under set"
+                )
+            of_seed.append(Variant(name, run, keys.get(FUNCTION, REFERENCE_ARM)))
+        variants[seed] = tuple(of_seed)
+    return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
+
+
+def _mapping(path: str | Place) -> dict[str, Any]:
+    """The content of a YAML file."""
     try:
         path = place(path)
         raw = yaml.safe_load(path.read_text())
@@ -32,9 +82,12 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: is not a mapping; `curate init` writes a commented one")
-    for override in overrides:
-        _override(raw, override)
-    config: RunConfig = _absolute(parse_config(raw, str(path)), path.resolve().parent)
+    return raw
+
+
+def _loaded(raw: Mapping[str, Any], file: Place, where: str) -> RunConfig:
+    """The configuration in a mapping, its paths relative to the folder of ``file``."""
+    config: RunConfig = _absolute(parse_config(raw, where), file.resolve().parent)
     return config
 
 
@@ -55,19 +108,24 @@ def _override(raw: dict[str, Any], text: str) -> None:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text!r}: the value is not YAML") from error
+    _put(raw, key, parsed, f"--set {text!r}")
+
+
+def _put(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Set ``a.b`` in a mapping; ``where`` begins an error message."""
     *parents, last = key.split(".")
     node: Any = raw
     for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, text)]
+        node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, where)]
         if not isinstance(node, dict | list):
-            raise ConfigError(f"--set {text!r}: {parent} is a value, not a section")
-    node[last if isinstance(node, dict) else _place(node, last, text)] = parsed
+            raise ConfigError(f"{where}: {parent} is a value, not a section")
+    node[last if isinstance(node, dict) else _place(node, last, where)] = value
 
 
-def _place(node: list[Any], part: str, text: str) -> int:
+def _place(node: list[Any], part: str, where: str) -> int:
     """The list index that a part of a key names."""
     if not part.isdigit() or int(part) >= len(node):
-        raise ConfigError(f"--set {text!r}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
+        raise ConfigError(f"{where}: {part!r} is not one of the {len(node)} places of the list, counted from 0")
     return int(part)
 
 

@@ -24,6 +24,7 @@ from curation.metrics.paired import (
     recovery,
     verdict,
 )
+from curation.metrics.paired_ranking import auc_difference, purity_difference
 from curation.metrics.paired_runs import (
     RowDifferences,
     compare_rows,
@@ -64,6 +65,7 @@ __all__ = [
     "Verdict",
     "accuracy",
     "auc",
+    "auc_difference",
     "auc_value",
     "brier",
     "brier_parts",
@@ -81,6 +83,7 @@ __all__ = [
     "purity_area",
     "purity_at",
     "purity_curve",
+    "purity_difference",
     "recovery",
     "recovery_of_runs",
     "reliability",

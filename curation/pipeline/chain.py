@@ -26,8 +26,8 @@ class Chain:
     prepared: Stage
     generations: Sequence[Mapping[str, Any]]
     """The fields of each generation's ``report.GenerationRecord``, as outputs of stages."""
-    search: Stage
-    """For the first generation's trust function; one of ``stages`` only with ``trust.search``."""
+    first: Described
+    """The first generation, whose search for a trust function is one of ``stages`` only with ``trust.search``."""
 
     @property
     def stages(self) -> list[Stage]:
@@ -67,7 +67,7 @@ def describe(config: RunConfig, files: Files) -> Chain:
             taught = generations[-1].students[config.chain_arm]
             teacher, needs = taught, (taught,)
     records = [described.record for described in generations]
-    return Chain(prepared=prepared, generations=records, search=generations[0].search)
+    return Chain(prepared=prepared, generations=records, first=generations[0])
 
 
 def check_models(config: RunConfig) -> None:

@@ -27,6 +27,8 @@ class Described(NamedTuple):
     """The fields of ``report.GenerationRecord``."""
     students: dict[str, Out]
     """By arm."""
+    answers: dict[str, Out]
+    """The teacher's labels by split, before scores are added."""
     search: Stage
     """For the trust function; part of the run only with ``trust.search``."""
 
@@ -109,7 +111,7 @@ def describe_generation(generation: Generation) -> Described:
         "too_long": {split: stage.value("counts") for split, stage in lengths.items()},
         "training": {arm: stage.value("training") for arm, stage in students.items()},
     }
-    return Described(record, {arm: stage.model("model") for arm, stage in students.items()}, search)
+    return Described(record, {arm: stage.model("model") for arm, stage in students.items()}, labels, search)
 
 
 def labelled_splits(config: RunConfig) -> list[str]:

@@ -13,12 +13,26 @@ from curation.cluster import capacity, membership
 from curation.cluster.session import local_or_cluster
 from curation.cluster.versions import versions
 from curation.config import RunConfig
+from curation.config.ablation import Ablation
 from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
+from curation.pipeline import ablating
 from curation.pipeline.chain import Chain, check_models, describe
 from curation.pipeline.searching import check as check_search
-from curation.rundir.graph import Known, Outputs, Skipped, Stage, Status, ordered, present, statuses, steps, waited_for
+from curation.rundir.graph import (
+    Known,
+    Outputs,
+    Skipped,
+    Stage,
+    Status,
+    ordered,
+    present,
+    resolved,
+    statuses,
+    steps,
+    waited_for,
+)
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
 from curation.selection.budget import check_pool
@@ -91,7 +105,7 @@ def run_search(
         ConfigError: a bad point of the space, or a metric that needs what the run does not have.
     """
     with _at_work(config, wait=wait, searching=True) as (opened, run):
-        stage = opened.chain.search
+        stage = opened.chain.first.search
         stages = ordered([stage.value()])
         found = run.do(stages)[stage.name]
         assert isinstance(found, Mapping), "a search always has something to do"
@@ -110,6 +124,43 @@ def run_search(
         page, _ = report.write_search(content, run.directory)
         say(f"report: {page}")
         return content
+
+
+def run_ablation(
+    ablation: Ablation, directory: Place, *, command: str | None = None, wait: bool = False
+) -> dict[str, Any]:
+    """Run the stages of all variants that are missing, seed after seed, and write the tables; the page's content.
+
+    Each seed has a run directory in ``directory``, which it shares with other ablations of the same name.
+
+    Raises:
+        ConfigError: an ablation that could not be measured.
+    """
+    ablating.check(ablation)
+    seeds, shares, seconds = {}, {}, 0.0
+    for seed, variants in ablation.variants.items():
+        home = directory / variants[0].config.name / f"seed-{seed}"
+        with _at_work(variants[0].config.model_copy(update={"run_dir": str(home)}), wait=wait) as (opened, run):
+            shares = ablating.shares(ablation, variants, opened.num_pool)
+            described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
+            stages = described.stages
+            known = run.do(stages)
+            seeds[seed] = resolved(described._asdict(), known)
+            seconds += sum(opened.manifest.stages[stage.name].seconds for stage in stages if stage.name in known)
+    content = report.collect_ablation(
+        report.AblationRecord(
+            name=ablation.name,
+            command=command,
+            config=ablation.config.model_dump(mode="json", by_alias=True),
+            versions=versions(),
+            shares=shares,
+            seconds=seconds,
+            seeds=seeds,
+        )
+    )
+    page, _ = report.write_ablation(content, directory)
+    say(f"report: {page}")
+    return content
 
 
 @contextmanager

@@ -1,24 +1,29 @@
 """The report of one or several runs: a self-contained HTML page, and the same numbers as JSON."""
 
+from curation.report.ablated import AblationRecord, ablation_markdown, collect_ablation
 from curation.report.collect import collect
 from curation.report.combine import Member, combine
-from curation.report.html import write, write_combined, write_search
+from curation.report.html import write, write_ablation, write_combined, write_search
 from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord
 from curation.report.searched import SearchRecord, collect_search, in_words
 
 __all__ = [
     "FORMAT",
+    "AblationRecord",
     "GenerationRecord",
     "Member",
     "PassRecord",
     "RunRecord",
     "SearchRecord",
     "StageRecord",
+    "ablation_markdown",
     "collect",
+    "collect_ablation",
     "collect_search",
     "combine",
     "in_words",
     "write",
+    "write_ablation",
     "write_combined",
     "write_search",
 ]

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from curation.report import charts, search_charts
+from curation.report.ablated import ablation_markdown, ablation_tables
 from curation.report.headline import name_of, p_value, percent, points
 from curation.report.searched import short
 from curation.report.stage_graph import stage_graph
@@ -42,6 +43,17 @@ def write_search(search: Json, directory: Place) -> tuple[Place, Place]:
     write_atomically(page, template.render(search=search, figures=figures))
     write_atomically(numbers, json.dumps(search, indent=1, allow_nan=False) + "\n")
     return page, numbers
+
+
+def write_ablation(ablation: Json, directory: Place) -> tuple[Place, Place]:
+    """Write ``<name>.html``, ``.json`` and ``.md`` to a directory, each atomically; return the first and the last."""
+    name = ablation["name"]
+    page, numbers, text = (directory / f"{name}.{ending}" for ending in ("html", "json", "md"))
+    template = _environment().get_template("ablation.html.j2")
+    write_atomically(page, template.render(ablation=ablation, tables=ablation_tables(ablation)))
+    write_atomically(numbers, json.dumps(ablation, indent=1, allow_nan=False) + "\n")
+    write_atomically(text, ablation_markdown(ablation))
+    return page, text
 
 
 def render(report: Json) -> str:

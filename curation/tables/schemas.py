@@ -142,6 +142,17 @@ GRADES = pa.schema(
 """Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Only the
 select and report stages read the pool's grades."""
 
+SCORED = pa.schema(
+    [
+        ROW_ID,
+        pa.field("correct", pa.bool_(), nullable=False),
+        pa.field("parsed", pa.bool_(), nullable=False),
+        pa.field("raw", pa.float32()),  # by which rows are ranked; null where the function has nothing to read
+        pa.field("trust", pa.float32()),
+    ]
+)
+"""Graded rows with the scores of one trust function, ascending by row id."""
+
 TOO_LONG = pa.schema(
     [
         ROW_ID,

@@ -1,0 +1,73 @@
+"""Two rankings of the same rows compared: the differences of their AUC and of their purity, with paired intervals."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.estimates import NORMAL_QUANTILE, Estimate, proportion, undefined
+from curation.metrics.inputs import Flags, Floats, as_flags, as_scores, same_length
+
+
+def auc_difference(first_N: npt.ArrayLike, second_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> Estimate:
+    """The AUC of the first score minus that of the second on the same rows; NaN when one class is missing.
+
+    The interval is the normal one of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988), in O(N log N) by midranks
+    (Sun and Xu, IEEE Signal Processing Letters 21, 2014).
+    """
+    correct = as_flags(correct_N)
+    placed = []
+    for scores in (as_scores(first_N), as_scores(second_N)):
+        same_length(scores, correct)
+        placed.append(_placements(scores, correct))
+    num_right = int(correct.sum())
+    num_wrong = len(correct) - num_right
+    if min(num_right, num_wrong) < 2:
+        return undefined(len(correct))
+    (right_P, wrong_Q), (other_P, other_Q) = placed
+    value = float(right_P.mean() - other_P.mean())
+    variance = float((right_P - other_P).var(ddof=1) / num_right + (wrong_Q - other_Q).var(ddof=1) / num_wrong)
+    half = NORMAL_QUANTILE * math.sqrt(variance)
+    return Estimate(value=value, low=value - half, high=value + half, n=len(correct))
+
+
+def purity_difference(first_M: npt.ArrayLike, second_M: npt.ArrayLike, correct_N: npt.ArrayLike) -> Estimate:
+    """The share of right rows among those that the first ranking selects minus that among the second's.
+
+    Args:
+        first_M: the places of M selected rows.
+        second_M: those of the other ranking, as many.
+        correct_N: whether each of all rows is right.
+
+    The interval holds for the two selections as they are. Rows that both select do not count; the exact intervals of
+    the others' shares are combined (MOVER: Zou and Donner, Statistics in Medicine 27, 2008).
+    """
+    correct = as_flags(correct_N)
+    first, second = np.unique(np.asarray(first_M)), np.unique(np.asarray(second_M))
+    if len(first) != len(second) or not len(first):
+        raise ValueError(f"{len(first)} and {len(second)} rows are selected; give two selections of one size above 0")
+    mine, theirs = (
+        proportion(int(correct[own].sum()), len(own))
+        for own in (np.setdiff1d(first, second), np.setdiff1d(second, first))
+    )
+    if not mine.n:
+        return Estimate(value=0.0, low=0.0, high=0.0, n=len(first))
+    weight, value = mine.n / len(first), mine.value - theirs.value
+    below = math.hypot(mine.value - mine.low, theirs.high - theirs.value)
+    above = math.hypot(mine.high - mine.value, theirs.value - theirs.low)
+    return Estimate(value=weight * value, low=weight * (value - below), high=weight * (value + above), n=len(first))
+
+
+def _placements(scores_N: Floats, correct_N: Flags) -> tuple[Floats, Floats]:
+    """Of each right row the share of wrong rows below it, of each wrong row the share of right rows above it.
+
+    Ties count half. The mean of either is the AUC.
+    """
+    from scipy.stats import rankdata
+
+    right_P, wrong_Q = scores_N[correct_N], scores_N[~correct_N]
+    rank_N = rankdata(np.concatenate([right_P, wrong_Q]))
+    num_right, num_wrong = len(right_P), len(wrong_Q)
+    share_P = (rank_N[:num_right] - rankdata(right_P)) / max(num_wrong, 1) if num_right else np.zeros(0)
+    share_Q = 1 - (rank_N[num_right:] - rankdata(wrong_Q)) / max(num_right, 1) if num_wrong else np.zeros(0)
+    return share_P, share_Q

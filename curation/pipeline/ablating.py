@@ -1,0 +1,125 @@
+"""An ablation as one graph a seed: the stages of all variants, those with equal inputs once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from curation.arms import REFERENCE_ARM
+from curation.config.ablation import Ablation, Variant
+from curation.errors import ConfigError
+from curation.pipeline.chain import Files, describe
+from curation.refs import TableRef, TrustRef
+from curation.rundir.graph import Done, Out, Stage, ordered
+from curation.rundir.merging import Merged
+from curation.rundir.run import Task
+from curation.selection.budget import check_pool
+
+
+class Described(NamedTuple):
+    """The stages of an ablation with one seed, by what is taken from them."""
+
+    scored: dict[str, dict[str, Out]]
+    """By variant and set, the scored rows (``schemas.SCORED``)."""
+    fits: dict[str, Out]
+    """By variant, how its fit went; of those that are fitted."""
+    projections: dict[str, Out]
+    """By variant, how the projection of its stored states went; of those that have one."""
+    tests: dict[str, dict[str, list[Out]]]
+    """By variant and model, the grades of the test split; empty without students."""
+
+    @property
+    def stages(self) -> list[Stage]:
+        """All stages, each after those that it waits for."""
+        return ordered([*self])
+
+
+def check(ablation: Ablation) -> None:
+    """Refuse an ablation that could not be measured.
+
+    Raises:
+        ConfigError: names the key and the mend.
+    """
+    for variants in ablation.variants.values():
+        for variant in variants:
+            _check(ablation, variant)
+
+
+def _check(ablation: Ablation, variant: Variant) -> None:
+    config, where = variant.config, f"variants.{variant.name}"
+    if config.teacher.store_states is False:
+        raise ConfigError(
+            f"{where}: teacher.store_states: false would label the pool anew for every trust function; set it to true"
+        )
+    for name in ablation.config.sets:
+        if name == "pool" and not config.splits.audit:
+            raise ConfigError(f"{where}: sets: the pool is graded only with splits.audit: true")
+        if name != "pool" and name not in config.splits.probes:
+            known = ", ".join(["pool", *config.splits.probes])
+            raise ConfigError(f"{where}: sets: {name!r} is none of {known}; add it to splits.probes")
+    budget = config.selection.budget
+    if ablation.config.share is None and budget.n is None and budget.share is None:
+        raise ConfigError(f"{where}: purity needs a number of rows: give share, as selection.budget says none")
+    if ablation.config.students and not config.generations:
+        raise ConfigError(f"{where}: students: the run has no generations, so that nothing is trained")
+
+
+def shares(ablation: Ablation, variants: Sequence[Variant], num_pool: int) -> dict[str, float]:
+    """Of all rows of a set, the share whose purity is measured, by variant.
+
+    Raises:
+        ConfigError: a budget that exceeds the pool.
+    """
+    found = {}
+    for variant in variants:
+        budget = variant.config.selection.budget
+        check_pool(budget, num_pool)
+        found[variant.name] = ablation.config.share or budget.share or (budget.n or 0) / num_pool
+    return found
+
+
+def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files) -> Described:
+    """The merged stages of the variants with one seed, over ``files``.
+
+    Raises:
+        ModelError: a model that is named is not there.
+    """
+    merged = Merged()
+    found = Described({}, {}, {}, {})
+    for variant in variants:
+        generation = describe(variant.config, files).first
+        fitted = variant.function == REFERENCE_ARM
+        trust = generation.record["trust"] if fitted else None
+        found.scored[variant.name] = {
+            name: merged.stage(
+                Stage(
+                    name=f"gen-0/scored-{name}",
+                    work=score,
+                    inputs={
+                        "labels": generation.answers[split],
+                        "grades": generation.record["grades"][split],
+                        "function": variant.function,
+                        "trust": trust,
+                        "seed": variant.config.seed,
+                    },
+                )
+            ).table("scored")
+            for name in ablation.config.sets
+            for split in [name if name == "pool" else f"probe-{name}"]
+        }
+        if fitted:
+            found.fits[variant.name] = merged.out(generation.record["trust_fit"])
+        if generation.record["projection"] is not None:
+            found.projections[variant.name] = merged.out(generation.record["projection"])
+        if ablation.config.students:
+            found.tests[variant.name] = {
+                model: [merged.out(run) for run in runs] for model, runs in generation.record["tests"].items()
+            }
+    return found
+
+
+def score(task: Task, *, labels: TableRef, grades: TableRef, function: str, trust: TrustRef | None, seed: int) -> Done:
+    """Score the graded rows of a split with one trust function."""
+    from curation.stages.scored_rows import scored_rows
+    from curation.tables import io
+
+    ref = scored_rows(labels, grades, function, trust, str(task.directory / "scored.lance"), seed=seed)
+    return Done(outputs={"scored": ref.to_json()}, rows=io.count(ref))

@@ -1,0 +1,277 @@
+"""The page of an ablation: what each variant of a run is worth, on the same rows, over several seeds.
+
+A line has the mean over seeds. Its difference to the reference variant is paired, row by row within each seed, and has
+two intervals: ``rows`` covers other rows of these deals, ``seeds`` other deals, teachers and fits (a t interval of the
+seeds' differences, wide with few of them).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from curation import metrics
+from curation.arms import ARMS
+from curation.domains.grading import read_grades
+from curation.hashing import hash_unit
+from curation.refs import TableRef
+from curation.report.measures import Json, finite
+from curation.report.record import BASE, GROUND_TRUTH, TEACHER
+from curation.report.rows import LOWEST, Bools, Floats, Ints
+from curation.report.tested import accuracy, differences
+from curation.tables import io
+
+METRICS = ("auc", "ece", "brier", "purity")
+COMPARED = ("auc", "purity")
+"""Metrics with a paired difference."""
+
+
+class Table(NamedTuple):
+    """A table of texts."""
+
+    head: list[str]
+    lines: list[list[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AblationRecord:
+    """An ablation that has ended."""
+
+    name: str
+    command: str | None
+    config: Mapping[str, Any]
+    """The ablation's file."""
+    versions: Mapping[str, str]
+    shares: Mapping[str, float]
+    """By variant, the share of all rows whose purity is measured."""
+    seconds: float
+    """Of the stages, those that this ablation shares with others included."""
+    seeds: Mapping[int, Mapping[str, Any]]
+    """By seed, what its stages made: the fields of ``pipeline.ablating.Described``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The graded rows of a set with the scores of one variant, ascending by row id."""
+
+    row_ids_N: Ints
+    correct_N: Bools
+    parsed_N: Bools
+    raw_N: Floats
+    trust_N: Floats
+
+    @classmethod
+    def read(cls, ref: TableRef) -> "Rows":
+        """The rows of a table of ``schemas.SCORED``; a row without a score is the last, with trust 0."""
+        table = io.read(ref)
+        raw_N, trust_N = (table[name].to_numpy().astype(np.float64) for name in ("raw", "trust"))
+        return cls(
+            row_ids_N=table["row_id"].to_numpy(),
+            correct_N=table["correct"].to_numpy(zero_copy_only=False),
+            parsed_N=table["parsed"].to_numpy(zero_copy_only=False),
+            raw_N=np.nan_to_num(raw_N, nan=LOWEST),
+            trust_N=np.nan_to_num(trust_N, nan=0.0),
+        )
+
+    def best(self, share: float, seed: int) -> Ints:
+        """The places of the best-ranked rows, as the select stage ranks: unparsed rows last, ties by a draw."""
+        order_N = np.lexsort([hash_unit(self.row_ids_N, seed), -self.raw_N, ~self.parsed_N])
+        found: Ints = order_N[: max(1, round(share * len(order_N)))]
+        return found
+
+
+def collect_ablation(record: AblationRecord) -> Json:
+    """The content of the page, as JSON; ``lines`` of trust, ``students`` of the arms' students."""
+    config = record.config
+    lines = [_line(record, variant, where) for where in config["sets"] for variant in config["variants"]]
+    result: Json = finite(
+        {
+            "name": record.name,
+            "title": config["title"],
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": record.command,
+            "config": dict(config),
+            "versions": dict(record.versions),
+            "seconds": record.seconds,
+            "seeds": list(record.seeds),
+            "reference": config["reference"],
+            "lines": lines,
+            "students": _students(record) if config["students"] else [],
+        }
+    )
+    return result
+
+
+def _line(record: AblationRecord, variant: str, where: str) -> Json:
+    """One variant on one set of rows."""
+    reference, share = record.config["reference"], record.shares[variant]
+    measured: list[dict[str, float]] = []
+    pairs: list[dict[str, metrics.Estimate] | None] = []
+    for seed, made in record.seeds.items():
+        rows = Rows.read(made["scored"][variant][where])
+        measured.append(_measured(rows, share, seed))
+        if reference is not None and reference != variant:
+            pairs.append(_compared(rows, Rows.read(made["scored"][reference][where]), share, seed))
+    compared = [pair for pair in pairs if pair is not None]
+    fits = [made["fits"][variant] for made in record.seeds.values() if variant in made["fits"]]
+    paper = record.config["paper"]
+    return {
+        "variant": variant,
+        "set": where,
+        "share": share,
+        "num_rows": sum(found["num_rows"] for found in measured),
+        **{name: _over([found[name] for found in measured]) for name in (*METRICS, "share_right", "constant_brier")},
+        "differences": {name: _differences([found[name] for found in compared]) for name in COMPARED}
+        if compared and len(compared) == len(pairs)
+        else {},
+        "num_fit": [fit["num_fit"] for fit in fits],
+        "variance_kept": _variance([*fits, *(made["projections"].get(variant, {}) for made in record.seeds.values())]),
+        "paper": {**paper.get(where, {}), **paper.get(variant, {})},
+    }
+
+
+def _measured(rows: Rows, share: float, seed: int) -> dict[str, float]:
+    """The metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all.
+
+    ``constant_brier`` is that of the best constant, the parsed rows' own share of right labels.
+    """
+    correct_P, raw_P, trust_P = (values_N[rows.parsed_N] for values_N in (rows.correct_N, rows.raw_N, rows.trust_N))
+    right = float(correct_P.mean()) if len(correct_P) else float("nan")
+    return {
+        "num_rows": len(rows.row_ids_N),
+        "auc": metrics.auc_value(raw_P, correct_P),
+        "ece": metrics.ece(trust_P, correct_P).value,
+        "brier": float(np.mean((trust_P - correct_P) ** 2)) if len(correct_P) else float("nan"),
+        "constant_brier": right * (1 - right),
+        "share_right": right,
+        "purity": float(rows.correct_N[rows.best(share, seed)].mean()),
+    }
+
+
+def _compared(rows: Rows, others: Rows, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
+    """The differences of one seed; ``None`` where the variants do not have the same labels."""
+    same = all(
+        np.array_equal(mine_N, theirs_N)
+        for mine_N, theirs_N in (
+            (rows.row_ids_N, others.row_ids_N),
+            (rows.correct_N, others.correct_N),
+            (rows.parsed_N, others.parsed_N),
+        )
+    )
+    if not same:
+        return None
+    parsed_N = rows.parsed_N
+    return {
+        "auc": metrics.auc_difference(rows.raw_N[parsed_N], others.raw_N[parsed_N], rows.correct_N[parsed_N]),
+        "purity": metrics.purity_difference(rows.best(share, seed), others.best(share, seed), rows.correct_N),
+    }
+
+
+def _over(values: Sequence[float]) -> Json:
+    """The mean over seeds, and each seed's value."""
+    return {"value": float(np.mean(values)), "seeds": list(values)}
+
+
+def _differences(found: Sequence[metrics.Estimate]) -> Json:
+    """The mean of the seeds' differences with its two intervals."""
+    rows = metrics.mean_over_strata(found, [str(place) for place in range(len(found))])
+    values = [difference.value for difference in found]
+    seeds = metrics.over_runs(values, ["seeds"] * len(found)) if np.isfinite(values).all() else None
+    return {"rows": rows.to_json(), "seeds": None if seeds is None else seeds.to_json()}
+
+
+def _variance(fits: Sequence[Mapping[str, Any]]) -> float | None:
+    kept = [fit["variance_kept"] for fit in fits if fit.get("variance_kept") is not None]
+    return float(np.mean(kept)) if kept else None
+
+
+def _students(record: AblationRecord) -> list[Json]:
+    """The students: accuracy on the test split, and the paired difference to ground truth of the same variant."""
+    found = []
+    for variant in record.config["variants"]:
+        tests = [
+            {model: [read_grades(run) for run in runs] for model, runs in made["tests"][variant].items()}
+            for made in record.seeds.values()
+        ]
+        for model in tests[0]:
+            against = None
+            if model in ARMS and model != GROUND_TRUTH and all(GROUND_TRUTH in of for of in tests):
+                pairs = [differences(of, model, GROUND_TRUTH) for of in tests]
+                against = _differences([metrics.compare_rows(pair).difference for pair in pairs if pair is not None])
+            accuracies = [told["value"] for of in tests if (told := accuracy(of, model)) is not None]
+            found.append(
+                {"variant": variant, "model": model, "accuracy": _over(accuracies), "against_ground_truth": against}
+            )
+    return found
+
+
+def ablation_tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
+    """The tables of the page with their captions: one of trust, and one of students where there are any."""
+    tables = [("Trust functions", _trust_table(content))]
+    if content["students"]:
+        tables.append(("Students: test accuracy in %, and the difference to ground truth", _student_table(content)))
+    return tables
+
+
+def ablation_markdown(content: Mapping[str, Any]) -> str:
+    """The tables as Markdown."""
+    return "\n\n".join(_markdown(table) for _, table in ablation_tables(content)) + "\n"
+
+
+def _trust_table(content: Mapping[str, Any]) -> Table:
+    """Head and lines; columns that no line fills are left out."""
+    several = len(content["config"]["sets"]) > 1
+    columns: dict[str, Callable[[Json], str]] = {
+        "set": lambda line: line["set"] if several else "",
+        "variant": lambda line: line["variant"] if len(content["config"]["variants"]) > 1 else "",
+        "fit rows": lambda line: f"{np.mean(line['num_fit']):,.0f}" if line["num_fit"] else "",
+        "variance kept": lambda line: "" if line["variance_kept"] is None else f"{line['variance_kept']:.3f}",
+        "AUC": lambda line: _number(line["auc"]),
+        "difference (rows; seeds)": lambda line: _interval(line, "auc", 3),
+        "ECE": lambda line: _number(line["ece"]),
+        "Brier": lambda line: _number(line["brier"]),
+        "constant's": lambda line: _number(line["constant_brier"]),
+        "purity": lambda line: _number(line["purity"]),
+        "difference (rows; seeds) ": lambda line: _interval(line, "purity", 3),
+        "paper": lambda line: ", ".join(f"{name} {value:.3f}" for name, value in line["paper"].items()),
+    }
+    rows = [[write(line) for write in columns.values()] for line in content["lines"]]
+    kept = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    return Table([list(columns)[place].strip() for place in kept], [[row[place] for place in kept] for row in rows])
+
+
+def _student_table(content: Mapping[str, Any]) -> Table:
+    """A line a variant, a column a model."""
+    models = list(dict.fromkeys(line["model"] for line in content["students"]))
+    by_variant: dict[str, dict[str, str]] = {}
+    for line in content["students"]:
+        told = f"{100 * line['accuracy']['value']:.1f}"
+        if (against := line["against_ground_truth"]) is not None:
+            rows, seeds = against["rows"], against["seeds"]
+            told += f" ({100 * rows['value']:+.1f}: {100 * rows['low']:+.1f} to {100 * rows['high']:+.1f}"
+            told += "" if seeds is None else f"; {100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}"
+            told += ")"
+        by_variant.setdefault(line["variant"], {})[line["model"]] = told
+    order = [*(name for name in (BASE, TEACHER) if name in models), *(name for name in models if name in ARMS)]
+    lines = [[name, *(of.get(model, "") for model in order)] for name, of in by_variant.items()]
+    return Table(["variant", *order], lines)
+
+
+def _number(over: Json) -> str:
+    return "" if over["value"] is None else f"{over['value']:.3f}"
+
+
+def _interval(line: Json, metric: str, digits: int) -> str:
+    """A difference with its intervals over rows and over seeds."""
+    found = line["differences"].get(metric)
+    if found is None or found["rows"]["value"] is None:
+        return ""
+    told = [f"{part['low']:+.{digits}f} to {part['high']:+.{digits}f}" for part in found.values() if part is not None]
+    return f"{found['rows']['value']:+.{digits}f} ({'; '.join(told)})"
+
+
+def _markdown(table: Table) -> str:
+    lines = [table.head, ["---"] * len(table.head), *table.lines]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

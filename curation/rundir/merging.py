@@ -1,0 +1,65 @@
+"""One graph out of several: stages of the same work on the same inputs become one.
+
+Graphs of one run with different settings give different stages the same name. Here a stage's name ends with a digest of
+what it does and of all that leads to it (``gen-0/trust@1f3a...``), so that equal stages have equal names, in one
+directory also those of graphs that are merged later.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from curation.refs import fingerprint
+from curation.rundir.graph import Out, Stage, plain
+from curation.rundir.hosts import Host
+
+
+class Merged:
+    """The stages of several graphs, each once."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Stage] = {}
+        self._of: dict[Stage, Stage] = {}
+
+    def out(self, out: Out) -> Out:
+        """The same output, of the merged stage."""
+        return replace(out, stage=self.stage(out.stage))
+
+    def stage(self, stage: Stage) -> Stage:
+        """The merged stage that does the same."""
+        if stage not in self._of:
+            inputs, settings, needs = (
+                with_outs(part, self.out) for part in (stage.inputs, stage.settings, stage.needs)
+            )
+            work = f"{stage.work.__module__}:{stage.work.__qualname__}"
+            key = [stage.name, work, stage.revision, plain(with_outs([inputs, needs], str), {})]
+            made = replace(
+                stage,
+                name=f"{stage.name}@{fingerprint(key)[:8]}",
+                inputs=inputs,
+                settings=settings,
+                needs=needs,
+                host=None if stage.host is None else _host(stage.host, inputs),
+            )
+            self._of[stage] = self._by_name.setdefault(made.name, made)
+        return self._of[stage]
+
+
+def with_outs(value: Any, change: Callable[[Out], Any]) -> Any:
+    """A value with every output in it, at any depth, replaced by what ``change`` makes of it."""
+    if isinstance(value, Out):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: with_outs(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(with_outs(part, change) for part in value)
+    return value
+
+
+def _host(host: Host, inputs: Mapping[str, Any]) -> Host:
+    """The host of a merged stage: models of stages that had the same name are not the same."""
+    made = {key: str(value) for key, value in inputs.items() if key in ("model", "backend") and isinstance(value, Out)}
+    if not made:
+        return host
+    name = fingerprint([host.name, made])
+    return replace(host, name=name, kind=name if host.kind == host.name else host.kind)
