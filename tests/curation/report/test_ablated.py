@@ -1,0 +1,92 @@
+"""The tables of an ablation from tables of scored rows, against numbers computed here."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+from sklearn.metrics import roc_auc_score
+
+from curation.report import AblationRecord, ablation_markdown, collect_ablation, write_ablation
+from curation.tables import io
+from curation.tables.schemas import SCORED
+
+
+def scored(path, correct_N, parsed_N, raw_N):
+    columns = [np.arange(len(raw_N)), correct_N, parsed_N, raw_N, 1 / (1 + np.exp(-raw_N))]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORED, strict=True)]
+    return io.write(pa.table(arrays, schema=SCORED), str(path))
+
+
+@pytest.fixture
+def record(tmp_path):
+    seeds, rows = {}, {}
+    for seed in (0, 1, 2):
+        rng = np.random.default_rng(seed)
+        parsed_N = rng.random(400) < 0.6
+        correct_N = parsed_N & (rng.random(400) < 0.4)
+        raws = {
+            name: (correct_N + rng.normal(0, scale, 400)).astype(np.float32) for name, scale in (("a", 1), ("b", 2))
+        }
+        tables = {
+            name: {"pool": scored(tmp_path / f"{name}{seed}", correct_N, parsed_N, raw)} for name, raw in raws.items()
+        }
+        seeds[seed] = {"scored": tables, "fits": {"a": {"num_fit": 100 + seed}}, "projections": {}, "tests": {}}
+        rows[seed] = (correct_N, parsed_N, raws)
+    config = {
+        "title": "Noise",
+        "sets": ["pool"],
+        "variants": {"a": {}, "b": {"function": "internal_confidence"}},
+        "reference": "a",
+        "students": False,
+        "paper": {"b": {"auc": 0.7}},
+    }
+    made = AblationRecord(
+        name="noise",
+        command="curate ablate noise.yaml",
+        config=config,
+        versions={"torch": "2"},
+        shares={"a": 0.1, "b": 0.1},
+        seconds=1.0,
+        seeds=seeds,
+    )
+    return made, rows
+
+
+def test_a_line_is_the_mean_over_seeds_and_its_difference_the_paired_one(record):
+    made, rows = record
+    first, second = collect_ablation(made)["lines"]
+    aucs, purities = [], []
+    for correct_N, parsed_N, raws in rows.values():
+        aucs.append([roc_auc_score(correct_N[parsed_N], raws[name][parsed_N]) for name in "ab"])
+        best = [np.argsort(np.where(parsed_N, -raws[name], np.inf), kind="stable")[:40] for name in "ab"]
+        purities.append([correct_N[places].mean() for places in best])
+    assert first["auc"]["value"] == pytest.approx(np.mean(aucs, axis=0)[0])
+    assert second["purity"]["value"] == pytest.approx(np.mean(purities, axis=0)[1])
+    assert first["differences"] == {} and first["num_fit"] == [100, 101, 102]
+    difference_R = np.subtract(*np.transpose(aucs)[::-1])
+    found = second["differences"]["auc"]
+    assert found["rows"]["value"] == found["seeds"]["value"] == pytest.approx(difference_R.mean())
+    half = stats.t.ppf(0.975, 2) * difference_R.std(ddof=1) / np.sqrt(3)
+    assert found["seeds"]["high"] == pytest.approx(difference_R.mean() + half)
+    assert found["rows"]["low"] < difference_R.mean() < found["rows"]["high"]
+    right = [correct_N[parsed_N].mean() for correct_N, parsed_N, _ in rows.values()]
+    assert first["constant_brier"]["value"] == pytest.approx(np.mean([share * (1 - share) for share in right]))
+
+
+def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_numbers(record, tmp_path):
+    content = collect_ablation(record[0])
+    text = ablation_markdown(content)
+    head, _, *lines = text.strip().split("\n")
+    assert head.startswith("| variant | fit rows | AUC |") and "set" not in head and "variance" not in head
+    assert [line.split(" | ")[0] for line in lines] == ["| a", "| b"] and "auc 0.700" in lines[1]
+    page, markdown = write_ablation(content, tmp_path)
+    assert markdown.read_text() == text
+    assert "paired by row" in page.read_text() and "http" not in page.read_text()
+
+
+def test_variants_with_other_labels_are_not_paired(record, tmp_path):
+    made, rows = record
+    correct_N, parsed_N, raws = rows[2]
+    made.seeds[2]["scored"]["b"]["pool"] = scored(tmp_path / "other", ~correct_N & parsed_N, parsed_N, raws["b"])
+    _, second = collect_ablation(made)["lines"]
+    assert second["differences"] == {}
