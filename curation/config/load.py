@@ -38,7 +38,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
         ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
     """
     path = place(path)
-    raw = _mapping(path)
+    raw = _mapping(path, mend="README.md shows one, under Ablations")
     try:
         config = AblationConfig.model_validate(raw)
     except ValidationError as error:
@@ -70,18 +70,18 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
     return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
 
 
-def _mapping(path: str | Place) -> dict[str, Any]:
+def _mapping(path: str | Place, mend: str = "`curate init` writes a commented one") -> dict[str, Any]:
     """The content of a YAML file."""
     try:
         path = place(path)
         raw = yaml.safe_load(path.read_text())
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"{path}: cannot be read ({reason}); `curate init` writes a commented one") from error
+        raise ConfigError(f"{path}: cannot be read ({reason}); {mend}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: is not a mapping; `curate init` writes a commented one")
+        raise ConfigError(f"{path}: is not a mapping; {mend}")
     return raw
 
 

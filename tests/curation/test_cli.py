@@ -25,7 +25,8 @@ from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report")
-LOOKING = ("inspect", "clean", "doctor")
+OTHERS = ("ablate", "inspect", "clean", "doctor")
+ARGUMENTS = {"ablate": "ABLATION", "inspect": "TABLE", "clean": "RUN_DIR"}
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
 
@@ -69,15 +70,15 @@ def test_help_lists_the_verbs():
     result = curate("--help")
     assert result.exit_code == 0
     commands = result.stdout.partition("Commands:")[2].splitlines()
-    assert {line.split()[0] for line in commands if line.strip()} == {*VERBS, *LOOKING}
+    assert {line.split()[0] for line in commands if line.strip()} == {*VERBS, *OTHERS}
     assert curate("--version").exit_code == 0
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *LOOKING])
+@pytest.mark.parametrize("verb", [*VERBS, *OTHERS])
 def test_every_verb_explains_itself(verb: str):
     for option in ("-h", "--help"):
         result = curate(verb, option)
-        assert result.exit_code == 0 and {"inspect": "TABLE", "clean": "RUN_DIR"}.get(verb, "CONFIG") in result.stdout
+        assert result.exit_code == 0 and ARGUMENTS.get(verb, "CONFIG") in result.stdout
 
 
 def test_help_answers_at_once():
