@@ -178,5 +178,6 @@ DOMAINS = {
     "chess": "curation.domains.chess:Chess",
     "math": "curation.domains.math:Math",
     "mcqa": "curation.domains.mcqa:Mcqa",
+    "next_token": "curation.domains.next_token:NextToken",
 }
 """Classes of task interfaces, by name; a user's own is ``module:Class`` or an entry point (``curation.domains``)."""

@@ -1,0 +1,108 @@
+"""The next token of another domain's texts (paper, App. "Other Ablations", on pretraining the trust function).
+
+A text is a row's prompt with its gold answer. It is cut before one of the answer's tokens, and the teacher's label is
+the token with which it goes on. A trust function that is fitted on such rows learns when the teacher predicts texts
+rightly, whatever the task. The paper does not give its texts, positions or tokens. We chose: positions in the answer,
+since that is what a teacher of our training predicts, one a row, by a hash of the prompt; and the tokens of the other
+domain's own vocabulary, so that rows do not depend on the teacher.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from curation.config import DomainConfig
+from curation.domains import Example, Identity, Vocabulary, get_domain
+from curation.errors import ConfigError
+from curation.hashing import derive
+
+BEGUN = "begun"
+
+
+class NextToken:
+    """The domain of the next token.
+
+    Args:
+        of: the domain whose texts are continued, by name or as ``{name: ..., option: ...}``.
+
+    Raises:
+        ConfigError: there is no such domain, or it is this one.
+    """
+
+    name = "next_token"
+
+    def __init__(self, *, of: str | Mapping[str, Any]) -> None:
+        config = DomainConfig.model_validate(of)
+        if config.name == self.name:
+            raise ConfigError("of: next_token continues the texts of another domain; name that one")
+        self._of = get_domain(config)
+        self._token = re.compile(self._of.vocabulary().pattern)
+        self.forms = self._of.forms
+        self.columns = pa.schema([*self._of.columns, (BEGUN, pa.string())])
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The other domain's example and the part of its answer that is given; without an answer, none of it.
+
+        Raises:
+            RowError: as the other domain's.
+        """
+        example = self._of.read(raw)
+        return {**example, BEGUN: self._cut(raw, example)[0]}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The token of the answer before which it is cut; ``None`` if the row has no answer, or one without tokens.
+
+        Raises:
+            RowError: as the other domain's.
+        """
+        return self._cut(raw, self._of.read(raw))[1]
+
+    def _cut(self, raw: Mapping[str, Any], example: Example) -> tuple[str, str | None]:
+        """What comes before the cut, and the token after it."""
+        label = self._of.gold(raw)
+        answer = "" if label is None else self._of.answer(label, example)
+        tokens = [found for found in self._token.finditer(answer) if found.group().strip()]
+        if not tokens:
+            return "", None
+        token = tokens[derive(0, self._of.prompt(example)) % len(tokens)]
+        return answer[: token.start()].rstrip(), token.group()
+
+    def solution(self, raw: Mapping[str, Any]) -> None:
+        """None: there is no reasoning that leads to a token."""
+        return None
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The other domain's prompt and the part of its answer that is given."""
+        blocks = [self.prompt(shot) + self.answer(shot["gold"], shot) for shot in shots]
+        return "\n\n".join([*blocks, self._of.prompt(example) + example[BEGUN]])
+
+    def identity(self, example: Example) -> Identity:
+        """That of the other domain: a puzzle and its text are one question, so that no split knows another's."""
+        return self._of.identity(example)
+
+    def options(self, example: Example) -> None:
+        """None: the teacher writes on."""
+        return None
+
+    def answer(self, label: str, example: Example) -> str:
+        """The token."""
+        return label
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The first token of the completion; ``None`` if it has none."""
+        found = next((token for token in self._token.finditer(completion) if token.group().strip()), None)
+        return None if found is None else found.group()
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Equality of the tokens."""
+        return label == gold
+
+    def difficulty(self, example: Example) -> float | None:
+        """That of the other domain."""
+        return self._of.difficulty(example)
+
+    def vocabulary(self) -> Vocabulary:
+        """That of the other domain."""
+        return self._of.vocabulary()
