@@ -6,6 +6,7 @@ of identical rows, is too narrow, and that of a single row is a point.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,17 +19,22 @@ _CHUNK = 50
 
 def resample(counts: Counts, statistic: Callable[[Counts], Floats], seed: int, resamples: int = RESAMPLES) -> Floats:
     """The statistic of ``resamples`` bootstrap draws of as many rows as there are, [R, ...]."""
-    rng = np.random.default_rng(seed)
-    num_rows = int(counts.sum())
     filled = np.flatnonzero(counts)
-    shares = counts.ravel()[filled] / num_rows
+    drawn_RF = _drawn(counts.ravel()[filled].astype(np.int64).tobytes(), seed, resamples)
     values = []
-    for start in range(0, resamples, _CHUNK):
-        num_draws = min(_CHUNK, resamples - start)
-        drawn = np.zeros((num_draws, counts.size), dtype=np.int64)
-        drawn[:, filled] = rng.multinomial(num_rows, shares, size=num_draws)
-        values.append(statistic(drawn.reshape(num_draws, *counts.shape)))
+    for chunk_RF in np.split(drawn_RF, range(_CHUNK, resamples, _CHUNK)):
+        drawn = np.zeros((len(chunk_RF), counts.size), dtype=np.int64)
+        drawn[:, filled] = chunk_RF
+        values.append(statistic(drawn.reshape(len(chunk_RF), *counts.shape)))
     return np.concatenate(values)
+
+
+@lru_cache(maxsize=1)
+def _drawn(counts: bytes, seed: int, resamples: int) -> Counts:
+    """Draws from the F cells that have rows, [R, F]; kept for the next statistic, as drawing takes most of the time."""
+    counts_F = np.frombuffer(counts, dtype=np.int64)
+    num_rows = int(counts_F.sum())
+    return np.random.default_rng(seed).multinomial(num_rows, counts_F / num_rows, size=resamples)
 
 
 def percentiles(value: float, resampled_R: Floats, n: int) -> Estimate:
