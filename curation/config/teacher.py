@@ -151,7 +151,8 @@ class AskConfig(Section):
     """Settings of a backend of one's own."""
     states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
-    layer's, ``layer<L>_<position>`` are another one's (``curation.config.states``)."""
+    layer's, ``layer<L>_<position>`` are another one's, ``option<R>_output_last`` those of options that were not chosen
+    (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
     decoding: DecodingConfig = DecodingConfig()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
+from curation.errors import ConfigError
 from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import Signal, Weak, get_signal, label_request
@@ -110,7 +112,11 @@ class LabelWorker(ChunkWorker[Labelled]):
 def label_rows(
     job: LabelJob, domain: Domain, teacher: Teacher, examples: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``schemas.labels``: every example exactly once, in any order."""
+    """Batches of ``schemas.labels``: every example exactly once, in any order.
+
+    Raises:
+        ConfigError: ``teacher.states`` names states of answer options, and a row has no options.
+    """
     by_id = {example["row_id"]: example for example in examples}
     errors: dict[int, str] = {row_id: example["error"] for row_id, example in by_id.items() if example["error"]}
     requests = []
@@ -120,6 +126,8 @@ def label_rows(
         request, problem = attempt(label_request, domain, row_id, example)
         if request is None:
             errors[row_id] = problem
+        elif request.options is None and (refused := generated(job.teacher.states, f"row {row_id}")) is not None:
+            raise ConfigError(refused)
         else:
             requests.append(request)
     if errors:

@@ -54,7 +54,8 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
     (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt token;
-    ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm.
+    ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm;
+    ``state_option<R>_output_last`` that of the last token of the R-th likeliest option, zeros if there are fewer.
     """
     value = {"float16": pa.float16(), "float32": pa.float32()}[state_dtype]
     return pa.schema(

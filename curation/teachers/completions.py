@@ -60,11 +60,18 @@ def completion_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def by_name(states: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    """States by name, hidden_ND, out of those by position, whose layers (``layers_of``) stand side by side."""
+def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
+    """States by name, hidden_ND, out of those by position and rank, whose layers (``layers_of``) stand side by side."""
     layers = layers_of(names)
-    parts = {position: np.split(wide_ND, len(layers), axis=1) for position, wide_ND in states.items()}
-    return {name: parts[state.position][layers.index(state.layer)] for name in names for state in [parse(name)]}
+    parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
+    return {
+        name: parts[state.position, state.rank][layers.index(state.layer)] for name in names for state in [parse(name)]
+    }
+
+
+def ranked(scores: Sequence[float]) -> list[int]:
+    """Places of the scores, from the largest to the smallest; of equal ones the first comes first."""
+    return sorted(range(len(scores)), key=lambda place: -scores[place])
 
 
 def error_batch(

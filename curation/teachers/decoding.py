@@ -24,7 +24,7 @@ from transformers import (
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import layers_of, positions_of
 from curation.hashing import hash64
-from curation.teachers.completions import by_name, completion_batch
+from curation.teachers.completions import Array, by_name, completion_batch
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
 
@@ -202,9 +202,9 @@ class _States:
         self._sum_BD = self._sum_BD[places_K]
         self._recent = deque((state_BD[places_K] for state_BD in self._recent), maxlen=self._recent.maxlen)
 
-    def arrays(self) -> dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"]:
-        """The states of all rows, float32 [N, D] by position."""
-        return {position: kept_ND.numpy() for position, kept_ND in self._kept.items()}
+    def arrays(self) -> dict[tuple[str, int], Array]:
+        """The states of all rows, float32 [N, D] by position and rank, which is that of the answer itself."""
+        return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
 
 
 def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:

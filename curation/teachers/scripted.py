@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
+from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
 from curation.teachers import Request
@@ -76,9 +77,10 @@ class ScriptedTeacher:
         choices = [number % len(those) for those, number in zip(texts, hash64(ids_N, seed).tolist(), strict=True)]
         completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
         num_words = [len(completion.split()) for completion in completions]
-        states: dict[str, Array] = {
-            name: (unit_N[:, None] + np.float32(position)) * self._direction_D for position, name in enumerate(names)
-        }
+        states: dict[str, Array] = {}
+        for place, name in enumerate(names):
+            has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
+            states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         failing = set(self._script.error_rows)
         return completion_batch(
             row_ids=ids_N.tolist(),

@@ -2,8 +2,8 @@
 
 Requests enter the engine as others leave it, and rows are handed on as they end: no row waits for a batch. Answers are
 drawn by the engine; what their tokens cost and the states come from the tap (``vllm_tap``). Options of one token are
-one request, which may draw nothing else; options of more are prompts with the option at their end, whose common
-beginning the prefix cache feeds once.
+one request, which may draw nothing else, and one for each further option whose state is asked for; options of more are
+prompts with the option at their end, whose common beginning the prefix cache feeds once.
 """
 
 import copy
@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import positions_of
+from curation.config.states import parse, positions_of, ranks_of
 from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, hub_revision, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
-from curation.teachers.completions import Array, by_name, completion_batch, error_batch
+from curation.teachers.completions import Array, by_name, completion_batch, error_batch, ranked
 from curation.teachers.prompts import TokenisedRequest, tokenise
 from curation.teachers.vllm_engine import Engine, Inbox
 from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
@@ -126,6 +126,8 @@ class _Row:
     letters: list[float] | None = None
     """Log-probabilities of options of one token."""
     choice: int = 0
+    by_rank: dict[int, _Part] = field(default_factory=dict)
+    """The answer, and options by their likelihood, as far as they are fed."""
     error: str | None = None
 
 
@@ -223,7 +225,7 @@ class _Stream:
         """Take the engine's output of a part."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
-        if part.tries or part.short:  # fed again, for what the tap lacked
+        if part.tries or part.short or part is not row.parts[0]:  # fed again, for what the tap lacked; or given
             return
         if row.letters is not None:
             part.tokens = [output.token_ids[0]]
@@ -257,8 +259,9 @@ class _Stream:
         for place, (_, row, part) in enumerate(ended):
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
-            if row.letters is not None and not part.tries:
+            if row.letters == []:
                 row.letters = found.letters[place]  # computed in the first step, and so never lost
+                self._feed_others(row, row.letters)
             if fate == "lost":
                 part.short, part.tries = False, part.tries + 1
                 if part.tries <= MAX_TRIES:
@@ -277,6 +280,16 @@ class _Stream:
             row.left -= 1
             if row.left == 0:
                 self._done.append(row)
+
+    def _feed_others(self, row: _Row, letters: list[float]) -> None:
+        """Feed the options of one token whose states are asked for beside that of the drawn one."""
+        order = [row.choice, *(place for place in ranked(letters) if place != row.choice)]
+        for rank in ranks_of(self._states):
+            if rank <= len(order):
+                part = row.by_rank[rank] = _Part(tokens=(row.given.options or [])[order[rank - 1]])
+                row.parts.append(part)
+                row.left += 1
+                self._score(row, part)
 
     def _complete(self, part: _Part, last_D: Array) -> None:
         """Add the state of the answer's last token, which was fed by itself."""
@@ -323,22 +336,26 @@ class _Stream:
         if not rows:
             return
         option_logprobs: list[list[float] | None] = []
-        chosen: list[_Part] = []
         for row in rows:
             options = row.given.request.options
             scores = row.letters
-            if options is None or scores is not None:
-                chosen.append(row.parts[0])
-            else:
+            row.by_rank[1] = row.parts[0]
+            if options is not None and scores is None:
                 scores = [part.logprob for part in row.parts]
                 means = [part.logprob / len(part.tokens) for part in row.parts]
-                ranks = means if self._decoding.normalise_options else scores
-                row.choice = ranks.index(max(ranks))
-                chosen.append(row.parts[row.choice])
+                order = ranked(means if self._decoding.normalise_options else scores)
+                row.choice = order[0]
+                row.by_rank = {rank: row.parts[place] for rank, place in enumerate(order, start=1)}
             if options is not None:
                 row.text = options[row.choice]
             option_logprobs.append(scores)
-        states = {at: np.stack([part.states[place] for part in chosen]) for place, at in enumerate(self._positions)}
+        chosen = [row.by_rank[1] for row in rows]
+        states: dict[tuple[str, int], Array] = {}
+        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):
+            place = self._positions.index(position)
+            none_D = np.zeros_like(chosen[0].states[place])  # of a row with fewer options
+            parts = [row.by_rank.get(rank) for row in rows]
+            states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
         yield completion_batch(
             row_ids=[row.given.request.row_id for row in rows],
             completions=[row.text for row in rows],
