@@ -157,6 +157,11 @@ class RunConfig(RowsConfig):
                 raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
+            raise ValueError(
+                "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number "
+                "of tokens whose log-probabilities are to be kept, e.g. 16"
+            )
         for split, domain in ((name, self.domain_of(name)) for name in self.splits.labelled()):
             problem = generated(self.teacher.states, f"splits.{split} of domain {domain.name}")
             if problem is not None and generates(domain.name, domain.options):

@@ -45,7 +45,8 @@ class LabelJob(TeacherJob):
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
-        whole = schemas.labels(self.teacher.states, self.teacher.state_dtype, state_size)
+        teacher = self.teacher
+        whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs)
         return whole if self.reduction is None else self.reduction.schema(whole)
 
 
@@ -138,7 +139,14 @@ def label_rows(
 
 def _failed(job: LabelJob, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
     config = job.teacher
-    failed = error_batch(list(errors), list(errors.values()), config.states, config.state_dtype, teacher.state_size)
+    failed = error_batch(
+        list(errors),
+        list(errors.values()),
+        config.states,
+        config.state_dtype,
+        teacher.state_size,
+        config.token_logprobs,
+    )
     return _with_labels(failed, [None] * len(errors))
 
 

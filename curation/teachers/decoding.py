@@ -88,6 +88,8 @@ class Decoder:
             row_ids=[request.request.row_id for request in requests],
             completions=[row.text for row in rows],
             mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
+            token_logprobs=[row.logprobs[: row.num_content] for row in rows],
+            num_token_logprobs=config.token_logprobs,
             num_prompt_tokens=[len(request.prompt) for request in requests],
             num_output_tokens=[row.num_content for row in rows],
             truncated=[row.truncated for row in rows],

@@ -29,6 +29,7 @@ class _Option:
     place: int  # of its row in the batch
     tokens: list[int]
     logprob: float  # of the tokens so far
+    logprobs: list[float]  # of the first tokens, as many as are kept
     states: dict[str, torch.Tensor] = field(default_factory=dict)  # position: hidden_D, layers side by side
 
     @property
@@ -66,7 +67,7 @@ def score_options(
             order = order_of(group)
             to_feed += [group[order[rank - 1]] for rank in ranks if rank <= len(group)]
     for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
-        _feed(forward, prefix, part, of_output)
+        _feed(forward, prefix, part, of_output, config.token_logprobs)
 
     orders = [order_of(group) for group in options]
     choices = [order[0] for order in orders]
@@ -86,6 +87,8 @@ def score_options(
         row_ids=[row.request.row_id for row in rows],
         completions=[(row.request.options or ())[choice] for row, choice in zip(rows, choices, strict=True)],
         mean_logprobs=[option.mean_logprob for option in chosen],
+        token_logprobs=[option.logprobs for option in chosen],
+        num_token_logprobs=config.token_logprobs,
         option_logprobs=[[option.logprob for option in group] for group in options],
         num_prompt_tokens=[len(row.prompt) for row in rows],
         num_output_tokens=[len(option.tokens) for option in chosen],
@@ -99,13 +102,18 @@ def _begin(place: int, options: list[list[int]], logprob_V: torch.Tensor) -> lis
     """The options of a row with the log-probabilities of their first tokens."""
     first = torch.tensor([tokens[0] for tokens in options], device=logprob_V.device)
     return [
-        _Option(place=place, tokens=tokens, logprob=logprob)
+        _Option(place=place, tokens=tokens, logprob=logprob, logprobs=[logprob])
         for tokens, logprob in zip(options, logprob_V[first].tolist(), strict=True)
     ]
 
 
-def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], positions: Sequence[str]) -> None:
-    """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states."""
+def _feed(
+    forward: Forward, prefix: Prefix, options: Sequence[_Option], positions: Sequence[str], num_logprobs: int
+) -> None:
+    """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states.
+
+    The first ``num_logprobs`` log-probabilities are kept one by one, too.
+    """
     width = max(len(option.tokens) for option in options)
     ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
     length_B1 = forward.tensor([[len(option.tokens)] for option in options])
@@ -118,7 +126,9 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], position
         logprobs.append(logits_BTV.gather(2, next_BT[..., None])[..., 0] - logits_BTV.logsumexp(dim=-1))
         hiddens.append(hidden_BTD.float())
     hidden_BTD, column_T = torch.cat(hiddens, dim=1), torch.arange(width, device=ids_BT.device)
-    logprob_B = torch.cat(logprobs, dim=1).where(column_T < length_B1 - 1, 0.0).sum(dim=1, dtype=torch.float64)
+    logprob_BT = torch.cat(logprobs, dim=1).where(column_T < length_B1 - 1, 0.0)
+    logprob_B = logprob_BT.sum(dim=1, dtype=torch.float64)
+    further = logprob_BT[:, : max(0, num_logprobs - 1)].tolist()
     own_BTD = hidden_BTD.where((column_T < length_B1)[..., None], 0.0)
     states = {
         "output_first": hidden_BTD[:, 0].clone(),  # a view would keep all the states
@@ -127,4 +137,5 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], position
     }
     for place, (option, logprob) in enumerate(zip(options, logprob_B.tolist(), strict=True)):
         option.logprob += logprob
+        option.logprobs += further[place]
         option.states = {position: states[position][place] for position in positions}

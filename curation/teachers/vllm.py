@@ -21,12 +21,12 @@ from curation.config import AskConfig, DecodingConfig
 from curation.config.states import parse, positions_of, ranks_of
 from curation.errors import ModelError
 from curation.hashing import hash64
-from curation.models import as_user_turns, check_layers, configuration_of, hub_revision, load_tokenizer
+from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import Array, by_name, completion_batch, error_batch, ranked
 from curation.teachers.prompts import TokenisedRequest, tokenise
-from curation.teachers.vllm_engine import Engine, Inbox
+from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
 
 BATCH_ROWS = 128
@@ -51,7 +51,7 @@ class VllmTeacher:
         self.state_size = int(text_config.hidden_size)
         limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
         self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
-        self.stop_ids = _stop_ids(self.tokenizer.eos_token_id, model, text_config)
+        self.stop_ids = stop_ids_of(self.tokenizer.eos_token_id, model, text_config)
         self.engine = Engine(config, model, max_positions=self.max_positions, ring=_ring(config))
         self.decode_lock = threading.Lock()
 
@@ -63,6 +63,7 @@ class VllmTeacher:
             "vllm": config.vllm.model_dump(mode="json"),
             "num_gpus": config.actors.num_gpus,
             "states": sorted(config.states),
+            "token_logprobs": config.token_logprobs,
             "ring": _ring(config),
         }
 
@@ -88,7 +89,8 @@ class VllmTeacher:
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them."""
-        stream = _Stream(self, decoding, seed, self.config.states if states else ())
+        kept = self.config if states else self.config.model_copy(update=AskConfig.BARE)
+        stream = _Stream(self, decoding, seed, kept)
         try:
             yield from stream.run(requests)
         finally:
@@ -106,6 +108,8 @@ class _Part:
     tokens: list[int]
     """Of the answer."""
     logprob: float = 0.0
+    logprobs: list[float] = field(default_factory=list)
+    """Of the first tokens, as many as are kept."""
     states: list[Array] = field(default_factory=list)
     """hidden_D by position, in the order of ``positions_of`` the names of states, layers side by side."""
     short: bool = False
@@ -134,9 +138,10 @@ class _Row:
 class _Stream:
     """One call of ``VllmTeacher.label``."""
 
-    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, states: tuple[str, ...]) -> None:
+    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
-        self._states, self._positions = states, positions_of(states)
+        self._states, self._positions = config.states, positions_of(config.states)
+        self._num_token_logprobs = config.token_logprobs
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
@@ -271,7 +276,7 @@ class _Stream:
             elif part.short:
                 self._complete(part, states[0])
             else:
-                part.logprob, part.states = found.logprobs[place], states
+                part.logprob, part.logprobs, part.states = found.logprobs[place], found.token_logprobs[place], states
                 if fate == "short" and self._states:
                     part.short = True
                     params = _sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
@@ -361,6 +366,8 @@ class _Stream:
             completions=[row.text for row in rows],
             mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
             option_logprobs=option_logprobs,
+            token_logprobs=[part.logprobs for part in chosen],
+            num_token_logprobs=self._num_token_logprobs,
             num_prompt_tokens=[len(row.given.prompt) for row in rows],
             num_output_tokens=[len(part.tokens) for part in chosen],
             truncated=[row.truncated for row in rows],
@@ -370,7 +377,8 @@ class _Stream:
 
     def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
         teacher = self._teacher
-        return error_batch(list(bad), list(bad.values()), self._states, teacher.config.state_dtype, teacher.state_size)
+        how = (self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs)
+        return error_batch(list(bad), list(bad.values()), *how)
 
 
 def _ring(config: AskConfig) -> int:
@@ -383,17 +391,3 @@ def _sampling_params(**values: Any) -> Any:
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
-
-
-def _stop_ids(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
-    """Tokens that end an answer: the tokenizer's and those of the model's generation settings."""
-    from transformers import GenerationConfig
-
-    try:
-        settings = GenerationConfig.from_pretrained(model.base, revision=hub_revision(model) or "main")
-    except OSError:
-        settings = GenerationConfig.from_model_config(text_config)
-    ids: set[int] = set()
-    for source in (eos, settings.eos_token_id):
-        ids.update([source] if isinstance(source, int) else source or [])
-    return frozenset(ids)

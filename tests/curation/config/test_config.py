@@ -235,6 +235,10 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
     [
         ({"splits.pool.from": "puzles"}, "splits.pool.from: 'puzles' is not one of the sources (other, puzzles)"),
         ({"trust.states": ["output_last", "output_mean"]}, "trust.states: output_mean not among teacher.states"),
+        (
+            {"trust.columns": ["token_logprobs"]},
+            "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number of",
+        ),
         ({"trust.states": ["layer1_output_last"]}, "trust.states: layer1_output_last not among teacher.states"),
         (
             {"teacher.states": ["output_last", "option2_output_last"]},
