@@ -24,9 +24,15 @@ CONFIG = {
         "probes": {"held_out": {"from": "questions", "rows": 50, "regime": "ID"}},
         "audit": True,
     },
-    "teacher": {"backend": "scripted", "states": ["prompt_last", "output_last"], "chunk_rows": 200},
+    "teacher": {
+        "backend": "scripted",
+        "states": ["prompt_last", "option2_output_last"],
+        "token_logprobs": 2,
+        "chunk_rows": 200,
+    },
     "trust": {
-        "states": ["prompt_last", "output_last"],
+        "states": ["prompt_last", "option2_output_last"],
+        "columns": ["token_logprobs"],
         "width": 8,
         "depth": 1,
         "max_steps": 20,

@@ -22,7 +22,7 @@ from curation.metrics import auc_value
 from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io
-from curation.tables.schemas import input_column
+from curation.tables.schemas import input_column, mend_of
 from curation.trust.parts import NAMES, part_of
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
@@ -83,7 +83,7 @@ def read_source(
     dataset = io.open_table(labels)
     if missing := [name for name, column in zip(names, columns, strict=True) if column not in dataset.schema.names]:
         raise SourceError(
-            f"tune: the source's labels do not hold {', '.join(missing)}; add it to teacher.states, and "
+            f"tune: the source's labels do not hold {', '.join(missing)}; {mend_of(input_column(missing[0]))}, and "
             f"{len(graded.row_ids_N):,} source rows are labelled again"
         )
     scanner = dataset.scanner(columns=["row_id", "label", *columns], filter="error IS NULL")

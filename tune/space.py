@@ -20,6 +20,7 @@ from curation.arms import TRUST, Fitted, fitted_of
 from curation.config import TrustConfig
 from curation.errors import ConfigError
 from curation.registry import check_options, code
+from curation.tables.schemas import SCALARS, input_column, mend_of
 from curation.trust.parts import ROW_KEYS, read_by
 
 KIND = "kind"
@@ -183,11 +184,11 @@ class Space:
         Args:
             raw: dimensions by key, and maybe ``preset``.
             base: the run's section ``trust``.
-            stored: the states that the labels of the source split have.
+            stored: the states, and ``token_logprobs``, that the labels of the source split have.
 
         Raises:
             ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
-                or a kind's options refuse, a state that is not stored.
+                or a kind's options refuse, an input that is not stored.
         """
         given = spelled_out(raw)
         kinds = _kinds(given.pop(KIND))
@@ -258,10 +259,11 @@ class Space:
                 TrustConfig.model_validate(self.base.model_dump() | {key: value})
             except ValidationError as error:
                 raise ConfigError(f"{where}: {value!r} is refused: {error.errors()[0]['msg']}") from error
-            if key == "states" and (missing := [state for state in value if state not in stored]):
+            read = value if key in ("states", "columns") else ()
+            if missing := [name for name in read if name not in (*SCALARS, *stored)]:
                 raise ConfigError(
-                    f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); add it to "
-                    "teacher.states, and the source split is labelled again"
+                    f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); "
+                    f"{mend_of(input_column(missing[0]))}, and the source split is labelled again"
                 )
         if not _reads(self.kinds, key):
             raise ConfigError(f"{where}: none of the kinds {', '.join(self.kinds)} reads it; leave it out")

@@ -65,6 +65,14 @@ def reasons(name: str, options: Mapping[str, Any]) -> bool:
     return name == "math" or (name == "mcqa" and bool(options.get("generative")))
 
 
+def generates(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a model writes the answers of this domain itself, as far as is known before a row is read.
+
+    A domain of one's own may: its method ``options`` decides row by row.
+    """
+    return name == "chess" or reasons(name, options)
+
+
 def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
     """The sections of a file, with the domain's defaults for keys that they leave out.
 

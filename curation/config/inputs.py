@@ -86,6 +86,10 @@ class SplitsConfig(Section):
         given = {name: split for name in names if (split := getattr(self, name)) is not None}
         return given | {f"probe-{name}": probe for name, probe in self.probes.items()}
 
+    def labelled(self) -> tuple[str, ...]:
+        """The names of the configured splits that the teacher labels."""
+        return tuple(name for name in self.named() if name not in ("adapt", "shots", "test"))
+
 
 class RowsConfig(Section):
     """The definition of a run's rows: their sources, the splits, and the domain that reads them."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from curation.config.base import Section, TrainSection
-from curation.config.defaults import GENERIC, Defaults, defaults_of, filled, reasons
+from curation.config.defaults import GENERIC, Defaults, defaults_of, filled, generates, reasons
 from curation.config.inputs import DomainConfig
 from curation.config.models import InitConfig
 from curation.config.run import EvaluationConfig, RunConfig
@@ -88,7 +88,7 @@ def _reasons(domain: DomainConfig) -> bool:
 
 
 def _generates(domain: DomainConfig) -> bool:
-    return domain.name == "chess" or _reasons(domain)
+    return generates(domain.name, domain.options)
 
 
 def _told(decoding: DecodingConfig) -> str:

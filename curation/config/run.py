@@ -7,11 +7,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 
 from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
 from curation.config.base import PositiveInt, Section, Share
-from curation.config.defaults import defaults_of, filled
+from curation.config.defaults import defaults_of, filled, generates
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
+from curation.config.states import generated
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
@@ -156,6 +157,15 @@ class RunConfig(RowsConfig):
                 raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
+            raise ValueError(
+                "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number "
+                "of tokens whose log-probabilities are to be kept, e.g. 16"
+            )
+        for split, domain in ((name, self.domain_of(name)) for name in self.splits.labelled()):
+            problem = generated(self.teacher.states, f"splits.{split} of domain {domain.name}")
+            if problem is not None and generates(domain.name, domain.options):
+                raise ValueError(problem)
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
         measured = self.selection.budget.purity_split

@@ -1,9 +1,14 @@
-"""Names of hidden states: a layer, and a position in a row.
+"""Names of hidden states: a layer, a position in a row, and an answer option.
 
 A position alone means the last layer after the final norm. ``layer<L>_<position>`` means the output of block L, counted
 as in transformers' ``hidden_states[L]`` (paper, App. "Layer choice"). In transformers the last block's entry is after
 the final norm, too, so L goes up to one below the number of layers. If several layers of a token are kept, they are
 concatenated in the order of ``layers_of``.
+
+``option<R>_output_last``, R from 2 on, means the last token of the row's R-th likeliest option (paper, App. "Using
+embeddings from all answer choices"); the first is the chosen one, whose states have the plain names. A layer stands
+before it: ``layer3_option2_output_last``. A row with fewer options has zeros there. Rows without options have no such
+state.
 """
 
 import re
@@ -16,7 +21,7 @@ POSITIONS = ("prompt_last", "output_first", "output_last", "output_mean")
 LAST = -1
 """The last layer, after the final norm, as an index into transformers' ``hidden_states``."""
 
-_NAME = re.compile(rf"(?:layer([1-9][0-9]*)_)?({'|'.join(POSITIONS)})")
+_NAME = re.compile(rf"(?:layer([1-9][0-9]*)_)?(?:({'|'.join(POSITIONS)})|option([2-9]|[1-9][0-9]+)_(output_last))")
 
 
 class State(NamedTuple):
@@ -25,6 +30,8 @@ class State(NamedTuple):
     layer: int
     """L, or ``LAST``."""
     position: str
+    rank: int = 1
+    """Of the row's option by its likelihood; 1 is the answer itself."""
 
 
 def parse(name: str) -> State:
@@ -37,10 +44,11 @@ def parse(name: str) -> State:
     if found is None:
         raise ValueError(
             f"{name!r} names no hidden state; write {', '.join(POSITIONS)} for the last layer's, "
-            "layer<L>_<position> for those of layer L from 1 on, e.g. layer21_output_last"
+            "layer<L>_<position> for those of layer L from 1 on, e.g. layer21_output_last, option<R>_output_last "
+            "for the R-th likeliest option's, R from 2 on"
         )
-    layer, position = found.groups()
-    return State(LAST if layer is None else int(layer), position)
+    layer, position, rank, of_option = found.groups()
+    return State(LAST if layer is None else int(layer), position or of_option, int(rank or 1))
 
 
 def layers_of(names: Iterable[str]) -> tuple[int, ...]:
@@ -58,14 +66,30 @@ def positions_of(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(parse(name).position for name in names))
 
 
+def ranks_of(names: Iterable[str]) -> tuple[int, ...]:
+    """The ranks of the options of these states except the chosen one's, ascending."""
+    return tuple(sorted({parse(name).rank for name in names} - {1}))
+
+
+def generated(names: Iterable[str], where: str) -> str | None:
+    """Why these states cannot be had of answers that a model writes itself, at ``where``; None if they can."""
+    named = next((name for name in names if parse(name).rank > 1), None)
+    if named is None:
+        return None
+    return (
+        f"teacher.states: {named!r} is the state of an answer option, but {where} has no options to choose from (its "
+        "answer is generated); leave it out of teacher.states and trust.states, or take a domain that scores options"
+    )
+
+
 def beyond(names: Iterable[str], num_layers: int) -> str | None:
     """Why a model with ``num_layers`` layers cannot give these states; None if it can."""
     for name in names:
-        layer, position = parse(name)
+        layer = parse(name).layer
         if layer >= num_layers:
             others = f"1 to {num_layers - 1}, or " if num_layers > 1 else ""
             return (
                 f"{name!r} asks for layer {layer} of a model that has {num_layers}; "
-                f"take {others}{position!r}, the last layer's after the final norm"
+                f"take {others}{name.partition('_')[2]!r}, the last layer's after the final norm"
             )
     return None

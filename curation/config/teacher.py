@@ -143,6 +143,8 @@ class AskConfig(Section):
 
     SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "max_error_rate"})
     """Keys that change how rows are spread over actors, not what is answered."""
+    BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
+    """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
 
     backend: Annotated[str, AfterValidator(_backend)] = "transformers"
     """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
@@ -151,8 +153,11 @@ class AskConfig(Section):
     """Settings of a backend of one's own."""
     states: tuple[Annotated[str, AfterValidator(_state)], ...] = ("output_last",)
     """The hidden states to keep: ``prompt_last``, ``output_first``, ``output_last``, ``output_mean`` are the last
-    layer's, ``layer<L>_<position>`` are another one's (``curation.config.states``)."""
+    layer's, ``layer<L>_<position>`` are another one's, ``option<R>_output_last`` those of options that were not chosen
+    (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
+    token_logprobs: Annotated[int, Field(ge=0)] = 0
+    """Keep the log-probabilities of the first so many tokens of each answer, which ``trust.columns`` may then name."""
     decoding: DecodingConfig = DecodingConfig()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     chat_template: bool = False

@@ -40,8 +40,11 @@ class TrustConfig(TrainSection):
     """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
-    columns: tuple[Literal["mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated"], ...] = ()
-    """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales."""
+    columns: tuple[
+        Literal["mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated", "token_logprobs"], ...
+    ] = ()
+    """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
+    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says."""
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""

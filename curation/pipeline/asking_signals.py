@@ -3,7 +3,7 @@
 from typing import Any
 
 from curation import arms
-from curation.config import RunConfig
+from curation.config import AskConfig, RunConfig
 from curation.pipeline.asking import Asked
 from curation.pipeline.given import Generation
 from curation.pipeline.measuring import signalling
@@ -56,7 +56,7 @@ def _signal(generation: Generation, teacher: Asked, signal: arms.Signal, split: 
         examples=generation.tables[split],
         labels=labels,
         domain=config.domain_of(split),
-        asked=answering.changed(states=()),
+        asked=answering.changed(**AskConfig.BARE),
         decoding=config.teacher.decoding,
         reward=config.signals.reward if signal.asks == "reward" else None,
         beside_labels=signal.asks == "teacher",

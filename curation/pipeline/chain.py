@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curation import models
-from curation.config import ModelConfig, RunConfig
+from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
 from curation.pipeline.generation import Described, describe_generation
@@ -97,7 +97,7 @@ def _teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str,
 
 
 def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
-    ask, reward, judge = config.teacher.ask.model_copy(update={"states": ()}), config.signals.reward, config.judge
+    ask, reward, judge = config.teacher.ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
     roles = {
         role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")
         for role, model in config.signals.models.items()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import JudgeConfig, PcaConfig, RunConfig
+from curation.config import AskConfig, JudgeConfig, PcaConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
@@ -167,7 +167,7 @@ def _graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
         labels=labels,
         gold=gold,
         domain=domain,
-        asked=generation.others.judge.changed(states=()),
+        asked=generation.others.judge.changed(**AskConfig.BARE),
         decoding=judge.decoding,
         seed=generation.seed(f"judge-{stage}"),
         settings=generation.settings,
@@ -318,7 +318,7 @@ def _tests(generation: Generation, teacher: Asked, base: Model, students: Mappin
     found = {}
     models = {"teacher": teacher, "base": base} | {arm: stage.model("model") for arm, stage in students.items()}
     students_are = asked(
-        base, config.teacher.ask.model_copy(update={"states": ()}), name=generation.name("backend-student")
+        base, config.teacher.ask.model_copy(update=AskConfig.BARE), name=generation.name("backend-student")
     )
     for name, model in models.items():
         answering = model if isinstance(model, Asked) else replace(students_are, model=model)
@@ -332,7 +332,7 @@ def _tests(generation: Generation, teacher: Asked, base: Model, students: Mappin
                 labelling(
                     generation.name(stage),
                     examples=generation.tables["test"],
-                    asked=answering.changed(states=(), chat_template=evaluation.chat_template),
+                    asked=answering.changed(**AskConfig.BARE, chat_template=evaluation.chat_template),
                     decoding=evaluation.decoding,
                     domain=config.domain_of("test"),
                     seed=generation.seed(stage),

@@ -13,6 +13,7 @@ from curation.pipeline.training import training_host
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
+from curation.tables.schemas import TOKEN_LOGPROBS
 from tune.space import Space, spelled_out
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ def check(config: RunConfig, num_pool: int) -> None:
 
 
 def stored(config: RunConfig) -> tuple[str, ...]:
-    """The states that the labels of the source split have."""
-    return config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
+    """The states, and the columns that not every run has, of the labels of the source split."""
+    states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
+    return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def share_of(config: RunConfig, num_pool: int) -> float | None:

@@ -170,7 +170,7 @@ def rolling_out(
         "rollout_seed": seed,
         "limit": limit,
     }
-    return asked.changed(states=()).stage(name, roll_out, inputs, settings=settings, rows=None)
+    return asked.changed(**AskConfig.BARE).stage(name, roll_out, inputs, settings=settings, rows=None)
 
 
 def roll_out(

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
+from curation.errors import ConfigError
 from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
 from curation.signals import Signal, Weak, get_signal, label_request
@@ -43,7 +45,8 @@ class LabelJob(TeacherJob):
 
     def schema(self, state_size: int) -> pa.Schema:
         """The schema of the labels table."""
-        whole = schemas.labels(self.teacher.states, self.teacher.state_dtype, state_size)
+        teacher = self.teacher
+        whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs)
         return whole if self.reduction is None else self.reduction.schema(whole)
 
 
@@ -110,7 +113,11 @@ class LabelWorker(ChunkWorker[Labelled]):
 def label_rows(
     job: LabelJob, domain: Domain, teacher: Teacher, examples: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``schemas.labels``: every example exactly once, in any order."""
+    """Batches of ``schemas.labels``: every example exactly once, in any order.
+
+    Raises:
+        ConfigError: ``teacher.states`` names states of answer options, and a row has no options.
+    """
     by_id = {example["row_id"]: example for example in examples}
     errors: dict[int, str] = {row_id: example["error"] for row_id, example in by_id.items() if example["error"]}
     requests = []
@@ -120,6 +127,8 @@ def label_rows(
         request, problem = attempt(label_request, domain, row_id, example)
         if request is None:
             errors[row_id] = problem
+        elif request.options is None and (refused := generated(job.teacher.states, f"row {row_id}")) is not None:
+            raise ConfigError(refused)
         else:
             requests.append(request)
     if errors:
@@ -130,7 +139,14 @@ def label_rows(
 
 def _failed(job: LabelJob, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
     config = job.teacher
-    failed = error_batch(list(errors), list(errors.values()), config.states, config.state_dtype, teacher.state_size)
+    failed = error_batch(
+        list(errors),
+        list(errors.values()),
+        config.states,
+        config.state_dtype,
+        teacher.state_size,
+        config.token_logprobs,
+    )
     return _with_labels(failed, [None] * len(errors))
 
 

@@ -38,23 +38,37 @@ SCALARS = ("mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated"
 """The columns of :func:`completions` with a number a row, that a trust function may read beside the states."""
 
 
+TOKEN_LOGPROBS = "token_logprobs"
+"""A column of :func:`completions` with several numbers a row, that a trust function may read, too."""
+
+
 def input_column(name: str) -> str:
-    """The column of an input of a trust function: a state, or one of ``SCALARS``."""
-    return name if name in SCALARS else state_column(name)
+    """The column of an input of a trust function: a state, one of ``SCALARS``, or ``TOKEN_LOGPROBS``."""
+    return name if name in (*SCALARS, TOKEN_LOGPROBS) else state_column(name)
 
 
-def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
+def mend_of(column: str) -> str:
+    """What to do for a labels table to have a column that a trust function reads."""
+    if column == TOKEN_LOGPROBS:
+        return "set teacher.token_logprobs"
+    return "label again" if column in SCALARS else "add its state to teacher.states"
+
+
+def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
     """The output of a teacher, one row per request.
 
     ``completion`` text of the answer, stop token or string cut; ``mean_logprob`` mean natural-log probability of the
     answer's tokens (without the stop token) under the teacher, null for an empty answer; ``option_logprobs`` the sum
     of each option's token log-probabilities given the prompt, without an end token, in the order of the request's
-    options (the completion is then the chosen option), null if the answer was generated; ``num_prompt_tokens``,
+    options (the completion is then the chosen option), null if the answer was generated; ``token_logprobs`` (if any are
+    kept) the natural-log probabilities of the answer's first ``num_token_logprobs`` tokens, whose mean over the whole
+    answer is ``mean_logprob``, 0 beyond the answer's end; ``num_prompt_tokens``,
     ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
     (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt token;
-    ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm.
+    ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm;
+    ``state_option<R>_output_last`` that of the last token of the R-th likeliest option, zeros if there are fewer.
     """
     value = {"float16": pa.float16(), "float32": pa.float32()}[state_dtype]
     return pa.schema(
@@ -63,6 +77,7 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
             pa.field("completion", pa.string()),
             pa.field("mean_logprob", pa.float32()),
             pa.field("option_logprobs", pa.list_(pa.float32())),
+            *([pa.field(TOKEN_LOGPROBS, pa.list_(pa.float16(), num_token_logprobs))] if num_token_logprobs else []),
             pa.field("num_prompt_tokens", pa.int32()),
             pa.field("num_output_tokens", pa.int32()),
             pa.field("truncated", pa.bool_()),
@@ -72,9 +87,9 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int) -> pa.
     )
 
 
-def labels(states: Sequence[str], state_dtype: str, state_size: int) -> pa.Schema:
+def labels(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
     """The labels table: :func:`completions` and ``label``, read from the completion by the domain (null: unparsed)."""
-    fields = list(completions(states, state_dtype, state_size))
+    fields = list(completions(states, state_dtype, state_size, num_token_logprobs))
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
 
 

@@ -19,6 +19,8 @@ def completion_batch(
     completions: Sequence[str | None],
     mean_logprobs: Sequence[float | None],
     option_logprobs: Sequence[Sequence[float] | None] | None = None,
+    token_logprobs: Sequence[Sequence[float]] = (),
+    num_token_logprobs: int = 0,
     num_prompt_tokens: Sequence[int | None],
     num_output_tokens: Sequence[int | None],
     truncated: Sequence[bool | None],
@@ -28,6 +30,7 @@ def completion_batch(
 ) -> pa.RecordBatch:
     """A batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
+    Of ``token_logprobs``, those of each answer's tokens, the first ``num_token_logprobs`` are kept.
     A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
     """
     num_rows = len(row_ids)
@@ -45,12 +48,17 @@ def completion_batch(
                 )
     bad_N = np.array([problem is not None for problem in problems], dtype=bool)
     state_size = next(iter(stored.values())).shape[1] if stored else 0
-    schema = schemas.completions(tuple(states), state_dtype, state_size)
+    schema = schemas.completions(tuple(states), state_dtype, state_size, num_token_logprobs)
+    logprob_NK = np.zeros((num_rows, num_token_logprobs), dtype=np.float16)
+    for row, values in enumerate(token_logprobs):
+        kept = values[:num_token_logprobs]
+        logprob_NK[row, : len(kept)] = kept
     columns = [
         pa.array(row_ids, pa.int64()),
         pa.array(completions, pa.string()),
         pa.array(mean_logprobs, pa.float32()),
         pa.array([None] * num_rows if option_logprobs is None else option_logprobs, pa.list_(pa.float32())),
+        *([_fixed_size_list(logprob_NK, bad_N)] if num_token_logprobs else []),
         pa.array(num_prompt_tokens, pa.int32()),
         pa.array(num_output_tokens, pa.int32()),
         pa.array(truncated, pa.bool_()),
@@ -60,15 +68,27 @@ def completion_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def by_name(states: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
-    """States by name, hidden_ND, out of those by position, whose layers (``layers_of``) stand side by side."""
+def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
+    """States by name, hidden_ND, out of those by position and rank, whose layers (``layers_of``) stand side by side."""
     layers = layers_of(names)
-    parts = {position: np.split(wide_ND, len(layers), axis=1) for position, wide_ND in states.items()}
-    return {name: parts[state.position][layers.index(state.layer)] for name in names for state in [parse(name)]}
+    parts = {place: np.split(wide_ND, len(layers), axis=1) for place, wide_ND in states.items()}
+    return {
+        name: parts[state.position, state.rank][layers.index(state.layer)] for name in names for state in [parse(name)]
+    }
+
+
+def ranked(scores: Sequence[float]) -> list[int]:
+    """Places of the scores, from the largest to the smallest; of equal ones the first comes first."""
+    return sorted(range(len(scores)), key=lambda place: -scores[place])
 
 
 def error_batch(
-    row_ids: Sequence[int], errors: Sequence[str], states: Sequence[str], state_dtype: str, state_size: int
+    row_ids: Sequence[int],
+    errors: Sequence[str],
+    states: Sequence[str],
+    state_dtype: str,
+    state_size: int,
+    num_token_logprobs: int = 0,
 ) -> pa.RecordBatch:
     """A batch of error rows: everything null but the row id and the error."""
     nothing = [None] * len(row_ids)
@@ -76,6 +96,7 @@ def error_batch(
         row_ids=row_ids,
         completions=nothing,
         mean_logprobs=nothing,
+        num_token_logprobs=num_token_logprobs,
         num_prompt_tokens=nothing,
         num_output_tokens=nothing,
         truncated=nothing,

@@ -24,7 +24,7 @@ from transformers import (
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import layers_of, positions_of
 from curation.hashing import hash64
-from curation.teachers.completions import by_name, completion_batch
+from curation.teachers.completions import Array, by_name, completion_batch
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
 
@@ -88,6 +88,8 @@ class Decoder:
             row_ids=[request.request.row_id for request in requests],
             completions=[row.text for row in rows],
             mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
+            token_logprobs=[row.logprobs[: row.num_content] for row in rows],
+            num_token_logprobs=config.token_logprobs,
             num_prompt_tokens=[len(request.prompt) for request in requests],
             num_output_tokens=[row.num_content for row in rows],
             truncated=[row.truncated for row in rows],
@@ -202,9 +204,9 @@ class _States:
         self._sum_BD = self._sum_BD[places_K]
         self._recent = deque((state_BD[places_K] for state_BD in self._recent), maxlen=self._recent.maxlen)
 
-    def arrays(self) -> dict[str, "np.ndarray[tuple[int, ...], np.dtype[np.float32]]"]:
-        """The states of all rows, float32 [N, D] by position."""
-        return {position: kept_ND.numpy() for position, kept_ND in self._kept.items()}
+    def arrays(self) -> dict[tuple[str, int], Array]:
+        """The states of all rows, float32 [N, D] by position and rank, which is that of the answer itself."""
+        return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
 
 
 def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:

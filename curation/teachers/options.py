@@ -3,7 +3,7 @@
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token; the
 likeliest option is chosen, the first of equal ones. The prompt is fed once: its last token's logits give the
 probability of each option's first token, and the options are fed after copies of its keys and values. Where all options
-are one token, the choice is then made, and only the chosen token is fed, for its state.
+are one token, their order is then known, and only those are fed whose states are asked for: mostly the chosen one.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig
-from curation.config.states import layers_of, positions_of
-from curation.teachers.completions import Array, by_name, completion_batch
+from curation.config.states import layers_of, parse, positions_of
+from curation.teachers.completions import Array, by_name, completion_batch, ranked
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
 
@@ -29,6 +29,7 @@ class _Option:
     place: int  # of its row in the batch
     tokens: list[int]
     logprob: float  # of the tokens so far
+    logprobs: list[float]  # of the first tokens, as many as are kept
     states: dict[str, torch.Tensor] = field(default_factory=dict)  # position: hidden_D, layers side by side
 
     @property
@@ -52,32 +53,42 @@ def score_options(
     logprob_BV = logits_B1V[:, 0].log_softmax(dim=-1)
     options = [_begin(place, row.options or [], logprob_BV[place]) for place, row in enumerate(rows)]
 
-    def likeliest(group: list[_Option]) -> int:
-        scores = [option.mean_logprob if normalise else option.logprob for option in group]
-        return scores.index(max(scores))
+    def order_of(group: list[_Option]) -> list[int]:
+        return ranked([option.mean_logprob if normalise else option.logprob for option in group])
 
-    positions = positions_of(config.states)
-    of_output = [position for position in positions if position != "prompt_last"]
+    places = dict.fromkeys((state.position, state.rank) for state in map(parse, config.states))
+    of_output = [position for position in positions_of(config.states) if position != "prompt_last"]
+    ranks = sorted({rank for position, rank in places if position in of_output})
     to_feed: list[_Option] = []
     for group in options:
         if any(len(option.tokens) > 1 for option in group):
             to_feed += group
-        elif of_output:
-            to_feed.append(group[likeliest(group)])
+        else:
+            order = order_of(group)
+            to_feed += [group[order[rank - 1]] for rank in ranks if rank <= len(group)]
     for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
-        _feed(forward, prefix, part, of_output)
+        _feed(forward, prefix, part, of_output, config.token_logprobs)
 
-    choices = [likeliest(group) for group in options]
+    orders = [order_of(group) for group in options]
+    choices = [order[0] for order in orders]
     chosen = [group[choice] for group, choice in zip(options, choices, strict=True)]
-    states: dict[str, Array] = {}
-    for position in positions:
-        of_chosen = [option.states[position] for option in chosen if position in of_output]
-        hidden_BD = torch.stack(of_chosen) if of_chosen else hidden_B1D[:, 0]
-        states[position] = hidden_BD.float().cpu().numpy()
+    states: dict[tuple[str, int], Array] = {}
+    for position, rank in places:
+        hidden_BD = hidden_B1D[:, 0].float()
+        if position in of_output:
+            none_D = torch.zeros_like(hidden_BD[0])  # of a row with fewer options
+            by_rank = zip(options, orders, strict=True)
+            found = [
+                group[order[rank - 1]].states[position] if rank <= len(order) else none_D for group, order in by_rank
+            ]
+            hidden_BD = torch.stack(found)
+        states[position, rank] = hidden_BD.cpu().numpy()
     return completion_batch(
         row_ids=[row.request.row_id for row in rows],
         completions=[(row.request.options or ())[choice] for row, choice in zip(rows, choices, strict=True)],
         mean_logprobs=[option.mean_logprob for option in chosen],
+        token_logprobs=[option.logprobs for option in chosen],
+        num_token_logprobs=config.token_logprobs,
         option_logprobs=[[option.logprob for option in group] for group in options],
         num_prompt_tokens=[len(row.prompt) for row in rows],
         num_output_tokens=[len(option.tokens) for option in chosen],
@@ -91,13 +102,18 @@ def _begin(place: int, options: list[list[int]], logprob_V: torch.Tensor) -> lis
     """The options of a row with the log-probabilities of their first tokens."""
     first = torch.tensor([tokens[0] for tokens in options], device=logprob_V.device)
     return [
-        _Option(place=place, tokens=tokens, logprob=logprob)
+        _Option(place=place, tokens=tokens, logprob=logprob, logprobs=[logprob])
         for tokens, logprob in zip(options, logprob_V[first].tolist(), strict=True)
     ]
 
 
-def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], positions: Sequence[str]) -> None:
-    """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states."""
+def _feed(
+    forward: Forward, prefix: Prefix, options: Sequence[_Option], positions: Sequence[str], num_logprobs: int
+) -> None:
+    """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states.
+
+    The first ``num_logprobs`` log-probabilities are kept one by one, too.
+    """
     width = max(len(option.tokens) for option in options)
     ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
     length_B1 = forward.tensor([[len(option.tokens)] for option in options])
@@ -110,7 +126,9 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], position
         logprobs.append(logits_BTV.gather(2, next_BT[..., None])[..., 0] - logits_BTV.logsumexp(dim=-1))
         hiddens.append(hidden_BTD.float())
     hidden_BTD, column_T = torch.cat(hiddens, dim=1), torch.arange(width, device=ids_BT.device)
-    logprob_B = torch.cat(logprobs, dim=1).where(column_T < length_B1 - 1, 0.0).sum(dim=1, dtype=torch.float64)
+    logprob_BT = torch.cat(logprobs, dim=1).where(column_T < length_B1 - 1, 0.0)
+    logprob_B = logprob_BT.sum(dim=1, dtype=torch.float64)
+    further = logprob_BT[:, : max(0, num_logprobs - 1)].tolist()
     own_BTD = hidden_BTD.where((column_T < length_B1)[..., None], 0.0)
     states = {
         "output_first": hidden_BTD[:, 0].clone(),  # a view would keep all the states
@@ -119,4 +137,5 @@ def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option], position
     }
     for place, (option, logprob) in enumerate(zip(options, logprob_B.tolist(), strict=True)):
         option.logprob += logprob
+        option.logprobs += further[place]
         option.states = {position: states[position][place] for position in positions}

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
+from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
 from curation.teachers import Request
@@ -32,7 +33,7 @@ class ScriptedTeacher:
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
-        self._states, self._state_dtype = config.states, config.state_dtype
+        self._config, self._state_dtype = config, config.state_dtype
         self._poison = frozenset(self._script.poison_rows)
         self.state_size = self.width(config)
         self._direction_D = np.random.default_rng(0).normal(size=self.state_size).astype(np.float32)
@@ -55,7 +56,7 @@ class ScriptedTeacher:
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
-        names = self._states if states else ()
+        names, num_logprobs = (self._config.states, self._config.token_logprobs) if states else ((), 0)
         stream = iter(requests)
         while batch := list(islice(stream, _BATCH_ROWS)):
             for request in batch:
@@ -65,10 +66,13 @@ class ScriptedTeacher:
             self._note(batch)
             bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
             if bad:
-                yield error_batch(list(bad), list(bad.values()), names, self._state_dtype, self.state_size)
-            yield self._complete([request for request in batch if request.row_id not in bad], names, seed)
+                yield error_batch(
+                    list(bad), list(bad.values()), names, self._state_dtype, self.state_size, num_logprobs
+                )
+            healthy = [request for request in batch if request.row_id not in bad]
+            yield self._complete(healthy, names, num_logprobs, seed)
 
-    def _complete(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
+    def _complete(self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         mean_logprobs = np.log(unit_N + 1e-6).tolist()
@@ -76,9 +80,10 @@ class ScriptedTeacher:
         choices = [number % len(those) for those, number in zip(texts, hash64(ids_N, seed).tolist(), strict=True)]
         completions = [those[choice] for those, choice in zip(texts, choices, strict=True)]
         num_words = [len(completion.split()) for completion in completions]
-        states: dict[str, Array] = {
-            name: (unit_N[:, None] + np.float32(position)) * self._direction_D for position, name in enumerate(names)
-        }
+        states: dict[str, Array] = {}
+        for place, name in enumerate(names):
+            has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
+            states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         failing = set(self._script.error_rows)
         return completion_batch(
             row_ids=ids_N.tolist(),
@@ -90,6 +95,8 @@ class ScriptedTeacher:
                 else [mean * words - (place != choice) for place in range(len(request.options))]
                 for request, mean, words, choice in zip(batch, mean_logprobs, num_words, choices, strict=True)
             ],
+            token_logprobs=[[mean] * words for mean, words in zip(mean_logprobs, num_words, strict=True)],
+            num_token_logprobs=num_logprobs,
             num_prompt_tokens=[len(request.prompt.split()) for request in batch],
             num_output_tokens=num_words,
             truncated=[False] * len(batch),

@@ -54,7 +54,7 @@ class TransformersTeacher:
         return other
 
     def _ask(self, config: AskConfig) -> None:
-        self._config, self._stateless = config, config.model_copy(update={"states": ()})
+        self._config, self._stateless = config, config.model_copy(update=AskConfig.BARE)
         if config.chat_template:
             as_user_turns(self._tokenizer, [])  # refuse at once
         check_layers(self._ref, self._model.config, config.states)
@@ -74,7 +74,14 @@ class TransformersTeacher:
             else:
                 (to_decode if row.options is None else to_score).append(row)
         if errors:
-            yield error_batch(list(errors), list(errors.values()), config.states, config.state_dtype, self.state_size)
+            yield error_batch(
+                list(errors),
+                list(errors.values()),
+                config.states,
+                config.state_dtype,
+                self.state_size,
+                config.token_logprobs,
+            )
         for batch in batches(to_decode, lambda row: len(row.prompt) + decoding.max_tokens, config.batch_tokens):
             yield self._decoder.complete(batch, config, decoding, seed=seed)
         for batch in batches(to_score, lambda row: len(row.prompt) + 1, config.batch_tokens):

@@ -2,8 +2,8 @@
 
 Requests enter the engine as others leave it, and rows are handed on as they end: no row waits for a batch. Answers are
 drawn by the engine; what their tokens cost and the states come from the tap (``vllm_tap``). Options of one token are
-one request, which may draw nothing else; options of more are prompts with the option at their end, whose common
-beginning the prefix cache feeds once.
+one request, which may draw nothing else, and one for each further option whose state is asked for; options of more are
+prompts with the option at their end, whose common beginning the prefix cache feeds once.
 """
 
 import copy
@@ -18,15 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
-from curation.config.states import positions_of
+from curation.config.states import parse, positions_of, ranks_of
 from curation.errors import ModelError
 from curation.hashing import hash64
-from curation.models import as_user_turns, check_layers, configuration_of, hub_revision, load_tokenizer
+from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
-from curation.teachers.completions import Array, by_name, completion_batch, error_batch
+from curation.teachers.completions import Array, by_name, completion_batch, error_batch, ranked
 from curation.teachers.prompts import TokenisedRequest, tokenise
-from curation.teachers.vllm_engine import Engine, Inbox
+from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
 
 BATCH_ROWS = 128
@@ -51,7 +51,7 @@ class VllmTeacher:
         self.state_size = int(text_config.hidden_size)
         limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
         self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
-        self.stop_ids = _stop_ids(self.tokenizer.eos_token_id, model, text_config)
+        self.stop_ids = stop_ids_of(self.tokenizer.eos_token_id, model, text_config)
         self.engine = Engine(config, model, max_positions=self.max_positions, ring=_ring(config))
         self.decode_lock = threading.Lock()
 
@@ -63,6 +63,7 @@ class VllmTeacher:
             "vllm": config.vllm.model_dump(mode="json"),
             "num_gpus": config.actors.num_gpus,
             "states": sorted(config.states),
+            "token_logprobs": config.token_logprobs,
             "ring": _ring(config),
         }
 
@@ -88,7 +89,8 @@ class VllmTeacher:
         self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them."""
-        stream = _Stream(self, decoding, seed, self.config.states if states else ())
+        kept = self.config if states else self.config.model_copy(update=AskConfig.BARE)
+        stream = _Stream(self, decoding, seed, kept)
         try:
             yield from stream.run(requests)
         finally:
@@ -106,6 +108,8 @@ class _Part:
     tokens: list[int]
     """Of the answer."""
     logprob: float = 0.0
+    logprobs: list[float] = field(default_factory=list)
+    """Of the first tokens, as many as are kept."""
     states: list[Array] = field(default_factory=list)
     """hidden_D by position, in the order of ``positions_of`` the names of states, layers side by side."""
     short: bool = False
@@ -126,15 +130,18 @@ class _Row:
     letters: list[float] | None = None
     """Log-probabilities of options of one token."""
     choice: int = 0
+    by_rank: dict[int, _Part] = field(default_factory=dict)
+    """The answer, and options by their likelihood, as far as they are fed."""
     error: str | None = None
 
 
 class _Stream:
     """One call of ``VllmTeacher.label``."""
 
-    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, states: tuple[str, ...]) -> None:
+    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
-        self._states, self._positions = states, positions_of(states)
+        self._states, self._positions = config.states, positions_of(config.states)
+        self._num_token_logprobs = config.token_logprobs
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
@@ -223,7 +230,7 @@ class _Stream:
         """Take the engine's output of a part."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
-        if part.tries or part.short:  # fed again, for what the tap lacked
+        if part.tries or part.short or part is not row.parts[0]:  # fed again, for what the tap lacked; or given
             return
         if row.letters is not None:
             part.tokens = [output.token_ids[0]]
@@ -257,8 +264,9 @@ class _Stream:
         for place, (_, row, part) in enumerate(ended):
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
-            if row.letters is not None and not part.tries:
+            if row.letters == []:
                 row.letters = found.letters[place]  # computed in the first step, and so never lost
+                self._feed_others(row, row.letters)
             if fate == "lost":
                 part.short, part.tries = False, part.tries + 1
                 if part.tries <= MAX_TRIES:
@@ -268,7 +276,7 @@ class _Stream:
             elif part.short:
                 self._complete(part, states[0])
             else:
-                part.logprob, part.states = found.logprobs[place], states
+                part.logprob, part.logprobs, part.states = found.logprobs[place], found.token_logprobs[place], states
                 if fate == "short" and self._states:
                     part.short = True
                     params = _sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
@@ -277,6 +285,16 @@ class _Stream:
             row.left -= 1
             if row.left == 0:
                 self._done.append(row)
+
+    def _feed_others(self, row: _Row, letters: list[float]) -> None:
+        """Feed the options of one token whose states are asked for beside that of the drawn one."""
+        order = [row.choice, *(place for place in ranked(letters) if place != row.choice)]
+        for rank in ranks_of(self._states):
+            if rank <= len(order):
+                part = row.by_rank[rank] = _Part(tokens=(row.given.options or [])[order[rank - 1]])
+                row.parts.append(part)
+                row.left += 1
+                self._score(row, part)
 
     def _complete(self, part: _Part, last_D: Array) -> None:
         """Add the state of the answer's last token, which was fed by itself."""
@@ -323,27 +341,33 @@ class _Stream:
         if not rows:
             return
         option_logprobs: list[list[float] | None] = []
-        chosen: list[_Part] = []
         for row in rows:
             options = row.given.request.options
             scores = row.letters
-            if options is None or scores is not None:
-                chosen.append(row.parts[0])
-            else:
+            row.by_rank[1] = row.parts[0]
+            if options is not None and scores is None:
                 scores = [part.logprob for part in row.parts]
                 means = [part.logprob / len(part.tokens) for part in row.parts]
-                ranks = means if self._decoding.normalise_options else scores
-                row.choice = ranks.index(max(ranks))
-                chosen.append(row.parts[row.choice])
+                order = ranked(means if self._decoding.normalise_options else scores)
+                row.choice = order[0]
+                row.by_rank = {rank: row.parts[place] for rank, place in enumerate(order, start=1)}
             if options is not None:
                 row.text = options[row.choice]
             option_logprobs.append(scores)
-        states = {at: np.stack([part.states[place] for part in chosen]) for place, at in enumerate(self._positions)}
+        chosen = [row.by_rank[1] for row in rows]
+        states: dict[tuple[str, int], Array] = {}
+        for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):
+            place = self._positions.index(position)
+            none_D = np.zeros_like(chosen[0].states[place])  # of a row with fewer options
+            parts = [row.by_rank.get(rank) for row in rows]
+            states[position, rank] = np.stack([none_D if part is None else part.states[place] for part in parts])
         yield completion_batch(
             row_ids=[row.given.request.row_id for row in rows],
             completions=[row.text for row in rows],
             mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
             option_logprobs=option_logprobs,
+            token_logprobs=[part.logprobs for part in chosen],
+            num_token_logprobs=self._num_token_logprobs,
             num_prompt_tokens=[len(row.given.prompt) for row in rows],
             num_output_tokens=[len(part.tokens) for part in chosen],
             truncated=[row.truncated for row in rows],
@@ -353,7 +377,8 @@ class _Stream:
 
     def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
         teacher = self._teacher
-        return error_batch(list(bad), list(bad.values()), self._states, teacher.config.state_dtype, teacher.state_size)
+        how = (self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs)
+        return error_batch(list(bad), list(bad.values()), *how)
 
 
 def _ring(config: AskConfig) -> int:
@@ -366,17 +391,3 @@ def _sampling_params(**values: Any) -> Any:
     from vllm.sampling_params import RequestOutputKind
 
     return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
-
-
-def _stop_ids(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
-    """Tokens that end an answer: the tokenizer's and those of the model's generation settings."""
-    from transformers import GenerationConfig
-
-    try:
-        settings = GenerationConfig.from_pretrained(model.base, revision=hub_revision(model) or "main")
-    except OSError:
-        settings = GenerationConfig.from_model_config(text_config)
-    ids: set[int] = set()
-    for source in (eos, settings.eos_token_id):
-        ids.update([source] if isinstance(source, int) else source or [])
-    return frozenset(ids)

@@ -108,7 +108,8 @@ class Engine:
             with _log_to(self._log.fileno()), _weights(config, model) as weights:
                 self._engine = self._in_thread(_start, config, weights, max_positions)
                 lacks_layers = self._rpc("tap_lacks_layers")[0] if others_of(config.states) else None
-                lacks = [] if lacks_layers else self._rpc("tap_install", list(config.states), ring)[0]
+                keep = (list(config.states), ring, config.token_logprobs)
+                lacks = [] if lacks_layers else self._rpc("tap_install", *keep)[0]
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             if isinstance(error, CurationError):
                 raise
@@ -245,6 +246,20 @@ class Engine:
                     f"a step of vLLM's engine took longer than teacher.vllm.hang_seconds: {seconds:g}; the process ends"
                     f" and its rows are labelled anew; it logged last:\n{self.tail()}"
                 )
+
+
+def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) -> frozenset[int]:
+    """Tokens that end an answer: the tokenizer's and those of the model's generation settings."""
+    from transformers import GenerationConfig
+
+    try:
+        settings = GenerationConfig.from_pretrained(model.base, revision=hub_revision(model) or "main")
+    except OSError:
+        settings = GenerationConfig.from_model_config(text_config)
+    ids: set[int] = set()
+    for source in (eos, settings.eos_token_id):
+        ids.update([source] if isinstance(source, int) else source or [])
+    return frozenset(ids)
 
 
 def _start(config: AskConfig, weights: ModelRef, max_positions: int | None) -> Any:

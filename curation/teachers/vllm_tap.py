@@ -2,9 +2,10 @@
 
 vLLM keeps neither. The hook sits where a step draws its tokens: there are the states that the head read, the logits
 before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
-newest ``ring`` positions, and running sums on the device; ``collect`` takes the rows of many finished requests off the
-device at once, and frees them. Layers other than the last come from the interface that vLLM's models have for Eagle3's
-drafts, beside the step's own states; all states have their layers side by side (``curation.config.states.layers_of``).
+newest ``ring`` positions, the first log-probabilities, and running sums on the device; ``collect`` takes the rows of
+many finished requests off the device at once, and frees them. Layers other than the last come from the interface that
+vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
+(``curation.config.states.layers_of``).
 
 Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
 fed, so that its state does not exist: an answer that ends by a stop token needs none, one that ends by the length cap
@@ -62,6 +63,8 @@ class Collected(NamedTuple):
     ``lost``: nothing can be read."""
     logprobs: list[float]
     """Sums over the answers' tokens."""
+    token_logprobs: list[list[float]]
+    """Of each answer's first tokens, as many as the tap was told to keep; 0 beyond its end."""
     states: dict[str, npt.NDArray[Any]]
     """hidden_ND by position."""
     letters: list[list[float]]
@@ -74,11 +77,11 @@ class TapExtension:
     model_runner: Any
     rank: int
 
-    def tap_install(self, names: Sequence[str], ring: int) -> list[str]:
-        """Hook the runner to keep the states of these names; what it lacks, by attribute (then nothing is hooked)."""
+    def tap_install(self, names: Sequence[str], ring: int, num_logprobs: int) -> list[str]:
+        """Hook the runner to keep these states and so many log-probabilities; what it lacks (then it is not hooked)."""
         missing = missing_attributes(self.model_runner)
         if not missing:
-            self.tap = Tap(self.model_runner, names, ring)
+            self.tap = Tap(self.model_runner, names, ring, num_logprobs)
         return missing
 
     def tap_lacks_layers(self) -> str | None:
@@ -148,9 +151,9 @@ class _Row:
 class Tap:
     """Keeps what running requests need; memory grows with the requests held, and is used again."""
 
-    def __init__(self, runner: Any, names: Sequence[str], ring: int) -> None:
+    def __init__(self, runner: Any, names: Sequence[str], ring: int, num_logprobs: int) -> None:
         self.rows: dict[str, _Row] = {}
-        self._runner, self._ring = runner, ring
+        self._runner, self._ring, self._num_logprobs = runner, ring, num_logprobs
         self._positions, self._layers = positions_of(names), layers_of(names)
         if others := others_of(names):
             runner.get_model().set_aux_hidden_state_layers(others)
@@ -268,6 +271,14 @@ class Tap:
         """Add K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...), to their rows."""
         _, slot_K, position_K, num_prompt_K, _ = index_5K
         self._logprob_sum_S.index_add_(0, slot_K, logprob_K)
+        # The state at a position gives the log-probability of the token after it.
+        early = [
+            k for k, (_, _, position, prompt, _) in enumerate(entries) if position + 1 - prompt < self._num_logprobs
+        ]
+        if early:
+            early_W = torch.tensor(early, device=slot_K.device)
+            column_W = (position_K - num_prompt_K + 1)[early_W]
+            self._early_logprob_SK[slot_K[early_W], column_W] = logprob_K[early_W]
         if "output_mean" in self._positions:
             answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
             self._hidden_sum_SD.index_add_(0, slot_K, answer_KD)
@@ -309,6 +320,7 @@ class Tap:
             self._recent_SRD = like_BD.new_empty((0, self._ring, size))
             self._recent_logprob_SR = like_BD.new_empty((0, self._ring), dtype=torch.float32)
             self._logprob_sum_S = like_BD.new_empty(0, dtype=torch.float32)
+            self._early_logprob_SK = like_BD.new_empty((0, self._num_logprobs), dtype=torch.float32)
             self._hidden_sum_SD = like_BD.new_empty((0, size), dtype=torch.float32)
             positions = [position for position in self._positions if position in ("prompt_last", "output_first")]
             self._kept = {position: like_BD.new_empty((0, size)) for position in positions}
@@ -316,6 +328,7 @@ class Tap:
             self._recent_SRD = self._grown(self._recent_SRD)
             self._recent_logprob_SR = self._grown(self._recent_logprob_SR)
             self._logprob_sum_S = self._grown(self._logprob_sum_S)
+            self._early_logprob_SK = self._grown(self._early_logprob_SK)
             if "output_mean" in self._positions:
                 self._hidden_sum_SD = self._grown(self._hidden_sum_SD)
             self._kept = {at: self._grown(kept_SD) for at, kept_SD in self._kept.items()}
@@ -346,6 +359,7 @@ class Tap:
         position_NR = newest_N[:, None] - (newest_N[:, None] - column_R) % self._ring
         surplus_NR = self._recent_logprob_SR[slot_N].where(position_NR >= last_N[:, None], 0.0)
         logprob_N = self._logprob_sum_S[slot_N] - surplus_NR.sum(dim=1)
+        within_NK = torch.arange(self._num_logprobs, device=slot_N.device) < length_N[:, None]
         last_ND = self._recent_SRD[slot_N, last_N % self._ring].float()
         states = []
         for at in self._positions:
@@ -368,6 +382,7 @@ class Tap:
         return Collected(
             fates=fates,
             logprobs=logprob_N.tolist(),
+            token_logprobs=self._early_logprob_SK[slot_N].where(within_NK, 0.0).tolist(),
             states=dict(zip(self._positions, array_PND, strict=True)),
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )

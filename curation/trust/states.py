@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 from curation.errors import DegenerateSourceError, SourceError
 from curation.refs import TrustRef
 from curation.storage.paths import Place
-from curation.tables.schemas import SCALARS, input_column
+from curation.tables.schemas import SCALARS, input_column, mend_of
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 
@@ -162,8 +162,7 @@ def read_states(labels: pa.RecordBatch, columns: Sequence[str]) -> States:
     views = []
     for name in columns:
         if name not in labels.schema.names:
-            mend = "label again" if name in SCALARS else "add its state to teacher.states"
-            raise SourceError(f"labels: column {name} is missing; {mend}")
+            raise SourceError(f"labels: column {name} is missing; {mend_of(name)}")
         array = labels.column(name)
         if name in SCALARS:
             missing_N |= array.is_null().to_numpy(zero_copy_only=False)

@@ -32,7 +32,7 @@ from curation.trust.network import TrustNet
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
-from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
+from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
 from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
@@ -276,6 +276,27 @@ def test_numbers_of_the_table_are_read_beside_the_states(tmp_path: Path) -> None
     assert read.hidden_ND.dtype == np.float32 and read.sizes == (16, 1, 1)
     net = fit_net(read, config, seed=3).net
     assert net.architecture.input_size == read.hidden_ND.shape[1]
+
+
+@pytest.mark.parametrize("kind", ["neural", "linear_probe", "attention"])
+def test_log_probabilities_of_tokens_are_read_beside_the_states(tmp_path: Path, kind: str) -> None:
+    """Only the second token's says which labels are right, so that what ranks them has read it."""
+    rows = separable(600)
+    rng = np.random.default_rng(8)
+    logprob_NK = -rng.random((600, 3)).astype(np.float16)
+    logprob_NK[rows.correct_N, 1] -= 2
+    noise_ND = rng.normal(size=rows.hidden_ND.shape).astype(np.float16)
+    labels, grades = tables(tmp_path, rows._replace(hidden_ND=noise_ND))
+    table = io.read(labels)
+    values = pa.array(logprob_NK[table["row_id"].to_numpy()].reshape(-1))
+    table = table.append_column("token_logprobs", pa.FixedSizeListArray.from_arrays(values, 3))
+    config = with_(SMALL, columns=("token_logprobs",), kind=kind)
+    read = read_rows(io.write(table, str(tmp_path / "with.lance")), grades, config, seed=3)
+    np.testing.assert_array_equal(read.hidden_ND, np.hstack([noise_ND, logprob_NK])[3:])
+    assert read.hidden_ND.dtype == np.float16 and read.sizes == (16, 3)
+    found = fit_rows(kind, read, config, seed=3, origin={})
+    held_M = read.places(VALIDATION)
+    assert roc_auc_score(read.correct_N[held_M], logits_at(found, read, held_M)) > 0.95
 
 
 def test_unparsed_rows_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> None:

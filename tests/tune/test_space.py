@@ -113,6 +113,10 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
             {"states": [["layer3_output_last"]]},
             r"layer3_output_last is not stored \(stored: prompt_last, output",
         ),
+        (
+            {"columns": [[], ["token_logprobs"]]},
+            r"token_logprobs is not stored \(stored: .*\); set teacher\.token_logprobs, and the source split",
+        ),
         ({"columns": [["mean_logprobs"]]}, r"tune\.space\.columns: \['mean_logprobs'\] is refused"),
         ({"kind": ["naive"]}, r"tune\.space\.kind: 'naive' is no trust function that is fitted"),
         ({"kind": ["forest"]}, "'forest' is no trust function that is fitted; known: linear_probe, boosted_trees"),

@@ -153,7 +153,7 @@ def test_a_wrong_name_of_a_state_is_told_the_form(key: str):
     assert refusal({key: ["layerx_output_last"]}) == (
         f"dir/f.yaml: {key}.0: 'layerx_output_last' names no hidden state; write prompt_last, output_first, "
         "output_last, output_mean for the last layer's, layer<L>_<position> for those of layer L from 1 on, "
-        "e.g. layer21_output_last"
+        "e.g. layer21_output_last, option<R>_output_last for the R-th likeliest option's, R from 2 on"
     )
 
 
@@ -235,7 +235,16 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
     [
         ({"splits.pool.from": "puzles"}, "splits.pool.from: 'puzles' is not one of the sources (other, puzzles)"),
         ({"trust.states": ["output_last", "output_mean"]}, "trust.states: output_mean not among teacher.states"),
+        (
+            {"trust.columns": ["token_logprobs"]},
+            "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number of",
+        ),
         ({"trust.states": ["layer1_output_last"]}, "trust.states: layer1_output_last not among teacher.states"),
+        (
+            {"teacher.states": ["output_last", "option2_output_last"]},
+            "teacher.states: 'option2_output_last' is the state of an answer option, but splits.source of domain chess "
+            "has no options to choose from (its answer is generated); leave it out of teacher.states",
+        ),
         ({"splits.adapt": ...}, "teacher.adapt needs a split: add splits.adapt"),
         ({"splits.test": ...}, "generations need a test split: add splits.test"),
         ({"splits.audit": False}, "the ground_truth arm reads the pool's gold labels: set splits.audit: true"),

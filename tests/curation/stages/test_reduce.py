@@ -29,14 +29,18 @@ SIZE, NUM_ROWS = 24, 400
 SCORES = ("neural_raw", "neural_trust", "linear_probe_raw", "linear_probe_trust")
 
 
-def trust_functions(folder, states=("output_last",), size=SIZE):
-    """A neural function with random weights and a linear probe."""
+K = 5
+
+
+def trust_functions(folder, states=("output_last",), size=SIZE, columns=()):
+    """A neural function with random weights and a linear probe; ``columns`` are K numbers each."""
     torch.manual_seed(0)
     shape = {"width": 16, "depth": 2, "expansion": 2.0, "dropout": 0.2, "stochastic_depth": 0.1, "standardise": True}
-    net = NeuralTrustNet(Architecture(input_size=size * len(states), **shape))
-    probe = LinearProbe(torch.randn(size * len(states)), torch.tensor(0.3), states, {})
+    input_size, inputs = size * len(states) + K * len(columns), (*states, *columns)
+    net = NeuralTrustNet(Architecture(input_size=input_size, **shape))
+    probe = LinearProbe(torch.randn(input_size), torch.tensor(0.3), inputs, {})
     return {
-        "neural": NeuralTrust(net, states, {}).save(folder / "neural"),
+        "neural": NeuralTrust(net, inputs, {}).save(folder / "neural"),
         "linear_probe": probe.save(folder / "probe"),
     }
 
@@ -45,13 +49,13 @@ def labels_batch(num_rows=NUM_ROWS, *, start=0) -> pa.RecordBatch:
     """Labels with random states; every 20th row is an error row without any."""
     rng = np.random.default_rng(start)
     failed_N = np.arange(num_rows) % 20 == 7
-    schema = schemas.labels(STATES, "float16", SIZE)
+    schema = schemas.labels(STATES, "float16", SIZE, K)
     columns = {name: pa.nulls(num_rows, schema.field(name).type) for name in schema.names}
     columns["row_id"] = pa.array(np.arange(start, start + num_rows))
     columns["error"] = pa.array([("bad: x" if failed else None) for failed in failed_N], pa.string())
-    for state in STATES:
-        values = pa.array(rng.normal(size=num_rows * SIZE).astype(np.float16))
-        columns[f"state_{state}"] = pa.FixedSizeListArray.from_arrays(values, SIZE, mask=pa.array(failed_N))
+    for name, size in {"token_logprobs": K, **{f"state_{state}": SIZE for state in STATES}}.items():
+        values = pa.array(rng.normal(size=num_rows * size).astype(np.float16))
+        columns[name] = pa.FixedSizeListArray.from_arrays(values, size, mask=pa.array(failed_N))
     return pa.record_batch([columns[name] for name in schema.names], schema)
 
 
@@ -59,8 +63,9 @@ def scored_only(fitted, num_rows=NUM_ROWS, states=("output_last",)) -> ScoredOnl
     return ScoredOnly(fitted=tuple(fitted.items()), states=states, num_rows=num_rows, seed=3)
 
 
-def test_scores_are_those_of_the_stored_states_bit_by_bit(tmp_path):
-    fitted = trust_functions(tmp_path)
+@pytest.mark.parametrize("columns", [(), ("token_logprobs",)])
+def test_scores_are_those_of_the_stored_states_bit_by_bit(tmp_path, columns):
+    fitted = trust_functions(tmp_path, columns=columns)
     whole = labels_batch()
     stored = io.write(pa.Table.from_batches([whole]), str(tmp_path / "labels.lance"))
     (read,) = io.read(stored).combine_chunks().to_batches()
