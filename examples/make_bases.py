@@ -12,10 +12,11 @@ shipped as hard puzzles. The shipped files keep the first two moves of a row.
   scores nothing until it is trained.
 - The teacher's base is smaller, sees the few positions that the student's does not, and answers in UCI.
 
-As shipped: 32,000 puzzles (1.0 MB) and 3,000 hard ones; student 2.1 M parameters, 138,699 positions once, 4.2 MB; teacher 0.6 M
-parameters, 40,000 positions twice, 1.2 MB. On two cores that did other work as well, 1,184 s and 655 s (the student's
-reached 190 rows/s while the cores were free), after some 90 s to render positions. On the development split the
-student's base answers 25 % of 1,000 puzzles right in its own notation and none in UCI, the teacher's 12 % of 2,000.
+As shipped: 32,000 puzzles (1.0 MB) and 3,000 hard ones; student 2.1 M parameters, 138,699 positions once, 4.2 MB;
+teacher 0.6 M parameters, 40,000 positions twice, 1.2 MB. On two cores that did other work as well, 1,184 s and 655 s
+(the student's reached 190 rows/s while the cores were free), after some 90 s to render positions. On the development
+split the student's base answers 25 % of 1,000 puzzles right in its own notation and none in UCI, the teacher's 12 % of
+2,000.
 """
 
 import argparse
