@@ -6,6 +6,7 @@ On several nodes ``output`` is a directory that all of them share, or in an obje
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -33,7 +34,7 @@ from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train.launch import remove
-from train.trust_loop import Floats, Ints, Rows, Shard, fit_arrays
+from train.trust_loop import Ends, Floats, Ints, Rows, Shard, fit_arrays, never
 from train.trust_workers import fit_net
 
 
@@ -155,7 +156,9 @@ def fit_here(
     return _fitted(fitted, rows, config, origin_of(labels, grades, config, seed), **options).save(output)
 
 
-def fit_rows(kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any]) -> StateTrust:
+def fit_rows(
+    kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], ends: Ends = never
+) -> StateTrust:
     """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
 
     It is what the stage of that name would save, on these rows and with ``probe_below: 0``.
@@ -166,6 +169,7 @@ def fit_rows(kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: M
         config: its settings, those of its own under ``options``.
         seed: of weights and batches.
         origin: where the rows are from, to be put on record.
+        ends: as for :func:`train.trust_loop.fit_arrays`, of kinds that fit one network.
 
     Raises:
         RunFailedError: the loss is not finite.
@@ -175,19 +179,26 @@ def fit_rows(kind: str, rows: Rows, config: TrustConfig, *, seed: int, origin: M
     fitted, options = fitted_of([kind])[kind], config.options.get(kind, {})
     if fitted.fit_rows is not None:
         of_rows = code(fitted.fit_rows)
-        check_options("trust.options", of_rows, rows, config, seed=seed, origin=origin, **options)
-        return cast(StateTrust, of_rows(rows, config, seed=seed, origin=origin, **options))
+        how = {"seed": seed, "origin": origin, **({"ends": ends} if "ends" in signature(of_rows).parameters else {})}
+        check_options("trust.options", of_rows, rows, config, **how, **options)
+        return cast(StateTrust, of_rows(rows, config, **how, **options))
     if fitted.fit is not None:
         raise ConfigError(f"{kind}: its line in TRUST says what fits it from tables (fit), but no fit_rows")
     return _fitted(code(fitted.made_by).fitted, rows, config, {**origin, "seed": seed}, **options)
 
 
 def neural_of(
-    rows: Rows, config: TrustConfig, *, seed: int, origin: Mapping[str, Any], shard: Shard | None = None
+    rows: Rows,
+    config: TrustConfig,
+    *,
+    seed: int,
+    origin: Mapping[str, Any],
+    shard: Shard | None = None,
+    ends: Ends = never,
 ) -> NeuralTrust:
     """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard)
+    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
     return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
 
 
@@ -198,11 +209,12 @@ def attention_of(
     seed: int,
     origin: Mapping[str, Any],
     shard: Shard | None = None,
+    ends: Ends = never,
     num_heads: int = 4,
 ) -> AttentionTrust:
     """A network that attends over the inputs of these rows; see :func:`fit_attention`."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
-    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard)
+    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
     return AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
 
 

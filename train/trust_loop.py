@@ -98,6 +98,15 @@ class FitRecord:
         return self.steps[-1] if self.steps else 0
 
 
+Ends = Callable[[FitRecord], bool]
+"""Says whether a fit ends early."""
+
+
+def never(record: FitRecord) -> bool:
+    """No fit ends early."""
+    return False
+
+
 class Fitted(NamedTuple, Generic[Net]):
     """A fitted network (in evaluation mode on the CPU), its calibration and the record of the fit."""
 
@@ -128,11 +137,18 @@ class Shard:
 
 
 def fit_arrays(
-    rows: Rows, config: TrustConfig, new_net: Callable[[], Net], *, seed: int, shard: Shard | None = None
+    rows: Rows,
+    config: TrustConfig,
+    new_net: Callable[[], Net],
+    *,
+    seed: int,
+    shard: Shard | None = None,
+    ends: Ends = never,
 ) -> Fitted[Net]:
     """Fit a network on ``rows``. With several shards each process calls this with its shard and gets the same network.
 
-    ``new_net`` makes the network that ``config`` asks for, with random weights from torch's own generator.
+    ``new_net`` makes the network that ``config`` asks for, with random weights from torch's own generator. ``ends`` is
+    asked after each evaluation whether the fit ends there.
 
     Raises:
         RunFailedError: the loss is no longer finite.
@@ -162,7 +178,7 @@ def fit_arrays(
     weights = class_weights(rows.correct_N[fit_F], config.class_weight)
     batches = _Batches(fit_F, config.batch_size, seed)
     interval = min(max(batches.an_epoch, LEAST_STEPS), -(-config.max_steps // MOST_EVALUATIONS))
-    while not _finished(record, config):
+    while not _finished(record, config) and not ends(record):
         done = record.num_steps
         stop = min(done + interval, config.max_steps)
         # Seeded again after each evaluation, so that an interrupted fit continues exactly as it would have.

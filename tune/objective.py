@@ -26,7 +26,8 @@ from curation.tables.schemas import input_column, mend_of
 from curation.trust.parts import NAMES, part_of
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
-from train.trust_loop import Rows, SideBySide
+from train.trust_loop import Rows, SideBySide, never
+from tune.halving import Bar, rungs_of
 from tune.space import Point
 
 HELD_OUT = -1
@@ -185,7 +186,9 @@ class Outcome:
         return asdict(self)
 
 
-def run_trial(source: Source, point: Point, objective: Objective, *, fold: int, seed: int, fit_seed: int) -> Outcome:
+def run_trial(
+    source: Source, point: Point, objective: Objective, *, fold: int, seed: int, fit_seed: int, bar: Bar | None = None
+) -> Outcome:
     """Fit the point on all folds but one, and measure it on that one.
 
     Args:
@@ -195,6 +198,7 @@ def run_trial(source: Source, point: Point, objective: Objective, *, fold: int, 
         fold: the fold that is held out.
         seed: of the folds and of the parts of the other rows: equal for trials that are to be compared.
         fit_seed: of initial weights and batches.
+        bar: a network below it ends early.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, in one part of the other folds.
@@ -205,16 +209,21 @@ def run_trial(source: Source, point: Point, objective: Objective, *, fold: int, 
     held_N = source.fold_N(objective.folds, seed) == fold
     rows = source.rows(point.trust, held_N, seed=seed)
     _refuse_one_class(rows, point.trust)
-    trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed})
+    max_steps = point.trust.max_steps
+    ends = never if bar is None else (lambda record: bar.ends(record, max_steps))
+    trust = fit_rows(point.kind, rows, point.trust, seed=fit_seed, origin={"seed": fit_seed}, ends=ends)
     raw_H = logits_at(trust, rows, np.flatnonzero(held_N))
     value = objective.value(raw_H, trust.to_trust(raw_H), source.correct_N[held_N], source.parsed_N[held_N])
     if not np.isfinite(value):
         raise ValueError(f"{objective.metric} of the fold that was held out is {value}")
+    rungs = {}
+    if bar is not None and "steps" in trust.fit:
+        rungs["rungs"] = rungs_of(trust.fit["steps"], trust.fit["validation_aucs"], max_steps, bar.eta)
     return Outcome(
         value=value,
         num_held_out=int(held_N.sum()),
         seconds=time.monotonic() - begun,
-        fit={key: item for key, item in trust.fit.items() if key != "seed"},
+        fit={key: item for key, item in trust.fit.items() if key != "seed"} | rungs,
     )
 
 

@@ -162,8 +162,9 @@ class RunConfig(RowsConfig):
                 "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number "
                 "of tokens whose log-probabilities are to be kept, e.g. 16"
             )
-        for split, domain in ((name, self.domain_of(name)) for name in self.splits.labelled()):
-            problem = generated(self.teacher.states, f"splits.{split} of domain {domain.name}")
+        for labelled in self.splits.labelled():
+            domain = self.domain_of(labelled)
+            problem = generated(self.teacher.states, f"splits.{labelled} of domain {domain.name}")
             if problem is not None and generates(domain.name, domain.options):
                 raise ValueError(problem)
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):

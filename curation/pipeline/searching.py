@@ -102,8 +102,8 @@ def search(
 ) -> Done:
     """Search, fit what was found on the whole source, and write what was tried to the stage's directory."""
     from curation.storage.paths import write_atomically
+    from tune.fits import Fits
     from tune.objective import read_source
-    from tune.search import Fits
     from tune.search import search as search_space
 
     tune = tune.model_copy(update=resources)

@@ -13,10 +13,12 @@ from curation.config import TrustConfig, TuneConfig
 from curation.errors import RunFailedError
 from curation.hashing import derive
 from curation.telemetry.standing import Standing
+from tune.fits import Fits
 from tune.objective import Objective, Source, run_trial
 from tune.proposals import Listed
-from tune.search import Fits, Fold, Found, Trial, search
+from tune.search import Found, search
 from tune.space import Space
+from tune.trials import Fold, Trial
 
 NUM_ROWS, SIZE = 1_200, 8
 BASE = TrustConfig(
@@ -115,10 +117,25 @@ def test_recorded_fits_are_not_repeated_and_the_rest_ends_as_it_would_have(
     assert found(source, tmp_path).choice == result.choice  # nothing is left to do
 
 
+def test_bad_networks_end_early_and_the_same_ones_after_a_death(local_ray: Any, source: Source, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"search": "random", "halving": 2, "trials": 10, "ahead": 2, "parallel": 2}
+    first = found(source, tmp_path / "whole", **settings)
+    fits = [trial.outcome.fit for trial in first.trials if trial.kind == "neural"]
+    ended = [fit for fit in fits if fit["steps"][-1] < 150]
+    assert 0 < len(ended) < len(fits) and all(len(fit["rungs"]) < 3 for fit in ended)
+    assert all(trial.outcome.fit["steps"][-1] == 150 for trial in first.finals if trial.kind == "neural")
+    (tmp_path / "killed" / "trials").mkdir(parents=True)
+    for number in (0, 1, 2, 5):
+        name = f"trials/{number:05d}.json"
+        (tmp_path / "killed" / name).write_text((tmp_path / "whole" / name).read_text())
+    again = found(source, tmp_path / "killed", **{**settings, "parallel": 1})
+    assert timeless(again.trials) == timeless(first.trials) and again.choice == first.choice
+
+
 def test_what_fails_is_recorded_and_what_dies_is_tried_again(
     local_ray: Any, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tune.search.MOST_DEATHS", 1)
+    monkeypatch.setattr("tune.fits.MOST_DEATHS", 1)
     kind, mark = "tests.tune.fragile_trust:OWN", tmp_path / "mark"
     hows = ["whole", "raises", "dies once", "dies", "whole"]
     base = BASE.model_copy(update={"options": {kind: {"mark": str(mark)}}})

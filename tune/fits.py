@@ -1,0 +1,269 @@
+"""Numbered fits on Ray Tune, side by side on one copy of the source, each recorded as it ends.
+
+The same call goes on after any death: recorded fits are read, not repeated, and ``tune.proposals`` gives the others the
+points that they would have had.
+"""
+
+import json
+import logging
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import ray
+import ray.tune
+from ray.tune.search import Searcher
+
+from curation.config import TuneConfig
+from curation.errors import CurationError
+from curation.stopping import waited_for
+from curation.storage.paths import Place
+from train.launch import remove
+from tune.halving import Bar, Halving
+from tune.objective import Objective, Outcome, Source, run_trial
+from tune.proposals import Proposals
+from tune.space import Point
+from tune.trials import Fold, Journal, Trial
+
+MOST_DEATHS = 3
+"""A fit whose process died so often and once more, e.g. for want of memory, is recorded as failed."""
+
+
+class Fits:
+    """Numbered fits on one source, recorded in a directory; Ray Tune runs as many at once as there is room for."""
+
+    def __init__(self, source: Source, objective: Objective, config: TuneConfig, directory: Place) -> None:
+        self._shared = ray.put((source, objective))
+        self._config, self._directory = config, directory
+
+    def run(
+        self,
+        name: str,
+        proposals: Proposals,
+        folds: Sequence[Fold],
+        *,
+        told: Callable[[Trial, int], None],
+        hours: float | None = None,
+        halving: Halving | None = None,
+    ) -> list[Trial]:
+        """Fit the proposed points, number k on fold ``folds[k]``; those that a former call recorded are not repeated.
+
+        Args:
+            name: of the records' folder.
+            proposals: the points.
+            folds: one for each fit.
+            told: called with each fit that has ended, and with how many have.
+            hours: no fit starts after so long.
+            halving: ends bad fits early.
+
+        Returns:
+            the fits by number; fewer where ``hours`` ended them.
+        """
+        journal = Journal(self._directory / name)
+        searcher = _Numbers(proposals, folds, journal, told, hours, halving)
+        scratch = self._directory / f"{name}.ray"
+        config = self._config
+        trainable = ray.tune.with_resources(
+            ray.tune.with_parameters(_Fit, shared=[self._shared], num_threads=max(1, round(config.cpus_per_trial))),
+            ray.tune.PlacementGroupFactory([config.per_trial]),
+        )
+        tuner = ray.tune.Tuner(
+            trainable,
+            tune_config=ray.tune.TuneConfig(
+                search_alg=searcher,
+                num_samples=-1,  # the searcher says when it ends
+                max_concurrent_trials=config.parallel,
+                reuse_actors=True,
+            ),
+            run_config=ray.tune.RunConfig(
+                name="trials",
+                storage_path=str(scratch),
+                verbose=0,
+                stop=searcher.stopper,
+                failure_config=ray.tune.FailureConfig(max_failures=MOST_DEATHS),
+                checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
+            ),
+        )
+        if searcher.is_over:
+            return journal.all
+        try:
+            with _quiet():
+                waited_for(tuner.fit)
+        finally:
+            searcher.stopper.stopped.set()
+        remove(scratch)
+        if searcher.failed is not None:
+            raise searcher.failed
+        return journal.all
+
+
+class _Stopper(ray.tune.Stopper):
+    """Ends all trials when the search is interrupted."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self.stopped.is_set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A fresh one: Ray Tune saves the stopper of an experiment, which is never restored."""
+        return (_Stopper, ())
+
+
+class _Numbers(Searcher):
+    """Hands Ray Tune the numbers of the fits that are not recorded, in order, and records what ends."""
+
+    def __init__(
+        self,
+        proposals: Proposals,
+        folds: Sequence[Fold],
+        journal: Journal,
+        told: Callable[[Trial, int], None],
+        hours: float | None,
+        halving: Halving | None,
+    ) -> None:
+        super().__init__()
+        self.stopper = _Stopper()
+        self.failed: Exception | None = None
+        self._proposals, self._folds, self._journal, self._told = proposals, folds, journal, told
+        self._halving = halving
+        self._until = None if hours is None else time.monotonic() + 3600 * hours
+        self._next = 0
+        self._running: dict[str, Trial] = {}
+        self._ended: dict[str, Outcome] = {}
+        for trial in journal.all:
+            self._tell(trial)
+
+    @property
+    def is_over(self) -> bool:
+        """All fits are recorded."""
+        return len(self._journal) == len(self._folds)
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next fit that is not recorded."""
+        while self._next < len(self._folds):
+            if self._until is not None and time.monotonic() > self._until:
+                break
+            bar = None if self._halving is None else self._halving.bar(self._next)
+            if bar is None and self._halving is not None:
+                return None
+            point = self._proposals.ask(self._next)
+            if point is None:
+                return None
+            number, self._next = self._next, self._next + 1
+            if self._journal.get(number) is None:
+                trial = Trial(number=number, kind=point.kind, drawn=point.drawn)
+                if (same := self._ended.get(self._what(trial))) is not None:
+                    self._record(replace(trial, outcome=replace(same, seconds=0.0)))
+                    continue
+                self._running[trial_id] = trial
+                trust = point.trust.model_dump(mode="json")
+                asked = {"point": [point.kind, trust], "fold": self._folds[number]._asdict()}
+                return asked | {"bar": None if bar is None else asdict(bar)}
+        return Searcher.FINISHED
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Record what came of a fit."""
+        asked = self._running.pop(trial_id, None)
+        if asked is None or self.stopper.stopped.is_set():
+            return  # told before, as Ray Tune does; or interrupted, not ended
+        died = f"its process died {MOST_DEATHS + 1} times; lower tune.parallel, or declare its memory"
+        came: dict[str, Any] = {"error": died} if error or result is None else json.loads(result["came"])
+        outcome = came.get("outcome")
+        self._record(replace(asked, outcome=None if outcome is None else Outcome(**outcome), error=came.get("error")))
+
+    def _record(self, trial: Trial) -> None:
+        try:
+            self._journal.add(trial)
+        except Exception as failed:  # a full store; Ray Tune would only log it
+            self.failed = failed
+            self.stopper.stopped.set()
+            return
+        self._tell(trial)
+
+    def _what(self, trial: Trial) -> str:
+        """What is fitted, as text: equal fits give equal outcomes, so that one of them is enough."""
+        return json.dumps([trial.kind, dict(trial.drawn), self._folds[trial.number]], sort_keys=True)
+
+    def _tell(self, trial: Trial) -> None:
+        if trial.outcome is not None:
+            self._ended[self._what(trial)] = trial.outcome
+        self._proposals.tell(trial.number, None if trial.outcome is None else trial.outcome.value)
+        if self._halving is not None:
+            self._halving.tell(trial.number, None if trial.outcome is None else trial.outcome.fit)
+        self._told(trial, len(self._journal))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Ray Tune saves the searcher of an experiment, but the journal is what a search goes on from."""
+        return {}
+
+    def save(self, checkpoint_path: str) -> None:
+        """See :meth:`__getstate__`."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """See :meth:`__getstate__`."""
+
+
+class _Fit(ray.tune.Trainable):
+    """A process that fits one point after the other; the source is mapped, not copied."""
+
+    def setup(self, config: dict[str, Any], shared: Sequence[Any] = (), num_threads: int = 1) -> None:
+        import torch
+
+        torch.set_num_threads(num_threads)
+        self._source, self._objective = ray.get(shared[0])
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        from curation.config import TrustConfig
+
+        kind, trust = new_config["point"]
+        self._point, self._fold = Point(kind=kind, trust=TrustConfig.model_validate(trust)), Fold(**new_config["fold"])
+        self._bar = None if new_config["bar"] is None else Bar(**new_config["bar"])
+        return True
+
+    def step(self) -> dict[str, Any]:
+        fold = self._fold
+        came: dict[str, Any]
+        try:
+            outcome = run_trial(
+                self._source,
+                self._point,
+                self._objective,
+                fold=fold.number,
+                seed=fold.seed,
+                fit_seed=fold.fit_seed,
+                bar=self._bar,
+            )
+            came = {"outcome": outcome.to_json()}
+        except CurationError as error:
+            came = {"error": str(error)}
+        except Exception as error:
+            came = {"error": f"{type(error).__name__}: {error} ({_where(error)})"}
+        return {"came": json.dumps(came), "done": True}
+
+
+def _where(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(frame.filename)}:{frame.lineno}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Ray Tune prints no lines of its own, and writes no files for each trial."""
+    logger, level = logging.getLogger("ray.tune"), logging.getLogger("ray.tune").level
+    logger.setLevel(logging.CRITICAL)
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,69 @@
+"""Successive halving: bad trials of a search end early, by the validation AUC of their networks.
+
+A trial passes a rung, a share of its steps, if it is among the best 1 / eta of the trials that reached it. ASHA (Li et
+al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020) compares it with those that happened to be
+there. Here trial k is compared with trials 0 to k - ``ahead`` alone, which all have ended when it begins: so what a
+trial has to reach is known from the start, no process waits for another, and a search that was killed, or ran with
+another number of trials at once, ends the same trials.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NUM_RUNGS = 3
+
+
+def rungs_of(steps: Sequence[int], validation_aucs: Sequence[float], max_steps: int, eta: int) -> list[float]:
+    """The best validation AUC until each rung that a fit reached, the lowest rung first.
+
+    The rungs are at ``max_steps`` / eta ** 3, / eta ** 2 and / eta steps; a fit reaches one at its first evaluation
+    there or later.
+    """
+    found = []
+    for power in range(NUM_RUNGS, 0, -1):
+        reached = [place for place, step in enumerate(steps) if step >= max_steps / eta**power]
+        if not reached:
+            break
+        found.append(max(validation_aucs[: reached[0] + 1]))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What a trial has to reach."""
+
+    eta: int
+    aucs: Sequence[float | None]
+    """At each rung, the lowest first; ``None``: anything."""
+
+    def ends(self, record: Any, max_steps: int) -> bool:
+        """Whether a fit with this record (``train.trust_loop.FitRecord``) is below it."""
+        reached = rungs_of(record.steps, record.validation_aucs, max_steps, self.eta)
+        return any(bar is not None and auc < bar for auc, bar in zip(reached, self.aucs, strict=False))
+
+
+class Halving:
+    """The bars of the trials of a search, from the rungs of earlier ones."""
+
+    def __init__(self, eta: int, ahead: int) -> None:
+        self._eta, self._ahead = eta, ahead
+        self._rungs: dict[int, Sequence[float]] = {}
+
+    def tell(self, number: int, fit: Mapping[str, Any] | None) -> None:
+        """The rungs of a trial (the key ``rungs`` of its fit's record); none of one that failed or has no network."""
+        self._rungs[number] = () if fit is None else fit.get("rungs", ())
+
+    def bar(self, number: int) -> Bar | None:
+        """The bar of a trial; ``None``: earlier trials have to end first."""
+        earlier = range(number - self._ahead + 1)
+        if any(other not in self._rungs for other in earlier):
+            return None
+        aucs: list[float | None] = []
+        for rung in range(NUM_RUNGS):
+            reached = sorted(
+                (self._rungs[other][rung] for other in earlier if len(self._rungs[other]) > rung), reverse=True
+            )
+            aucs.append(reached[math.ceil(len(reached) / self._eta) - 1] if len(reached) >= self._eta else None)
+        return Bar(eta=self._eta, aucs=aucs)
