@@ -30,6 +30,8 @@ from curation.trust.parts import CALIBRATION, FIT, VALIDATION
 
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
+MOMENT_ROWS = 512
+"""Rows that are summed at a time; their float64 copies stay in a core's cache."""
 LEAST_STEPS, MOST_EVALUATIONS = 10, 20
 """Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
 ``TrustConfig.max_steps``."""
@@ -207,7 +209,7 @@ def shard_loss(
 
 def moments(hidden_ND: Floats | SideBySide, rows_F: Ints) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
-    chunks = [rows_F[start : start + EVALUATE_ROWS] for start in range(0, len(rows_F), EVALUATE_ROWS)]
+    chunks = [rows_F[start : start + MOMENT_ROWS] for start in range(0, len(rows_F), MOMENT_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
     squares = (torch.from_numpy(hidden_ND[chunk]).double().sub_(mean_D).square_().sum(0) for chunk in chunks)
     scale_D = (cast(Tensor, sum(squares)) / len(rows_F)).sqrt()
