@@ -6,7 +6,7 @@ sees a row of it. All trials read the same rows, those that have every input tha
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -23,11 +23,12 @@ from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import input_column
-from curation.trust.parts import NAMES, part_of
+from curation.trust.components import check_size
+from curation.trust.parts import FIT, NAMES, part_of
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
 from train.trust_loop import Rows, SideBySide
-from tune.space import Point
+from tune.space import Point, Space
 
 HELD_OUT = -1
 """The part of a row that is none of ``curation.trust.parts``."""
@@ -151,6 +152,28 @@ class Objective:
                     f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {fold} of {self.folds}; "
                     "both right and wrong ones are needed; give more source rows or fewer folds"
                 )
+
+    def check_components(self, source: Source, space: Space, folds: Iterable[tuple[int, int]]) -> None:
+        """Refuse a space some of whose points ask for more principal components than a trial has.
+
+        Args:
+            source: the rows.
+            space: the points.
+            folds: of each fit the fold that it holds out, and the seed of the folds.
+
+        Raises:
+            ConfigError: names the key, how many it asks for, and how many there are.
+        """
+        asked = list(space.projections)
+        if not asked:
+            return
+        num_fit = min(
+            len(source.rows(space.base, source.fold_N(self.folds, seed) == fold, seed=seed).places(FIT))
+            for fold, seed in folds
+        )
+        for key, size, states in asked:
+            width = sum(source.inputs[name].shape[1] for name in states)
+            check_size(size, width=width, num_rows=num_fit, key=key)
 
     def value(self, raw_N: Floats, trust_N: Floats, correct_N: Flags, parsed_N: Flags) -> float:
         """The metric of scored rows; of rows that could not be parsed only purity and certified take notice."""

@@ -13,7 +13,7 @@ from curation.config.models import GenerationConfig, ModelConfig, SftConfig, Stu
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
-from curation.config.trust import TrustConfig
+from curation.config.trust import TrustConfig, refuse_pca
 from curation.config.tune import TuneConfig
 from curation.storage.paths import Place, place
 
@@ -156,6 +156,7 @@ class RunConfig(RowsConfig):
                 raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        refuse_pca(self.trust, {*self.selection.used, self.trust.kind})
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
         measured = self.selection.budget.purity_split

@@ -1,11 +1,11 @@
 """The trust function and its fit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from curation.arms import TRUST, Fitted
+from curation.arms import TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 
@@ -40,6 +40,9 @@ class TrustConfig(TrainSection):
     """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
+    pca: PositiveInt | None = None
+    """Read the states through their first k principal components, fitted on the fit part; the labels keep the whole
+    states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
     columns: tuple[Literal["mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated"], ...] = ()
     """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales."""
     fit_on: Literal["parsed", "all"] = "parsed"
@@ -101,3 +104,12 @@ class TrustConfig(TrainSection):
             },
             "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
         }
+
+
+def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
+    """Refuse ``trust.pca`` for trust functions that read state by state (``ValueError``)."""
+    if trust.pca is not None and (found := [name for name, fitted in fitted_of(kinds).items() if fitted.by_state]):
+        raise ValueError(
+            f"trust.pca: {trust.pca}, but {', '.join(found)} reads state by state, and the components mix all states; "
+            "leave trust.pca out, or take another trust function"
+        )

@@ -101,7 +101,7 @@ def search(
     """Search, fit what was found on the whole source, and write what was tried to the stage's directory."""
     from curation.storage.paths import write_atomically
     from tune.objective import read_source
-    from tune.search import Fits
+    from tune.search import Fits, folds_of
     from tune.search import search as search_space
 
     tune = tune.model_copy(update=resources)
@@ -111,6 +111,8 @@ def search(
     if num_left_out:
         task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
     objective.check(source, seed)
+    one, every = folds_of(tune, seed)
+    objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])
     with task.progress() as update:
         found = search_space(
             Fits(source, objective, tune, task.directory),

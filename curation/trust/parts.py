@@ -12,6 +12,8 @@ NAMES = ("fit", "validation", "calibration")
 """Names of the parts, by number."""
 ROW_KEYS = {"fit_on", "validation_fraction", "calibration_fraction"}
 """The keys of ``TrustConfig`` that decide which part a row is in."""
+READ_BY_ALL = {"states", "columns", "pca"}
+"""Further keys that every fit reads."""
 
 
 def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
@@ -19,7 +21,7 @@ def read_by(function: str, fitted: Fitted, trust: TrustConfig) -> TrustConfig:
     own = {key: value for key, value in trust.options.items() if key == function}
     unread = {*trust.RESOURCES, "kind", "search"}
     if fitted.reads is not None:
-        unread = type(trust).model_fields.keys() - {"states", "columns", *ROW_KEYS, *fitted.reads}
+        unread = type(trust).model_fields.keys() - {*READ_BY_ALL, *ROW_KEYS, *fitted.reads}
     return trust.without(unread).model_copy(update={"options": own})
 
 

@@ -305,7 +305,7 @@ def test_a_calibration_part_of_one_class_is_refused_and_can_be_left_out(tmp_path
 
 
 def fit_probe(*tables: TableRef, **how: Any) -> TrustRef:
-    return fit_here(LinearProbe.fitted, *tables, **how)
+    return fit_here(LinearProbe, *tables, **how)
 
 
 @pytest.mark.parametrize("fit", [fit_trust, fit_probe], ids=["neural", "linear_probe"])

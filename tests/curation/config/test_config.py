@@ -272,6 +272,8 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ({"selection.budget": {"nowhere:N": {}}}, "no budget is at 'nowhere:N' (No module named 'nowhere')"),
         ({"selection.budget": {"shre": 0.5}}, "selection.budget.shre: unknown key; did you mean 'share'?"),
         ({"signals.options": {"steadfast": {}}}, "signals.options: steadfast: no selected arm asks for such a signal"),
+        ({"trust.pca": 8, "trust.kind": "attention"}, "trust.pca: 8, but attention reads state by state"),
+        ({"trust.pca": 8, "selection.arms": ["neural", "attention"]}, "trust.pca: 8, but attention reads state by"),
         ({"trust.options": {"centroids": {}}}, "trust.options: centroids: no selected arm fits such a function"),
         ({"signals.models": {"judge": {"path": "org/b"}}}, "models: judge has a key of its own; take another name"),
         ({"teacher.adapt": {"method": "soup"}}, "adapt.method: a teacher's format is taught by sft; found 'soup'"),
