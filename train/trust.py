@@ -101,7 +101,7 @@ def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, orig
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    return _calibrated(trust.behind(fits[0].pca), rows)
+    return _calibrated(trust.behind(fits[0].pca), rows, config)
 
 
 def _member(
@@ -226,7 +226,7 @@ def _fitted(made_by: Any, rows: Rows, config: TrustConfig, origin: dict[str, Any
     if pca is not None:
         hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
     trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
-    return _calibrated(trust.behind(pca), rows)
+    return _calibrated(trust.behind(pca), rows, config)
 
 
 def _components(rows: Rows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
@@ -261,14 +261,15 @@ def _projected(rows: Rows, pca: PrincipalComponents) -> Rows:
     return rows._replace(hidden_ND=projected_NK, sizes=(projected_NK.shape[1],))
 
 
-def _calibrated(trust: StateTrust, rows: Rows) -> StateTrust:
-    """A trust function, calibrated on the calibration rows where there are any."""
-    calibration_C = rows.places(CALIBRATION)
+def _calibrated(trust: StateTrust, rows: Rows, config: TrustConfig) -> StateTrust:
+    """A trust function, calibrated on the rows that are for that, where there are any."""
+    calibrating_M, calibration_C = rows.places(NAMES.index(config.calibrate_on)), rows.places(CALIBRATION)
+    raw_M = logits_at(trust, rows, calibrating_M)
+    trust.calibration = fit_calibration(raw_M, rows.correct_N[calibrating_M], config.calibration)
     if not len(calibration_C):
         return trust
-    raw_C, correct_C = logits_at(trust, rows, calibration_C), rows.correct_N[calibration_C]
-    trust.calibration = fit_calibration(raw_C, correct_C)
-    return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc_value(raw_C, correct_C))
+    auc = auc_value(logits_at(trust, rows, calibration_C), rows.correct_N[calibration_C])
+    return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc)
 
 
 def logits_at(trust: StateTrust, rows: Rows, places_M: Ints) -> Scores:

@@ -26,7 +26,7 @@ from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.network import Net, TrustNet
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION
+from curation.trust.parts import CALIBRATION, FIT, NAMES, VALIDATION
 
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
@@ -179,11 +179,13 @@ def fit_arrays(
         record.seconds = time.monotonic() - start
         shard.keep(progress.write)
     net.load_state_dict(progress.best)
+    of_parts = {"calibration": calibration_C, config.calibrate_on: rows.places(NAMES.index(config.calibrate_on))}
+    logits = {name: _logits(net, rows.hidden_ND, rows_V, shard) for name, rows_V in of_parts.items() if len(rows_V)}
     calibration = Calibration()
-    if len(calibration_C):
-        logit_C, correct_C = _logits(net, rows.hidden_ND, calibration_C, shard), rows.correct_N[calibration_C]
-        calibration = fit_calibration(logit_C, correct_C)
-        record.calibration_auc = auc_value(logit_C, correct_C)
+    if (logit_V := logits.get(config.calibrate_on)) is not None:
+        calibration = fit_calibration(logit_V, rows.correct_N[of_parts[config.calibrate_on]], config.calibration)
+    if "calibration" in logits:
+        record.calibration_auc = auc_value(logits["calibration"], rows.correct_N[calibration_C])
     return Fitted(net.cpu().eval(), calibration, record)
 
 

@@ -27,9 +27,9 @@ class TrustConfig(TrainSection):
     """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
 
     Our additions, and how to switch each off: fitting on parsed labels alone (``fit_on: all``), early stopping on
-    validation AUC (``patience: null``), standardised inputs (``standardise: false``), calibration
-    (``calibration_fraction: 0``), a linear probe on a small source (``probe_below: 0``). The paper does not give
-    stochastic depth, expansion, batch size or number of steps.
+    validation AUC (``patience: null``), standardised inputs (``standardise: false``), calibration (``calibration:
+    none``; no rows for it: ``calibration_fraction: 0``), a linear probe on a small source (``probe_below: 0``). The
+    paper does not give stochastic depth, expansion, batch size or number of steps.
     """
 
     kind: Annotated[str, AfterValidator(_fitted)] = "neural"
@@ -67,9 +67,14 @@ class TrustConfig(TrainSection):
     validation_fraction: Share = 0.2
     """The share of the rows held out for early stopping, by a seeded hash of the row id."""
     calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of further rows held out from fit and early stopping. They turn trust into a probability (Platt
-    scaling) and decide between network and probe on a small source. 0: trust is the bare sigmoid, as in the paper, and
-    no choice is made."""
+    """The share of further rows held out from fit and early stopping. They turn trust into a probability and decide
+    between network and probe on a small source. 0: no choice is made, and without ``calibrate_on: validation`` trust is
+    the bare sigmoid, as in the paper."""
+    calibration: Literal["platt", "isotonic", "none"] = "platt"
+    """How a logit becomes trust: a sigmoid with slope and intercept, a step-like function that never falls, or the bare
+    sigmoid. The calibration rows are held out in any case, and ranks never depend on it."""
+    calibrate_on: Literal["calibration", "validation"] = "calibration"
+    """The rows on which it is fitted: those of ``calibration_fraction``, or those that early stopping reads."""
     probe_below: Annotated[int, Field(ge=0)] = 5_000
     """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
     AUC on the calibration rows; 0: never."""

@@ -111,6 +111,7 @@ def summary(trust: TrustRef) -> dict[str, Any]:
         "share_right_fit": fit["share_right_fit"],
         "num_calibration": fit.get("num_calibration", 0),
         "calibration": description["calibration"],
+        "calibrate_on": fit.get("config", {}).get("calibrate_on"),
         "choice": fit.get("choice"),
     }
 

@@ -12,7 +12,7 @@ NAMES = ("fit", "validation", "calibration")
 """Names of the parts, by number."""
 ROW_KEYS = {"fit_on", "validation_fraction", "calibration_fraction"}
 """The keys of ``TrustConfig`` that decide which part a row is in."""
-READ_BY_ALL = {"states", "columns", "pca"}
+READ_BY_ALL = {"states", "columns", "pca", "calibration", "calibrate_on"}
 """Further keys that every fit reads."""
 
 
