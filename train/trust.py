@@ -330,6 +330,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
 
 def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
+    share = "" if config.source_share == 1 else ", a larger trust.source_share"
     words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
     for part, name in enumerate(NAMES):
         if part == CALIBRATION and not config.calibration_fraction:
@@ -340,5 +341,5 @@ def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
             key = "trust.calibration_fraction (0: none)" if part == CALIBRATION else "trust.validation_fraction"
             raise DegenerateSourceError(
                 f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, both right "
-                f"and wrong ones are needed; give more source rows, another {key} or another teacher"
+                f"and wrong ones are needed; give more source rows, another {key}{share} or another teacher"
             )

@@ -24,14 +24,11 @@ from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import input_column
 from curation.trust.components import check_size
-from curation.trust.parts import FIT, NAMES, part_of
+from curation.trust.parts import FIT, NAMES, UNUSED, part_of, used
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
 from train.trust_loop import Rows, SideBySide
 from tune.space import Point, Space
-
-HELD_OUT = -1
-"""The part of a row that is none of ``curation.trust.parts``."""
 
 Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -49,11 +46,21 @@ class Source(NamedTuple):
     inputs: dict[str, Floats]
     """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
 
+    def share(self, trust: TrustConfig, seed: int) -> "Source":
+        """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
+        taken_N = used(self.row_ids_N, trust, seed)
+        if taken_N.all():
+            return self
+        inputs = {name: input_ND[taken_N] for name, input_ND in self.inputs.items()}
+        columns = (self.row_ids_N, self.group_N, self.correct_N, self.parsed_N)
+        return Source(*(column_N[taken_N] for column_N in columns), inputs)
+
     def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> Rows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
-        part_N = part_of(self.row_ids_N, trust, seed)
+        whole = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
+        part_N = part_of(self.row_ids_N, whole, seed)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
-        part_N[left_out_N] = HELD_OUT
+        part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         sizes = tuple(input_ND.shape[1] for input_ND in inputs)
         return Rows(hidden_ND=SideBySide(inputs), correct_N=self.correct_N, part_N=part_N, sizes=sizes)

@@ -48,6 +48,9 @@ class TrustConfig(TrainSection):
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""
+    source_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the labelled source rows that the fit, early stopping and calibration use, by a seeded hash of the
+    row id; the rows of a smaller share are among those of a larger one. For measuring what more labels would bring."""
     depth: PositiveInt = 4
     width: PositiveInt = 512
     expansion: Annotated[float, Field(gt=0)] = 2.0

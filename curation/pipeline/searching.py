@@ -110,6 +110,7 @@ def search(
     source, num_left_out = read_source(labels, grades, space.inputs, groups=group_of)
     if num_left_out:
         task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
+    source = source.share(trust, seed)
     objective.check(source, seed)
     one, every = folds_of(tune, seed)
     objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])

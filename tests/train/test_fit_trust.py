@@ -29,7 +29,7 @@ from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.network import TrustNet
 from curation.trust.neural import Architecture, NeuralTrustNet
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
+from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
 from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
@@ -496,6 +496,24 @@ def test_an_ensemble_of_one_is_refused_by_the_stage_and_on_rows_in_memory(tmp_pa
     alone = with_(SMALL, options={"deep_ensemble": {"members": 1}})
     with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
         fit_rows("deep_ensemble", rows, alone, seed=3, origin={})
+
+
+def test_rows_that_the_share_omits_change_no_fit(tmp_path: Path) -> None:
+    rows = separable(900)
+    config = with_(SMALL, source_share=0.4)
+    omitted_N = part_of(np.arange(900), config, 3) == UNUSED
+    scaled_N1 = np.where(omitted_N, 3, 1).astype(np.float16)[:, None]
+    turned = rows._replace(hidden_ND=rows.hidden_ND * scaled_N1, correct_N=rows.correct_N ^ omitted_N)
+    fits = []
+    for name, written in (("one", rows), ("other", turned)):
+        (tmp_path / name).mkdir()
+        ref = fit_probe(*tables(tmp_path / name, written), config, seed=3, output=tmp_path / name / "probe")
+        fits.append(load_fitted(ref))
+    states = torch.from_numpy(rows.hidden_ND)
+    np.testing.assert_array_equal(fits[0].logits(states), fits[1].logits(states))
+    assert fits[0].calibration == fits[1].calibration
+    counts = [int((~omitted_N & (part_of(np.arange(900), SMALL, 3) == part))[3:].sum()) for part in (FIT, CALIBRATION)]
+    assert [fits[0].fit["num_fit"], fits[0].fit["num_calibration"]] == counts
 
 
 @pytest.mark.parametrize("kind", ["neural", "attention", "deep_ensemble", "linear_probe", "boosted_trees"])

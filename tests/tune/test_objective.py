@@ -18,7 +18,7 @@ from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io, schemas
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION
+from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 from tune.objective import Objective, Source, read_source, run_trial
 from tune.space import Point, RandomDraws, Space
 
@@ -185,6 +185,21 @@ def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(so
     few = source._replace(parsed_N=source.row_ids_N < 9)
     with pytest.raises(ConfigError, match=r"tune\.space\.pca: 6 components of [0-6] rows with 6 numbers each"):
         check({"pca": [6]}, few)
+
+
+def test_a_share_of_the_source_is_all_that_a_search_reads(source: Source) -> None:
+    config = BASE.model_copy(update={"source_share": 0.3})
+    part = source.share(config, 5)
+    taken_N = part_of(source.row_ids_N, config, 5) != UNUSED
+    assert 0.2 < taken_N.mean() < 0.4
+    np.testing.assert_array_equal(part.row_ids_N, source.row_ids_N[taken_N])
+    np.testing.assert_array_equal(part.correct_N, source.correct_N[taken_N])
+    np.testing.assert_array_equal(part.inputs["output_last"], source.inputs["output_last"][taken_N])
+    held_N = part.fold_N(FOLDS, 3) == 1
+    rows = part.rows(config, held_N, seed=3)  # a trial's own seed draws no share of the share
+    used = sum(len(rows.places(number)) for number in (FIT, VALIDATION, CALIBRATION))
+    assert used == int((~held_N & part.parsed_N).sum())
+    assert source.share(BASE, 5) is source
 
 
 def test_a_group_stays_on_one_side(written: tuple[TableRef, TableRef]) -> None:

@@ -109,6 +109,8 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
         ({"dropout": {"uniform": [0.1, 1.5]}}, r"tune\.space\.dropout: 1\.5 is refused: Input should be less than 1"),
         ({"dept": [1, 2]}, r"tune\.space\.dept: no such key; did you mean depth\?"),
         ({"validation_fraction": [0.1, 0.2]}, r"not searched over; set trust\.validation_fraction for all trials"),
+        ({"source_share": [0.1, 0.2]}, r"not searched over; set trust\.source_share for all trials"),
+        ({"calibration": ["platt", "beta"]}, r"tune\.space\.calibration: 'beta' is refused"),
         (
             {"states": [["layer3_output_last"]]},
             r"layer3_output_last is not stored \(stored: prompt_last, output",

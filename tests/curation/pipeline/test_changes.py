@@ -82,6 +82,7 @@ CHANGES: dict[str, set[str]] = {
     "trust.class_weight=0.2": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
     "trust.max_failures=7": set(),
     "trust.calibration=none": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
+    "trust.source_share=0.5": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
     "trust.pca=4": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
     "trust.columns=[mean_logprob]": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
     "trust.options={linear_probe: {scale: 2}}": {"trust-linear_probe"} | SCORES | CHOSEN,

@@ -97,7 +97,7 @@ def test_an_isotonic_fit_is_scikit_learns_and_never_falls(num_rows: int, decimal
     raw_N, correct_N[:2] = raw_N.round(decimals), (True, False)  # ties, and both kinds
     found = fit_calibration(raw_N, correct_N, "isotonic")
     peer = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(raw_N.astype(np.float64), correct_N)
-    grid_N = np.concatenate([raw_N, np.linspace(-30, 30, 5001), [-np.inf, np.inf]]).astype(np.float32)
+    grid_N = np.concatenate([raw_N, np.linspace(-30, 30, 5001), [-1e30, 1e30]]).astype(np.float32)
     trust_N = found.to_trust(grid_N)
     np.testing.assert_allclose(trust_N, peer.predict(grid_N.astype(np.float64)), atol=1e-6)
     assert trust_N.dtype == np.float32 and trust_N.min() >= 0 and trust_N.max() <= 1
