@@ -51,9 +51,13 @@ class Source(NamedTuple):
         taken_N = used(self.row_ids_N, trust, seed)
         if taken_N.all():
             return self
-        inputs = {name: input_ND[taken_N] for name, input_ND in self.inputs.items()}
-        columns = (self.row_ids_N, self.group_N, self.correct_N, self.parsed_N)
-        return Source(*(column_N[taken_N] for column_N in columns), inputs)
+        return Source(
+            row_ids_N=self.row_ids_N[taken_N],
+            group_N=self.group_N[taken_N],
+            correct_N=self.correct_N[taken_N],
+            parsed_N=self.parsed_N[taken_N],
+            inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()},
+        )
 
     def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> Rows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""

@@ -23,8 +23,6 @@ from curation.trust.components import PrincipalComponents
 
 SCORE_ROWS = 4096
 """Rows of one forward pass when scoring."""
-PCA_WEIGHTS, PCA_NUMBERS = ("mean_D", "components_DK"), ("variance_kept", "num_rows")
-"""What is saved of ``PrincipalComponents``: beside the weights, and in the description."""
 
 
 class StateTrust(ABC):
@@ -109,7 +107,7 @@ class StateTrust(ABC):
             "made_by": f"{type(self).__module__}:{type(self).__qualname__}",
             "inputs": self.inputs,
             "calibration": asdict(self.calibration),
-            "pca": None if self.pca is None else {name: getattr(self.pca, name) for name in PCA_NUMBERS},
+            "pca": self.pca and {"variance_kept": self.pca.variance_kept, "num_rows": self.pca.num_rows},
             "fit": self.fit,
         }
 
@@ -126,7 +124,7 @@ class StateTrust(ABC):
         """The inverse of :meth:`save`."""
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith("pca.")}, description)
         if (numbers := description["pca"]) is not None:
-            trust.pca = PrincipalComponents(**{name: weights[f"pca.{name}"] for name in PCA_WEIGHTS}, **numbers)
+            trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
         return trust
 
     def noted(self, **notes: Any) -> Self:
@@ -136,8 +134,9 @@ class StateTrust(ABC):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
-        pca = {} if self.pca is None else {name: getattr(self.pca, name) for name in PCA_WEIGHTS}
-        weights = {**self.weights, **{f"pca.{name}": tensor for name, tensor in pca.items()}}
+        weights = dict(self.weights)
+        if self.pca is not None:
+            weights |= {"pca.mean_D": self.pca.mean_D, "pca.components_DK": self.pca.components_DK}
         return saved.save(directory, TrustRef, weights, self.description())
 
 
