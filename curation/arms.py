@@ -59,12 +59,14 @@ class Fitted:
     made_by: str
     """A class with the members of ``curation.trust.FittedTrust``, as ``module:Class``."""
     reads: tuple[str, ...] | None = ()
-    """The keys of ``RunConfig.trust`` that its fit reads, beside those that choose its rows and states; ``None``: all
+    """The keys of ``RunConfig.trust`` that its fit reads, beside those that all fits read; ``None``: all
     keys of the neural fit. It is fitted again only where one of them changes."""
     fit: str | None = None
     """What fits it, as ``module:function``; unset, its own ``fitted`` in the driver's process (``train.trust``)."""
     fit_rows: str | None = None
     """What fits it where ``fit`` does, but on rows in memory and in one process, as ``module:function``."""
+    by_state: bool = False
+    """It reads state by state, so that ``trust.pca``, which joins them, is refused."""
 
 
 Trust = Draw | Column | Signal | Fitted
@@ -117,6 +119,7 @@ TRUST: Registry[Trust] = Registry(
             reads=None,
             fit="train.trust:fit_attention",
             fit_rows="train.trust:attention_of",
+            by_state=True,
         ),
         "neural": Fitted(
             "neural trust",

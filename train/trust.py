@@ -3,7 +3,7 @@
 On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from inspect import signature
@@ -28,6 +28,7 @@ from curation.tables.schemas import input_column
 from curation.trust import FittedTrust, Scores, load_fitted, saved
 from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust, check_heads
 from curation.trust.calibration import fit_calibration
+from curation.trust.components import PrincipalComponents, check_size, principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
@@ -57,7 +58,7 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         return ref
     fits: dict[str, FittedTrust] = {
         "neural": load_fitted(ref),
-        "linear_probe": _fitted(LinearProbe.fitted, rows, config, origin),
+        "linear_probe": _fitted(LinearProbe, rows, config, origin),
     }
     aucs = {kind: fitted.fit["calibration_auc"] for kind, fitted in fits.items()}
     taken = max(aucs, key=lambda kind: aucs[kind])  # the neural one wins a tie
@@ -101,7 +102,7 @@ def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, orig
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    return _calibrated(trust, rows)
+    return _calibrated(trust.behind(fits[0].pca), rows, config)
 
 
 def _member(
@@ -132,7 +133,7 @@ def fit_attention(
 
 
 def fit_here(
-    fitted: Callable[..., StateTrust],
+    made_by: Any,
     labels: TableRef,
     grades: TableRef,
     config: TrustConfig,
@@ -143,17 +144,18 @@ def fit_here(
 ) -> TrustRef:
     """Fit in this process on the same rows as :func:`fit_trust` fits on; validation rows are left out.
 
-    ``fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states and whether
-    each row's weak label is right. ``config`` has the keys that its line in ``curation.arms.TRUST`` reads, ``options``
-    are its own settings (``trust.options``), ``origin`` says where the rows are from, to be put on record.
+    ``made_by.fitted(hidden_ND, correct_N, config, origin, **options)`` makes a trust function from hidden states
+    (projected as ``config.pca`` says) and whether each row's weak label is right. ``config`` has the keys that its line
+    in ``curation.arms.TRUST`` reads, ``options`` are its own settings (``trust.options``), ``origin`` says where the
+    rows are from, to be put on record.
 
     Raises:
         DegenerateSourceError: all labels are right, or all wrong, among the rows of one part.
         ConfigError: options that it does not take.
     """
-    check_options("trust.options", fitted, None, None, config, None, **options)
+    check_options("trust.options", made_by.fitted, None, None, config, None, **options)
     rows = read_rows(labels, grades, config, seed=seed)
-    return _fitted(fitted, rows, config, origin_of(labels, grades, config, seed), **options).save(output)
+    return _fitted(made_by, rows, config, origin_of(labels, grades, config, seed), **options).save(output)
 
 
 def fit_rows(
@@ -184,7 +186,7 @@ def fit_rows(
         return cast(StateTrust, of_rows(rows, config, **how, **options))
     if fitted.fit is not None:
         raise ConfigError(f"{kind}: its line in TRUST says what fits it from tables (fit), but no fit_rows")
-    return _fitted(code(fitted.made_by).fitted, rows, config, {**origin, "seed": seed}, **options)
+    return _fitted(code(fitted.made_by), rows, config, {**origin, "seed": seed}, **options)
 
 
 def neural_of(
@@ -197,9 +199,11 @@ def neural_of(
     ends: Ends = never,
 ) -> NeuralTrust:
     """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
+    pca = _components(rows, config)
+    rows = rows if pca is None else _projected(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
+    return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration).behind(pca)
 
 
 def attention_of(
@@ -226,28 +230,64 @@ def deep_ensemble_of(
     return _averaged(fits, rows, config, {**origin, "seed": seed})
 
 
-def _fitted(
-    fitted: Callable[..., StateTrust], rows: Rows, config: TrustConfig, origin: dict[str, Any], **options: Any
-) -> StateTrust:
+def _fitted(made_by: Any, rows: Rows, config: TrustConfig, origin: dict[str, Any], **options: Any) -> StateTrust:
     """A trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
-    return _calibrated(fitted(rows.hidden_ND[fit_F], rows.correct_N[fit_F], config, origin, **options), rows)
+    hidden_FD = rows.hidden_ND[fit_F]
+    pca = _components(rows, config, made_by.default_pca)
+    if pca is not None:
+        hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
+    trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
+    return _calibrated(trust.behind(pca), rows, config)
 
 
-def _calibrated(trust: StateTrust, rows: Rows) -> StateTrust:
-    """A trust function, calibrated on the calibration rows where there are any."""
-    calibration_C = rows.places(CALIBRATION)
+def _components(rows: Rows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
+    """The principal components of the states of the fit rows that ``config`` asks for.
+
+    Raises:
+        ConfigError: there are not so many.
+    """
+    fit_F, width = rows.places(FIT), _width(rows, config)
+    size = config.pca
+    if size is None:
+        size = min(default or 0, width, len(fit_F) - 1)
+    if size < 1:
+        return None
+    chunks = (fit_F[start : start + SCORE_ROWS] for start in range(0, len(fit_F), SCORE_ROWS))
+    batches = (torch.from_numpy(rows.hidden_ND[chunk])[:, :width] for chunk in chunks)
+    return principal_components(batches, size=size, key="trust.pca")
+
+
+def _width(rows: Rows, config: TrustConfig) -> int:
+    """Numbers of a row's states, without the scalar columns."""
+    return sum(rows.sizes[: len(config.states)])
+
+
+def _projected(rows: Rows, pca: PrincipalComponents) -> Rows:
+    """The rows with the projection of their states in the states' place."""
+    width, size = pca.shape
+    projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
+    for start in range(0, len(projected_NK), SCORE_ROWS):
+        places_B = np.arange(start, min(start + SCORE_ROWS, len(projected_NK)))
+        projected_NK[places_B] = pca.project(torch.from_numpy(rows.hidden_ND[places_B])).numpy()
+    return rows._replace(hidden_ND=projected_NK, sizes=(projected_NK.shape[1],))
+
+
+def _calibrated(trust: StateTrust, rows: Rows, config: TrustConfig) -> StateTrust:
+    """A trust function, calibrated on the rows that are for that, where there are any."""
+    calibrating_M, calibration_C = rows.places(NAMES.index(config.calibrate_on)), rows.places(CALIBRATION)
+    raw_M = logits_at(trust, rows, calibrating_M)
+    trust.calibration = fit_calibration(raw_M, rows.correct_N[calibrating_M], config.calibration)
     if not len(calibration_C):
         return trust
-    raw_C, correct_C = logits_at(trust, rows, calibration_C), rows.correct_N[calibration_C]
-    trust.calibration = fit_calibration(raw_C, correct_C)
-    return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc_value(raw_C, correct_C))
+    auc = auc_value(logits_at(trust, rows, calibration_C), rows.correct_N[calibration_C])
+    return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc)
 
 
 def logits_at(trust: StateTrust, rows: Rows, places_M: Ints) -> Scores:
     """The logit of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
-    parts = [trust.logits(torch.from_numpy(rows.hidden_ND[batch_B])) for batch_B in batches]
+    parts = [trust.raw(torch.from_numpy(rows.hidden_ND[batch_B])) for batch_B in batches]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
@@ -266,6 +306,7 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
+        ConfigError: ``config.pca`` asks for more components than there are.
     """
     graded = read_grades(grades)
     columns = [input_column(name) for name in config.inputs]
@@ -295,10 +336,13 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         sizes=sizes,
     )
     _refuse_degenerate(rows, config)
+    if config.pca is not None:
+        check_size(config.pca, width=_width(rows, config), num_rows=len(rows.places(FIT)), key="trust.pca")
     return rows
 
 
 def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
+    share = "" if config.source_share == 1 else ", a larger trust.source_share"
     words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
     for part, name in enumerate(NAMES):
         if part == CALIBRATION and not config.calibration_fraction:
@@ -309,5 +353,5 @@ def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
             key = "trust.calibration_fraction (0: none)" if part == CALIBRATION else "trust.validation_fraction"
             raise DegenerateSourceError(
                 f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, both right "
-                f"and wrong ones are needed; give more source rows, another {key} or another teacher"
+                f"and wrong ones are needed; give more source rows, another {key}{share} or another teacher"
             )

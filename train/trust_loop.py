@@ -26,10 +26,12 @@ from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.network import Net, TrustNet
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION
+from curation.trust.parts import CALIBRATION, FIT, NAMES, VALIDATION
 
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
+MOMENT_ROWS = 512
+"""Rows that are summed at a time; their float64 copies stay in a core's cache."""
 LEAST_STEPS, MOST_EVALUATIONS = 10, 20
 """Validation happens after each epoch, but not before ``LEAST_STEPS`` steps, and at least ``MOST_EVALUATIONS`` times in
 ``TrustConfig.max_steps``."""
@@ -193,11 +195,13 @@ def fit_arrays(
         record.seconds = time.monotonic() - start
         shard.keep(progress.write)
     net.load_state_dict(progress.best)
+    of_parts = {"calibration": calibration_C, config.calibrate_on: rows.places(NAMES.index(config.calibrate_on))}
+    logits = {name: _logits(net, rows.hidden_ND, rows_V, shard) for name, rows_V in of_parts.items() if len(rows_V)}
     calibration = Calibration()
-    if len(calibration_C):
-        logit_C, correct_C = _logits(net, rows.hidden_ND, calibration_C, shard), rows.correct_N[calibration_C]
-        calibration = fit_calibration(logit_C, correct_C)
-        record.calibration_auc = auc_value(logit_C, correct_C)
+    if (logit_V := logits.get(config.calibrate_on)) is not None:
+        calibration = fit_calibration(logit_V, rows.correct_N[of_parts[config.calibrate_on]], config.calibration)
+    if "calibration" in logits:
+        record.calibration_auc = auc_value(logits["calibration"], rows.correct_N[calibration_C])
     return Fitted(net.cpu().eval(), calibration, record)
 
 
@@ -223,7 +227,7 @@ def shard_loss(
 
 def moments(hidden_ND: Floats | SideBySide, rows_F: Ints) -> tuple[Tensor, Tensor]:
     """Mean and population standard deviation of the given rows, float32 [D] each; a constant feature gets scale 1."""
-    chunks = [rows_F[start : start + EVALUATE_ROWS] for start in range(0, len(rows_F), EVALUATE_ROWS)]
+    chunks = [rows_F[start : start + MOMENT_ROWS] for start in range(0, len(rows_F), MOMENT_ROWS)]
     mean_D = sum(torch.from_numpy(hidden_ND[chunk]).double().sum(0) for chunk in chunks) / len(rows_F)
     squares = (torch.from_numpy(hidden_ND[chunk]).double().sub_(mean_D).square_().sum(0) for chunk in chunks)
     scale_D = (cast(Tensor, sum(squares)) / len(rows_F)).sqrt()

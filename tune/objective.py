@@ -6,7 +6,7 @@ sees a row of it. All trials read the same rows, those that have every input tha
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -23,15 +23,13 @@ from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import input_column, mend_of
-from curation.trust.parts import NAMES, part_of
+from curation.trust.components import check_size
+from curation.trust.parts import FIT, NAMES, UNUSED, part_of, used
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
 from train.trust_loop import Rows, SideBySide, never
 from tune.halving import Bar, rungs_of
-from tune.space import Point
-
-HELD_OUT = -1
-"""The part of a row that is none of ``curation.trust.parts``."""
+from tune.space import Point, Space
 
 Floats = npt.NDArray[np.floating[Any]]
 Flags = npt.NDArray[np.bool_]
@@ -49,11 +47,25 @@ class Source(NamedTuple):
     inputs: dict[str, Floats]
     """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
 
+    def share(self, trust: TrustConfig, seed: int) -> "Source":
+        """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
+        taken_N = used(self.row_ids_N, trust, seed)
+        if taken_N.all():
+            return self
+        return Source(
+            row_ids_N=self.row_ids_N[taken_N],
+            group_N=self.group_N[taken_N],
+            correct_N=self.correct_N[taken_N],
+            parsed_N=self.parsed_N[taken_N],
+            inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()},
+        )
+
     def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> Rows:
         """The rows in the parts that a fit with these settings sees; nothing of the inputs is copied."""
-        part_N = part_of(self.row_ids_N, trust, seed)
+        whole = trust.model_copy(update={"source_share": 1.0})  # of the rows that there are (:meth:`share`)
+        part_N = part_of(self.row_ids_N, whole, seed)
         left_out_N = held_out_N if trust.fit_on == "all" else held_out_N | ~self.parsed_N
-        part_N[left_out_N] = HELD_OUT
+        part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         sizes = tuple(input_ND.shape[1] for input_ND in inputs)
         return Rows(hidden_ND=SideBySide(inputs), correct_N=self.correct_N, part_N=part_N, sizes=sizes)
@@ -152,6 +164,28 @@ class Objective:
                     f"tune: {num_right} of {int(held_N.sum())} parsed labels are right in fold {fold} of {self.folds}; "
                     "both right and wrong ones are needed; give more source rows or fewer folds"
                 )
+
+    def check_components(self, source: Source, space: Space, folds: Iterable[tuple[int, int]]) -> None:
+        """Refuse a space some of whose points ask for more principal components than a trial has.
+
+        Args:
+            source: the rows.
+            space: the points.
+            folds: of each fit the fold that it holds out, and the seed of the folds.
+
+        Raises:
+            ConfigError: names the key, how many it asks for, and how many there are.
+        """
+        asked = list(space.projections)
+        if not asked:
+            return
+        num_fit = min(
+            len(source.rows(space.base, source.fold_N(self.folds, seed) == fold, seed=seed).places(FIT))
+            for fold, seed in folds
+        )
+        for key, size, states in asked:
+            width = sum(source.inputs[name].shape[1] for name in states)
+            check_size(size, width=width, num_rows=num_fit, key=key)
 
     def value(self, raw_N: Floats, trust_N: Floats, correct_N: Flags, parsed_N: Flags) -> float:
         """The metric of scored rows; of rows that could not be parsed only purity and certified take notice."""

@@ -64,17 +64,12 @@ def search(
             value = f"{objective.metric} {trial.outcome.value:.4f}: {in_words(trial.kind, trial.drawn)}"
             say(f"{num_done:,} of {num:,} trials, the best is trial {trial.number}, {value}")
 
-    one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
+    one, every = folds_of(config, seed)
     halving = None if config.halving is None else Halving(config.halving, config.ahead)
     trials = fits.run("trials", proposals, [one] * num, told=told, hours=config.hours, halving=halving)
     default = Point.default(space.base)
     finalists = _finalists(trials, config.finalists, larger=larger)
     points = [default, *(space.point(trial.kind, _of_dimensions(trial)) for trial in finalists)]
-    every = [
-        Fold(fold, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))
-        for repeat in range(config.seeds)
-        for fold in range(config.folds)
-    ]
     say(f"the best {len(finalists)} and the default: {len(every)} fits each on other folds and seeds")
     listed = Listed([point for point in points for _ in every])
     finals = fits.run(
@@ -87,6 +82,17 @@ def search(
     numbers = [trial.number for trial in finalists]
     winner = default if choice.winner is None else points[1 + numbers.index(int(choice.winner))]
     return Found(trials, finals, numbers, choice, winner)
+
+
+def folds_of(config: TuneConfig, seed: int) -> tuple[Fold, list[Fold]]:
+    """What every trial of a search holds out, and what the fits of a point in the choice hold out in turn."""
+    one = Fold(0, derive(seed, "tune search"), derive(seed, "tune fit"))
+    every = [
+        Fold(fold, derive(seed, f"tune folds {repeat}"), derive(seed, f"tune fit {repeat}"))
+        for repeat in range(config.seeds)
+        for fold in range(config.folds)
+    ]
+    return one, every
 
 
 def _compared(

@@ -18,10 +18,11 @@ from pydantic import ValidationError
 
 from curation.arms import TRUST, Fitted, fitted_of
 from curation.config import TrustConfig
+from curation.config.trust import refuse_pca
 from curation.errors import ConfigError
 from curation.registry import check_options, code
 from curation.tables.schemas import SCALARS, input_column, mend_of
-from curation.trust.parts import ROW_KEYS, read_by
+from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
 
 KIND = "kind"
 OPTIONS = "options"
@@ -195,6 +196,10 @@ class Space:
         found = {key: _dimension(f"tune.space.{key}", value) for key, value in given.items()}
         if not found and len(kinds) == 1:
             raise ConfigError("tune.space: no dimension; give a preset, or keys with the values to try")
+        try:
+            refuse_pca(base, kinds)
+        except ValueError as error:
+            raise ConfigError(f"tune.space.{KIND}: {error}") from error
         space = cls(base, kinds, found)
         for key, dimension in found.items():
             space._check(key, dimension, stored)
@@ -208,6 +213,17 @@ class Space:
             dimension = self.dimensions.get(key)
             found[key] = dict.fromkeys([*of_base, *itertools.chain(*(dimension.ends if dimension else ()))])
         return (*found["states"], *found["columns"])
+
+    @property
+    def projections(self) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+        """The principal components that a point may ask for: the key, how many, and of which states."""
+        sizes, states = self.dimensions.get("pca"), self.dimensions.get("states")
+        key = "trust.pca" if sizes is None else "tune.space.pca"
+        drawn = itertools.product(
+            [self.base.pca] if sizes is None else sizes.ends, [self.base.states] if states is None else states.ends
+        )
+        asked = [("trust.pca", self.base.pca, self.base.states), *((key, size, names) for size, names in drawn)]
+        return ((key, size, tuple(names)) for key, size, names in asked if size is not None)
 
     def draw(self, draws: Draws) -> Point:
         """A point, drawn from what its kind reads."""
@@ -310,9 +326,8 @@ def _kinds(value: Any) -> tuple[str, ...]:
 def _read(kind: str) -> set[str]:
     """The keys of ``trust`` that change what a kind is."""
     fitted = fitted_of([kind])[kind]
-    if fitted.reads is None:
-        return TrustConfig.model_fields.keys() - NOT_SEARCHED
-    return {"states", "columns", *fitted.reads}
+    keys = TrustConfig.model_fields.keys() - NOT_SEARCHED if fitted.reads is None else {*READ_BY_ALL, *fitted.reads}
+    return keys - {"pca"} if fitted.by_state else set(keys)
 
 
 def _reads(kinds: Iterable[str], key: str) -> bool:

@@ -14,7 +14,7 @@ from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
 from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
-from curation.config.trust import TrustConfig
+from curation.config.trust import TrustConfig, refuse_pca
 from curation.config.tune import TuneConfig
 from curation.storage.paths import Place, place
 
@@ -157,6 +157,7 @@ class RunConfig(RowsConfig):
                 raise ValueError(f"splits.{name}.from: {split.source!r} is not one of the sources ({known})")
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
+        refuse_pca(self.trust, {*self.selection.used, self.trust.kind})
         if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
             raise ValueError(
                 "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number "

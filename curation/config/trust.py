@@ -1,11 +1,11 @@
 """The trust function and its fit."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from curation.arms import TRUST, Fitted
+from curation.arms import TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
 from curation.config.states import parse
 
@@ -27,9 +27,9 @@ class TrustConfig(TrainSection):
     """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
 
     Our additions, and how to switch each off: fitting on parsed labels alone (``fit_on: all``), early stopping on
-    validation AUC (``patience: null``), standardised inputs (``standardise: false``), calibration
-    (``calibration_fraction: 0``), a linear probe on a small source (``probe_below: 0``). The paper does not give
-    stochastic depth, expansion, batch size or number of steps.
+    validation AUC (``patience: null``), standardised inputs (``standardise: false``), calibration (``calibration:
+    none``; no rows for it: ``calibration_fraction: 0``), a linear probe on a small source (``probe_below: 0``). The
+    paper does not give stochastic depth, expansion, batch size or number of steps.
     """
 
     kind: Annotated[str, AfterValidator(_fitted)] = "neural"
@@ -40,6 +40,9 @@ class TrustConfig(TrainSection):
     """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
     """Names among ``teacher.states``. With ``teacher.store_states: {pca: k}`` the fit reads the projection ``pca``."""
+    pca: PositiveInt | None = None
+    """Read the states through their first k principal components, fitted on the fit part; the labels keep the whole
+    states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
     columns: tuple[
         Literal["mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated", "token_logprobs"], ...
     ] = ()
@@ -48,6 +51,9 @@ class TrustConfig(TrainSection):
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""
+    source_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The share of the labelled source rows that the fit, early stopping and calibration use, by a seeded hash of the
+    row id; the rows of a smaller share are among those of a larger one. For measuring what more labels would bring."""
     depth: PositiveInt = 4
     width: PositiveInt = 512
     expansion: Annotated[float, Field(gt=0)] = 2.0
@@ -67,9 +73,14 @@ class TrustConfig(TrainSection):
     validation_fraction: Share = 0.2
     """The share of the rows held out for early stopping, by a seeded hash of the row id."""
     calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of further rows held out from fit and early stopping. They turn trust into a probability (Platt
-    scaling) and decide between network and probe on a small source. 0: trust is the bare sigmoid, as in the paper, and
-    no choice is made."""
+    """The share of further rows held out from fit and early stopping. They turn trust into a probability and decide
+    between network and probe on a small source. 0: no choice is made, and without ``calibrate_on: validation`` trust is
+    the bare sigmoid, as in the paper."""
+    calibration: Literal["platt", "isotonic", "none"] = "platt"
+    """How a logit becomes trust: a sigmoid with slope and intercept, a step-like function that never falls, or the bare
+    sigmoid. The calibration rows are held out in any case, and ranks never depend on it."""
+    calibrate_on: Literal["calibration", "validation"] = "calibration"
+    """The rows on which it is fitted: those of ``calibration_fraction``, or those that early stopping reads."""
     probe_below: Annotated[int, Field(ge=0)] = 5_000
     """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
     AUC on the calibration rows; 0: never."""
@@ -104,3 +115,12 @@ class TrustConfig(TrainSection):
             },
             "strategy_games": {"learning_rate": 1e-5, "class_weight": 0.5},
         }
+
+
+def refuse_pca(trust: TrustConfig, kinds: Iterable[str]) -> None:
+    """Refuse ``trust.pca`` for trust functions that read state by state (``ValueError``)."""
+    if trust.pca is not None and (found := [name for name, fitted in fitted_of(kinds).items() if fitted.by_state]):
+        raise ValueError(
+            f"trust.pca: {trust.pca}, but {', '.join(found)} reads state by state, and the components mix all states; "
+            "leave trust.pca out, or take another trust function"
+        )

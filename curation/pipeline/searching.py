@@ -104,6 +104,7 @@ def search(
     from curation.storage.paths import write_atomically
     from tune.fits import Fits
     from tune.objective import read_source
+    from tune.search import folds_of
     from tune.search import search as search_space
 
     tune = tune.model_copy(update=resources)
@@ -112,7 +113,10 @@ def search(
     source, num_left_out = read_source(labels, grades, space.inputs, groups=group_of)
     if num_left_out:
         task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
+    source = source.share(trust, seed)
     objective.check(source, seed)
+    one, every = folds_of(tune, seed)
+    objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])
     with task.progress() as update:
         found = search_space(
             Fits(source, objective, tune, task.directory),

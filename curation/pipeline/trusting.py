@@ -87,7 +87,7 @@ def fit(
         with training(task, config):
             ref = fit_net(labels, grades, config, seed=seed, output=task.directory, **options)
     else:
-        ref = fit_here(code(made_by).fitted, labels, grades, config, seed=seed, output=task.directory, options=options)
+        ref = fit_here(code(made_by), labels, grades, config, seed=seed, output=task.directory, options=options)
     fitted = summary(ref)
     if (choice := fitted["choice"]) is not None:
         aucs = ", ".join(f"{kind} {auc:.3f}" for kind, auc in choice["calibration_auc"].items())
@@ -111,6 +111,7 @@ def summary(trust: TrustRef) -> dict[str, Any]:
         "share_right_fit": fit["share_right_fit"],
         "num_calibration": fit.get("num_calibration", 0),
         "calibration": description["calibration"],
+        "calibrate_on": fit.get("config", {}).get("calibrate_on"),
         "choice": fit.get("choice"),
     }
 

@@ -78,7 +78,7 @@ class FittedTrust(Protocol):
         ...
 
     @classmethod
-    def made(cls, weights: Mapping[str, Any], description: Mapping[str, Any]) -> Self:
+    def loaded(cls, weights: Mapping[str, Any], description: Mapping[str, Any]) -> Self:
         """Build the trust function from saved weights and their description."""
         ...
 
@@ -96,7 +96,7 @@ def load_fitted(ref: TrustRef) -> FittedTrust:
             made_by = code(description["made_by"])
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{description['made_by']}: {error}") from error
-        return cast(FittedTrust, made_by.made(weights, description))
+        return cast(FittedTrust, made_by.loaded(weights, description))
 
     return saved.load(ref, make)
 

@@ -48,9 +48,11 @@ class AttentionArchitecture:
             num_heads: of the attention.
 
         Raises:
-            ConfigError: the heads do not divide the width.
+            ConfigError: the heads do not divide the width, or ``config.pca`` is set.
         """
         check_heads(num_heads, config.width)
+        if config.pca is not None:
+            raise ConfigError(f"trust.pca: {config.pca}, but attention reads state by state; leave trust.pca out")
         states, numbers = tuple(sizes[: len(config.states)]), sum(sizes[len(config.states) :])
         shared = set(cls.__dataclass_fields__) - {"sizes", "num_heads"}
         tokens = (*states, numbers) if numbers else states

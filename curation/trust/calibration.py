@@ -1,12 +1,15 @@
-"""Trust as a probability: Platt scaling of raw scores on rows that the fit did not see (ours; the paper has none).
+"""Trust as a probability: a fit of raw scores on rows that the weights did not see (ours; the paper has none).
 
-A class weight shifts every logit, and a network that fits its rows closely is overconfident. A slope and an intercept
-correct both. The slope is never negative, so trust never falls as the raw score rises, and ranks stay as they are.
+A class weight shifts every logit, and a network that fits its rows closely is overconfident. The slope and the
+intercept of Platt scaling correct both; isotonic regression takes any shape that never falls, and needs more rows for
+it. Trust never falls as the raw score rises in either. Rows are ranked by the raw score, so ties of trust matter not.
 
-Source: Platt, "Probabilistic Outputs for Support Vector Machines" (1999), with its smoothed targets.
+Sources: Platt, "Probabilistic Outputs for Support Vector Machines" (1999), with its smoothed targets; Zadrozny and
+Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates" (2002).
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,38 +18,69 @@ from scipy.special import expit, logit
 from curation.errors import DegenerateSourceError
 from curation.trust import Scores
 
+Method = Literal["platt", "isotonic", "none"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Trust is sigmoid(``slope`` * raw score + ``intercept``); the defaults give the bare sigmoid."""
+    """Trust is sigmoid(``slope`` * raw score + ``intercept``), or interpolated; the defaults give the bare sigmoid."""
 
     slope: float = 1.0
     intercept: float = 0.0
     num_rows: int = 0
     """The number of rows that it was fitted on."""
+    knots: tuple[tuple[float, float], ...] = ()
+    """Of an isotonic fit: raw score and trust, ascending; between two trust is linear, beyond the ends constant."""
+
+    def __post_init__(self) -> None:
+        """Make tuples of what JSON read as lists."""
+        object.__setattr__(self, "knots", tuple((raw, trust) for raw, trust in self.knots))
 
     def to_trust(self, raw_N: Scores) -> Scores:
         """Trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""
-        trust_N: Scores = expit(self.slope * raw_N.astype(np.float64) + self.intercept).astype(np.float32)
-        return trust_N
+        wide_N = raw_N.astype(np.float64)
+        if self.knots:
+            raw_K, trust_K = np.transpose(self.knots)
+            trust_N = np.interp(wide_N, raw_K, trust_K)
+        else:
+            trust_N = expit(self.slope * wide_N + self.intercept)
+        found_N: Scores = trust_N.astype(np.float32)
+        return found_N
 
 
-def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_]) -> Calibration:
-    """Fit slope (at least 0) and intercept by maximum likelihood, from finite raw scores and each label's correctness.
+def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_], method: Method = "platt") -> Calibration:
+    """Fit trust to finite raw scores and each label's correctness; ``none``, or no rows, gives the bare sigmoid.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong.
     """
+    num_rows, num_right = len(correct_N), int(correct_N.sum())
+    if method == "none" or not num_rows:
+        return Calibration()
+    if num_right in (0, num_rows):
+        raise DegenerateSourceError(
+            f"trust: {num_right} of {num_rows} weak labels are right among the source rows that calibrate trust "
+            "(trust.calibrate_on), both right and wrong ones are needed; give more source rows or a larger share of "
+            "them, or set trust.calibration: none"
+        )
+    fit = _isotonic if method == "isotonic" else _platt
+    return fit(raw_N.astype(np.float64), correct_N)
+
+
+def _isotonic(wide_N: npt.NDArray[np.float64], correct_N: npt.NDArray[np.bool_]) -> Calibration:
+    """The least squares among all functions that never fall."""
+    from sklearn.isotonic import IsotonicRegression
+
+    model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(wide_N, correct_N.astype(np.float64))
+    knots = zip(model.X_thresholds_.tolist(), model.y_thresholds_.tolist(), strict=True)
+    return Calibration(num_rows=len(correct_N), knots=tuple(knots))
+
+
+def _platt(wide_N: npt.NDArray[np.float64], correct_N: npt.NDArray[np.bool_]) -> Calibration:
+    """The likeliest slope (at least 0) and intercept, for Platt's targets."""
     from sklearn.linear_model import LogisticRegression
 
     num_rows, num_right = len(correct_N), int(correct_N.sum())
-    if num_right in (0, num_rows):
-        raise DegenerateSourceError(
-            f"trust: {num_right} of {num_rows} weak labels are right in the calibration part of the source, both right "
-            "and wrong ones are needed; give more source rows or a larger trust.calibration_fraction, or set it to 0 "
-            "to leave trust uncalibrated"
-        )
-    wide_N = raw_N.astype(np.float64)
     right, wrong = (num_right + 1) / (num_right + 2), 1 / (num_rows - num_right + 2)
     target_N = np.where(correct_N, right, wrong)
     # If the score carries no information on these rows, or the opposite, the constant is the most likely fit.

@@ -1,9 +1,4 @@
-"""Principal components of the hidden states, to store instead of the states (paper, App. "Dimensionality Ablations").
-
-As in the paper, the projection is fitted only on the rows on which the trust function's weights are fitted. Our
-choices: several states side by side have one projection; components are ordered by variance and signed so that the
-number of the largest magnitude is positive; nothing is rescaled.
-"""
+"""Principal components of the hidden states, to store instead of the states (``teacher.store_states: {pca: k}``)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -13,11 +8,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from curation.errors import ConfigError
 from curation.refs import ProjectionRef
 from curation.storage.paths import Place
 from curation.tables.schemas import state_column
 from curation.trust import saved
+from curation.trust.components import principal_components
 from curation.trust.states import SCORE_ROWS, States, read_states
 
 
@@ -84,23 +79,7 @@ def fit_projection(
     Raises:
         ConfigError: ``size`` exceeds the numbers per row, or the number of rows.
     """
-    num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
-    for batch in batches:
-        hidden_BD = torch.cat(batch.columns, dim=1)[torch.from_numpy(~batch.missing_N)].double()
-        num_rows += len(hidden_BD)
-        sum_D = sum_D + hidden_BD.sum(0)
-        square_DD = square_DD + hidden_BD.T @ hidden_BD
-    width = sum_D.numel()
-    if size > min(width, num_rows - 1):
-        raise ConfigError(
-            f"teacher.store_states.pca: {size} components of {num_rows:,} rows with {width:,} numbers each; "
-            "give fewer components or more source rows"
-        )
-    mean_D = sum_D / num_rows
-    covariance_DD = square_DD / num_rows - torch.outer(mean_D, mean_D)
-    variance_D, vector_DD = torch.linalg.eigh(covariance_DD)  # ascending
-    components_DK = vector_DD[:, -size:].flip(1)
-    largest_K = components_DK.abs().argmax(dim=0)
-    components_DK = components_DK * components_DK[largest_K, torch.arange(size)].sign()
-    kept = float(variance_D[-size:].sum() / variance_D.clamp(min=0).sum()) if variance_D[-1] > 0 else 1.0
-    return Projection(mean_D, components_DK, states, {**origin, "num_rows": num_rows, "variance_kept": kept})
+    complete = (torch.cat(batch.columns, dim=1)[torch.from_numpy(~batch.missing_N)] for batch in batches)
+    found = principal_components(complete, size=size, key="teacher.store_states.pca")
+    fit = {**origin, "num_rows": found.num_rows, "variance_kept": found.variance_kept}
+    return Projection(found.mean_D, found.components_DK, states, fit)

@@ -19,6 +19,7 @@ from curation.storage.paths import Place
 from curation.tables.schemas import SCALARS, input_column, mend_of
 from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
+from curation.trust.components import PrincipalComponents
 
 SCORE_ROWS = 4096
 """Rows of one forward pass when scoring."""
@@ -32,6 +33,9 @@ class StateTrust(ABC):
 
     kind: ClassVar[str]
     """What it is called on record."""
+    default_pca: ClassVar[int | None] = None
+    """How many principal components of the states it reads where ``trust.pca`` is unset, or as many as there are;
+    ``None``: the states themselves."""
 
     def __init__(self, inputs: Sequence[str], fit: Mapping[str, Any], calibration: Calibration | None = None) -> None:
         self.inputs = tuple(inputs)
@@ -39,6 +43,8 @@ class StateTrust(ABC):
         self.fit = fit
         """What it was fitted on and how that went, as JSON."""
         self.calibration = calibration or Calibration()
+        self.pca: PrincipalComponents | None = None
+        """What projects the states before they are read (``TrustConfig.pca``)."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -48,11 +54,11 @@ class StateTrust(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Numbers a row, over all inputs, that it was fitted on."""
+        """Numbers a row that it was fitted on, over all inputs, after their projection."""
 
     @abstractmethod
     def logits(self, hidden_ND: Tensor) -> Scores:
-        """The logit of each row of inputs side by side, in their stored type, float32 [N]."""
+        """The logit of each row of inputs side by side, float32 [N]: in their stored type, or projected."""
 
     @property
     @abstractmethod
@@ -62,7 +68,18 @@ class StateTrust(ABC):
     @classmethod
     @abstractmethod
     def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
-        """The trust function that :meth:`save` described so."""
+        """The trust function of these weights and this description, without a projection in front of it."""
+
+    def raw(self, hidden_ND: Tensor) -> Scores:
+        """The logit of each row of inputs side by side as they are stored, float32 [N]."""
+        return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
+
+    def behind(self, pca: PrincipalComponents | None) -> Self:
+        """This trust function, which was fitted on projected states, with the projection that gives them."""
+        if pca is None:
+            return self
+        self.pca = pca
+        return self.noted(variance_kept=pca.variance_kept)
 
     def raw_score(self, labels: pa.RecordBatch) -> Scores:
         """The logit of each row, float32 [N]; NaN where an input is null.
@@ -71,14 +88,15 @@ class StateTrust(ABC):
             SourceError: a column is missing, or the states have another size than those it was fitted on.
         """
         states = read_states(labels, self.features)
-        if states.size != self.size:
+        width, size = (0, 0) if self.pca is None else self.pca.shape
+        if states.size != (expected := self.size - size + width):
             raise SourceError(
                 f"{', '.join(self.features)}: {states.size} numbers a row, the trust function was fitted on "
-                f"{self.size}; score the labels of the teacher that it was fitted for"
+                f"{expected}; score the labels of the teacher that it was fitted for"
             )
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
         for start, hidden_ND in states.batches(SCORE_ROWS):
-            raw_N[start : start + len(hidden_ND)] = self.logits(hidden_ND)
+            raw_N[start : start + len(hidden_ND)] = self.raw(hidden_ND)
         raw_N[states.missing_N] = np.nan
         return raw_N
 
@@ -89,6 +107,7 @@ class StateTrust(ABC):
             "made_by": f"{type(self).__module__}:{type(self).__qualname__}",
             "inputs": self.inputs,
             "calibration": asdict(self.calibration),
+            "pca": self.pca and {"variance_kept": self.pca.variance_kept, "num_rows": self.pca.num_rows},
             "fit": self.fit,
         }
 
@@ -100,6 +119,14 @@ class StateTrust(ABC):
         """The trust score of each row, float32 [N]; NaN where an input is null."""
         return self.to_trust(self.raw_score(labels))
 
+    @classmethod
+    def loaded(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`save`."""
+        trust = cls.made({k: v for k, v in weights.items() if not k.startswith("pca.")}, description)
+        if (numbers := description["pca"]) is not None:
+            trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
+        return trust
+
     def noted(self, **notes: Any) -> Self:
         """This trust function, with notes on record of how its fit went."""
         self.fit = {**self.fit, **notes}
@@ -107,7 +134,10 @@ class StateTrust(ABC):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
-        return saved.save(directory, TrustRef, self.weights, self.description())
+        weights = dict(self.weights)
+        if self.pca is not None:
+            weights |= {"pca.mean_D": self.pca.mean_D, "pca.components_DK": self.pca.components_DK}
+        return saved.save(directory, TrustRef, weights, self.description())
 
 
 def class_weights(correct_N: npt.NDArray[np.bool_], strength: float, name: str) -> dict[int, float]:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.network import TrustNet
 from curation.trust.neural import Architecture, NeuralTrustNet
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION, part_of
+from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
 from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
@@ -63,6 +62,10 @@ def fit_net(rows: Rows, config: TrustConfig, kind: str = "neural", **how: Any) -
     else:
         new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, 4))
     return fit_arrays(rows, config, new_net, **how)
+
+
+def line(calibration: Calibration) -> tuple[float, float, int]:
+    return calibration.slope, calibration.intercept, calibration.num_rows
 
 
 def logits(net: TrustNet, rows: Rows) -> np.ndarray:
@@ -134,7 +137,7 @@ def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     assert record.num_fit == len(rows.places(FIT)) and record.num_validation == len(validation_V)
     assert record.calibration_auc == pytest.approx(roc_auc_score(rows.correct_N[calibration_C], logit_N[calibration_C]))
     again = fit_calibration(logit_N[calibration_C], rows.correct_N[calibration_C])
-    assert astuple(calibration) == pytest.approx(astuple(again), rel=1e-5)
+    assert line(calibration) == pytest.approx(line(again), rel=1e-5)
     assert not net.training and record.seconds > 0
     plain, _, _ = fit_net(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
     assert "mean_D" not in plain.state_dict() and "mean_D" in net.state_dict()
@@ -326,7 +329,7 @@ def test_a_calibration_part_of_one_class_is_refused_and_can_be_left_out(tmp_path
 
 
 def fit_probe(*tables: TableRef, **how: Any) -> TrustRef:
-    return fit_here(LinearProbe.fitted, *tables, **how)
+    return fit_here(LinearProbe, *tables, **how)
 
 
 @pytest.mark.parametrize("fit", [fit_trust, fit_probe], ids=["neural", "linear_probe"])
@@ -358,7 +361,7 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     validation_V, calibration_C = read.places(VALIDATION), read.places(CALIBRATION)
     assert roc_auc_score(read.correct_N[validation_V], raw_N[validation_V]) > 0.98
     again = fit_calibration(raw_N[calibration_C], read.correct_N[calibration_C])
-    assert astuple(probe.calibration) == pytest.approx(astuple(again), rel=1e-6)
+    assert line(probe.calibration) == pytest.approx(line(again), rel=1e-6)
     here = fit_rows("linear_probe", read, SMALL, seed=3, origin={})
     np.testing.assert_array_equal(here.logits(torch.from_numpy(read.hidden_ND)), probe.raw_score(batch))
     assert here.calibration == probe.calibration
@@ -375,6 +378,7 @@ def test_two_ray_workers_fit_what_one_process_fits(
 ) -> None:
     labels, grades = tables(tmp_path, separable(1500), states=TWO)
     config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
+    config = with_(config, calibration="isotonic", calibrate_on="validation") if kind == "attention" else config
     read = read_rows(labels, grades, config, seed=3)
     expected, calibration, record = fit_net(read, config, kind, seed=3)
     ref = fit(labels, grades, config, seed=3, output=tmp_path / "trust")
@@ -386,6 +390,9 @@ def test_two_ray_workers_fit_what_one_process_fits(
     assert sum(trust.fit[f"num_{part}"] for part in ("fit", "validation", "calibration")) == 1497
     assert trust.fit["best"] == len(record.losses) - 1
     assert trust.calibration.slope == pytest.approx(calibration.slope, rel=1e-2)
+    assert trust.calibration.num_rows == trust.fit["num_validation" if kind == "attention" else "num_calibration"]
+    raw_N = logits(expected, read)
+    np.testing.assert_allclose(trust.to_trust(raw_N), calibration.to_trust(raw_N), atol=2e-2)
     assert trust.fit["labels"] == labels.to_json() and trust.fit["grades"] == grades.to_json()
     assert trust.fit["seed"] == 3
 
@@ -495,9 +502,9 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     own = with_(config, options={"deep_ensemble": {"members": 3}})
     here = fit_rows("deep_ensemble", read, own, seed=3, origin={})
     np.testing.assert_allclose(here.logits(states), trust.logits(states), rtol=1e-4, atol=1e-4)
-    assert astuple(here.calibration) == pytest.approx(astuple(trust.calibration), rel=1e-3)
+    assert line(here.calibration) == pytest.approx(line(trust.calibration), rel=1e-3)
     raw_C, correct_C = trust.logits(states[read.places(CALIBRATION)]), read.correct_N[read.places(CALIBRATION)]
-    assert astuple(trust.calibration) == pytest.approx(astuple(fit_calibration(raw_C, correct_C)), rel=1e-6)
+    assert line(trust.calibration) == pytest.approx(line(fit_calibration(raw_C, correct_C)), rel=1e-6)
     assert trust.fit["num_calibration"] == len(raw_C) and len(trust.fit["members"]) == 3
     assert trust.fit["members"][0]["losses"] != trust.fit["members"][1]["losses"]
 
@@ -510,6 +517,53 @@ def test_an_ensemble_of_one_is_refused_by_the_stage_and_on_rows_in_memory(tmp_pa
     alone = with_(SMALL, options={"deep_ensemble": {"members": 1}})
     with pytest.raises(ConfigError, match=r"deep_ensemble\.members: 1; give 2 or more"):
         fit_rows("deep_ensemble", rows, alone, seed=3, origin={})
+
+
+def test_rows_that_the_share_omits_change_no_fit(tmp_path: Path) -> None:
+    rows = separable(900)
+    config = with_(SMALL, source_share=0.4)
+    omitted_N = part_of(np.arange(900), config, 3) == UNUSED
+    scaled_N1 = np.where(omitted_N, 3, 1).astype(np.float16)[:, None]
+    turned = rows._replace(hidden_ND=rows.hidden_ND * scaled_N1, correct_N=rows.correct_N ^ omitted_N)
+    fits = []
+    for name, written in (("one", rows), ("other", turned)):
+        (tmp_path / name).mkdir()
+        ref = fit_probe(*tables(tmp_path / name, written), config, seed=3, output=tmp_path / name / "probe")
+        fits.append(load_fitted(ref))
+    states = torch.from_numpy(rows.hidden_ND)
+    np.testing.assert_array_equal(fits[0].logits(states), fits[1].logits(states))
+    assert fits[0].calibration == fits[1].calibration
+    counts = [int((~omitted_N & (part_of(np.arange(900), SMALL, 3) == part))[3:].sum()) for part in (FIT, CALIBRATION)]
+    assert [fits[0].fit["num_fit"], fits[0].fit["num_calibration"]] == counts
+
+
+@pytest.mark.parametrize("kind", ["neural", "attention", "deep_ensemble", "linear_probe", "boosted_trees"])
+def test_calibrations_are_compared_on_the_same_fit(kind: str) -> None:
+    rows = separable(400)
+    own = {"deep_ensemble": {"members": 2}, "boosted_trees": {"num_trees": 5}}
+    config = with_(SMALL, states=TWO, width=16, depth=1, max_steps=8, options=own)
+    states = torch.from_numpy(rows.hidden_ND)
+    of_parts = {"calibration": rows.places(CALIBRATION), "validation": rows.places(VALIDATION)}
+    raws, aucs = [], set()
+    hows = [("platt", "calibration"), ("isotonic", "validation"), ("isotonic", "calibration"), ("none", "validation")]
+    for method, name in hows:
+        rows_V = of_parts[name]
+        trust = fit_rows(kind, rows, with_(config, calibration=method, calibrate_on=name), seed=3, origin={})
+        raw_N = trust.raw(states)
+        raws.append(raw_N)
+        aucs.add(trust.fit["calibration_auc"])
+        expected = fit_calibration(raw_N[rows_V], rows.correct_N[rows_V], method)
+        np.testing.assert_allclose(trust.to_trust(raw_N), expected.to_trust(raw_N), atol=1e-5)
+        assert trust.calibration.num_rows == (0 if method == "none" else len(rows_V))
+        assert trust.fit["num_calibration"] == len(of_parts["calibration"])
+    assert len(aucs) == 1 and all(np.array_equal(raw_N, raws[0]) for raw_N in raws)
+    # With no calibration part, trust can still be calibrated on the validation rows, and else is the bare sigmoid.
+    alone = rows._replace(part_N=np.where(rows.part_N == CALIBRATION, -1, rows.part_N).astype(np.int8))
+    bare = fit_rows(kind, alone, config, seed=3, origin={})
+    assert bare.calibration == Calibration() and not bare.fit.get("num_calibration")
+    on_validation = fit_rows(kind, alone, with_(config, calibrate_on="validation"), seed=3, origin={})
+    assert on_validation.calibration.num_rows == len(of_parts["validation"])
+    np.testing.assert_array_equal(on_validation.raw(states), raws[0])
 
 
 def test_attention_learns_what_two_states_say_together_and_neither_alone() -> None:

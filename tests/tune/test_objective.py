@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -17,7 +18,7 @@ from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.selection import risk
 from curation.tables import io, schemas
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION
+from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 from tune.objective import Objective, Source, read_source, run_trial
 from tune.space import Point, RandomDraws, Space
 
@@ -151,6 +152,54 @@ def test_metrics_equal_those_of_scikit_learn_and_counts_by_hand() -> None:
     cut = risk.calibrate(raw_N[parsed_N], correct_N[parsed_N], raw_N[parsed_N], alpha=0.2, delta=0.1)
     assert value("certified", risk=settings) == (raw_N[parsed_N] >= cut.threshold).sum() / 400 > 0
     assert value("certified", risk=RiskConfig(alpha=1e-6)) == 0
+
+
+@pytest.mark.parametrize("kind", ["neural", "linear_probe", "boosted_trees"])
+def test_a_trial_behind_principal_components_is_that_on_scikit_learns(source: Source, kind: str) -> None:
+    held_N = source.fold_N(FOLDS, 3) == 1
+    fit_F = source.rows(BASE, held_N, seed=3).places(FIT)
+    peer = PCA(4).fit(source.inputs["output_last"][fit_F].astype(np.float64))
+    signs_K = np.sign([row_D[np.abs(row_D).argmax()] for row_D in peer.components_])
+    projected_NK = peer.transform(source.inputs["output_last"].astype(np.float64)) * signs_K
+    own = source.inputs | {"output_last": projected_NK.astype(np.float32)}
+    found = trial(source, point(kind, pca=4))
+    expected = trial(source._replace(inputs=own), point(kind))
+    assert found.value == pytest.approx(expected.value, abs=2e-3) and found.value > 0.7
+    assert found.fit["variance_kept"] == pytest.approx(peer.explained_variance_ratio_.sum())
+
+
+def test_components_that_a_trial_would_not_have_are_refused_before_all_trials(source: Source) -> None:
+    def check(raw: dict[str, Any], rows: Source = source, base: TrustConfig = BASE) -> None:
+        space = Space.of(raw, base, stored=("prompt_last", "output_last"))
+        AUC.check_components(rows, space, [(0, 3), *((fold, 4) for fold in range(FOLDS))])
+
+    check({"pca": [None, 1, SIZE]})
+    check({"pca": [2 * SIZE], "states": [["prompt_last", "output_last"]]})
+    check({"depth": [1]}, source._replace(row_ids_N=source.row_ids_N[:0]))
+    with pytest.raises(ConfigError, match=rf"tune\.space\.pca: {SIZE + 1} components of \d+ rows with {SIZE} numbers"):
+        check({"pca": [1, SIZE + 1]})
+    with pytest.raises(ConfigError, match=r"tune\.space\.pca: 12 components of \d+ rows with 6 numbers"):
+        check({"pca": {"int": [1, 12]}, "states": [["prompt_last", "output_last"], ["output_last"]]})
+    with pytest.raises(ConfigError, match=r"trust\.pca: 7 components of .*; give fewer components or more source rows"):
+        check({"depth": [1]}, base=BASE.model_copy(update={"pca": 7}))
+    few = source._replace(parsed_N=source.row_ids_N < 9)
+    with pytest.raises(ConfigError, match=r"tune\.space\.pca: 6 components of [0-6] rows with 6 numbers each"):
+        check({"pca": [6]}, few)
+
+
+def test_a_share_of_the_source_is_all_that_a_search_reads(source: Source) -> None:
+    config = BASE.model_copy(update={"source_share": 0.3})
+    part = source.share(config, 5)
+    taken_N = part_of(source.row_ids_N, config, 5) != UNUSED
+    assert 0.2 < taken_N.mean() < 0.4
+    np.testing.assert_array_equal(part.row_ids_N, source.row_ids_N[taken_N])
+    np.testing.assert_array_equal(part.correct_N, source.correct_N[taken_N])
+    np.testing.assert_array_equal(part.inputs["output_last"], source.inputs["output_last"][taken_N])
+    held_N = part.fold_N(FOLDS, 3) == 1
+    rows = part.rows(config, held_N, seed=3)  # a trial's own seed draws no share of the share
+    used = sum(len(rows.places(number)) for number in (FIT, VALIDATION, CALIBRATION))
+    assert used == int((~held_N & part.parsed_N).sum())
+    assert source.share(BASE, 5) is source
 
 
 def test_a_group_stays_on_one_side(written: tuple[TableRef, TableRef]) -> None:

@@ -155,10 +155,10 @@ def test_what_fails_is_recorded_and_what_dies_is_tried_again(
 
 
 def test_a_search_of_failures_says_why(local_ray: Any, source: Source, tmp_path: Path) -> None:
-    raw = {"kind": ["boosted_trees"], "options.boosted_trees.pca": [SIZE + 1, SIZE + 2]}
+    raw = {"kind": ["attention"], "options.attention.num_heads": [3, 5]}
     config = TuneConfig(trials=2, folds=3, parallel=1)
     said: list[str] = []
-    with pytest.raises(RunFailedError, match=r"every trial failed \(trust.options.boosted_trees.pca: .* fewer comp"):
+    with pytest.raises(RunFailedError, match=r"every trial failed \(trust\.options\.attention\.num_heads: "):
         search(
             Fits(source, AUC, config, tmp_path),
             Space.of(raw, BASE, stored=("output_last",)),
@@ -168,4 +168,4 @@ def test_a_search_of_failures_says_why(local_ray: Any, source: Source, tmp_path:
             say=said.append,
             update=lambda standing: None,
         )
-    assert sum("failed: trust.options.boosted_trees.pca" in line for line in said) == 2
+    assert sum("failed: trust.options.attention.num_heads" in line for line in said) == 2

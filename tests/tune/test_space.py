@@ -109,6 +109,8 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
         ({"dropout": {"uniform": [0.1, 1.5]}}, r"tune\.space\.dropout: 1\.5 is refused: Input should be less than 1"),
         ({"dept": [1, 2]}, r"tune\.space\.dept: no such key; did you mean depth\?"),
         ({"validation_fraction": [0.1, 0.2]}, r"not searched over; set trust\.validation_fraction for all trials"),
+        ({"source_share": [0.1, 0.2]}, r"not searched over; set trust\.source_share for all trials"),
+        ({"calibration": ["platt", "beta"]}, r"tune\.space\.calibration: 'beta' is refused"),
         (
             {"states": [["layer3_output_last"]]},
             r"layer3_output_last is not stored \(stored: prompt_last, output",
@@ -143,6 +145,27 @@ def test_a_spelled_out_space_is_the_space_and_names_no_preset() -> None:
         told = spelled_out(raw)
         assert "preset" not in told and space(told) == space(raw)
     assert spelled_out({"preset": "paper", "depth": [3]})["depth"] == [3]
+
+
+def test_principal_components_are_drawn_for_the_kinds_that_take_them() -> None:
+    found = space({"kind": ["attention", "linear_probe"], "pca": [None, 8], "states": [["output_last"], [*STORED]]})
+    asked = {(point.kind, point.trust.pca, point.trust.states) for point in found.grid()}
+    states = (("output_last",), STORED)
+    assert asked == {
+        *(("attention", None, names) for names in states),
+        *(("linear_probe", size, names) for size in (None, 8) for names in states),
+    }
+    assert set(found.projections) == {("tune.space.pca", 8, names) for names in states}
+    based = space({"kind": ["linear_probe"], "pca": {"int": [4, 16]}}, BASE.model_copy(update={"pca": 3}))
+    assert set(based.projections) == {
+        ("trust.pca", 3, ("output_last",)),
+        ("tune.space.pca", 4, ("output_last",)),
+        ("tune.space.pca", 16, ("output_last",)),
+    }
+    with pytest.raises(ConfigError, match=r"tune\.space\.pca: none of the kinds attention reads it"):
+        space({"kind": ["attention"], "pca": [8]})
+    with pytest.raises(ConfigError, match=r"tune\.space\.kind: trust\.pca: 3, but attention reads state by state"):
+        space({"kind": ["attention", "neural"], "depth": [1]}, BASE.model_copy(update={"pca": 3}))
 
 
 def test_a_range_has_no_grid() -> None:

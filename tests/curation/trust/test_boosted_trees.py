@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.decomposition import PCA
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.class_weight import compute_sample_weight
 
 from curation.config import TrustConfig
-from curation.errors import ConfigError, DegenerateSourceError
+from curation.errors import DegenerateSourceError
 from curation.trust import load_fitted
 from curation.trust.boosted_trees import BoostedTrees
 
@@ -31,7 +30,7 @@ def rows() -> Rows:
 
 def fit(rows: Rows, class_weight: float = 0.0, **options: float) -> BoostedTrees:
     config = TrustConfig(states=("prompt_last", "output_last"), class_weight=class_weight)
-    return BoostedTrees.fitted(*rows, config, {"seed": 1}, **{"pca": 8, "num_trees": 40, **options})
+    return BoostedTrees.fitted(*rows, config, {"seed": 1}, **{"num_trees": 40, **options})
 
 
 def labels_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
@@ -56,16 +55,15 @@ def test_logits_equal_scikit_learn(rows: Rows, class_weight: float, settings: di
     hidden_ND, correct_N = rows
     trees = fit(rows, class_weight, **settings)
     wide_ND = hidden_ND.astype(np.float64)
-    projected_NK = PCA(8, svd_solver="covariance_eigh").fit_transform(wide_ND)
     names = {"num_trees": "max_iter", "max_leaves": "max_leaf_nodes", "min_rows": "min_samples_leaf"}
     names |= {"l2": "l2_regularization"}
     theirs = {"max_iter": 40} | {names.get(name, name): value for name, value in settings.items()}
     peer = HistGradientBoostingClassifier(early_stopping=False, random_state=1, **theirs)
     weight_N = compute_sample_weight("balanced", correct_N) if class_weight else None
-    peer.fit(projected_NK, correct_N, sample_weight=weight_N)
+    peer.fit(wide_ND, correct_N, sample_weight=weight_N)
     raw_N = trees.raw_score(labels_of(hidden_ND))
     assert raw_N.dtype == np.float32
-    np.testing.assert_allclose(raw_N, peer.decision_function(projected_NK), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(raw_N, peer.decision_function(wide_ND), rtol=1e-6, atol=1e-6)
     if not settings:
         assert roc_auc_score(correct_N, raw_N) > 0.9
 
@@ -85,18 +83,12 @@ def test_a_saved_function_scores_to_the_bit(rows: Rows, tmp_path: Path) -> None:
     assert isinstance(loaded, BoostedTrees) and loaded.fit == trees.fit and loaded.size == SIZE
     np.testing.assert_array_equal(loaded.raw_score(batch), trees.raw_score(batch))
     assert {file.suffix for file in (tmp_path / "trees").iterdir()} == {".json", ".safetensors"}
-    assert 0 < loaded.fit["variance_kept"] < 1 and loaded.fit["num_fit"] == NUM_ROWS
+    assert loaded.fit["num_fit"] == NUM_ROWS
 
 
 def test_the_same_rows_give_the_same_trees(rows: Rows) -> None:
     hidden_ND = torch.from_numpy(rows[0])
     np.testing.assert_array_equal(fit(rows).logits(hidden_ND), fit(rows).logits(hidden_ND))
-
-
-@pytest.mark.parametrize("pca", [0, SIZE + 1])
-def test_components_that_there_are_not_are_refused(rows: Rows, pca: int) -> None:
-    with pytest.raises(ConfigError, match=rf"boosted_trees\.pca: {pca} components of 900 rows with 24 numbers each"):
-        fit(rows, pca=pca)
 
 
 def test_labels_of_one_kind_are_refused(rows: Rows) -> None:

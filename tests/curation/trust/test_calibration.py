@@ -1,4 +1,7 @@
-"""Platt scaling against scikit-learn's own, ranks kept, and what a class weight shifts taken back."""
+"""Platt scaling and isotonic regression against scikit-learn's own, ranks kept, a class weight's shift taken back."""
+
+import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -6,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, xlogy
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
+from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss
 
@@ -78,5 +82,38 @@ def test_a_score_that_points_the_wrong_way_becomes_the_constant() -> None:
 def test_without_a_fit_trust_is_the_sigmoid_and_one_class_is_refused() -> None:
     raw_N = np.float32([-200, 0, 40, np.nan])
     np.testing.assert_allclose(Calibration().to_trust(raw_N), np.float32([0, 0.5, 1, np.nan]))
-    with pytest.raises(DegenerateSourceError, match=r"5 of 5 weak labels are right in the calibration part"):
+    raw_N, correct_N = logits(50)
+    assert fit_calibration(raw_N, correct_N, "none") == Calibration()
+    assert fit_calibration(raw_N[:0], correct_N[:0], "isotonic") == fit_calibration(raw_N[:0], correct_N[:0])
+    with pytest.raises(
+        DegenerateSourceError, match=r"5 of 5 weak labels are right among the source rows that calibrate"
+    ):
         fit_calibration(np.zeros(5, np.float32), np.ones(5, np.bool_))
+
+
+@pytest.mark.parametrize(("num_rows", "decimals"), [(700, 5), (700, 0), (3, 5)])
+def test_an_isotonic_fit_is_scikit_learns_and_never_falls(num_rows: int, decimals: int) -> None:
+    raw_N, correct_N = logits(num_rows)
+    raw_N, correct_N[:2] = raw_N.round(decimals), (True, False)  # ties, and both kinds
+    found = fit_calibration(raw_N, correct_N, "isotonic")
+    peer = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(raw_N.astype(np.float64), correct_N)
+    grid_N = np.concatenate([raw_N, np.linspace(-30, 30, 5001), [-1e30, 1e30]]).astype(np.float32)
+    trust_N = found.to_trust(grid_N)
+    np.testing.assert_allclose(trust_N, peer.predict(grid_N.astype(np.float64)), atol=1e-6)
+    assert trust_N.dtype == np.float32 and trust_N.min() >= 0 and trust_N.max() <= 1
+    assert (np.diff(trust_N[np.argsort(grid_N, kind="stable")]) >= 0).all()
+    assert np.isnan(found.to_trust(np.float32([np.nan]))).all() and found.num_rows == num_rows
+    read = Calibration(**json.loads(json.dumps(asdict(found))))
+    assert read == found and read.to_trust(grid_N).tolist() == trust_N.tolist()
+
+
+def test_an_isotonic_fit_takes_a_shape_that_no_sigmoid_has() -> None:
+    rng = np.random.default_rng(6)
+    raw_N = rng.uniform(-3, 3, 20_000).astype(np.float32)
+    share_N = np.where(raw_N < -1, 0.1, np.where(raw_N < 2, 0.5, 0.6))
+    correct_N = rng.random(20_000) < share_N
+    errors = {
+        method: np.abs(fit_calibration(raw_N[::2], correct_N[::2], method).to_trust(raw_N[1::2]) - share_N[1::2]).mean()
+        for method in ("isotonic", "platt")
+    }
+    assert errors["isotonic"] < 0.02 < 0.05 < errors["platt"]

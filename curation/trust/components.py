@@ -1,0 +1,82 @@
+"""Principal components of hidden states (paper, App. "Dimensionality Ablations").
+
+The paper projects the states before the fit. Our choices: several states side by side have one projection, fitted only
+on the rows on which the trust function's weights are fitted; components are ordered by variance and signed so that the
+number of the largest magnitude is positive; nothing is rescaled.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from curation.errors import ConfigError
+
+
+class PrincipalComponents(NamedTuple):
+    """The first K principal components of rows of D numbers, in float64."""
+
+    mean_D: Tensor
+    components_DK: Tensor
+    variance_kept: float
+    """The share of the rows' variance that the components have, in [0, 1]."""
+    num_rows: int
+    """The number of rows that they were fitted on."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """D and K."""
+        width, size = self.components_DK.shape
+        return width, size
+
+    def project(self, hidden_ND: Tensor) -> Tensor:
+        """The first D numbers of each row on the components, then its other numbers as they are, float32.
+
+        The product is taken in float64: rounded to float32 it hardly depends on which rows are projected together.
+        """
+        width = len(self.mean_D)
+        projected_NK = (hidden_ND[:, :width].double() - self.mean_D) @ self.components_DK
+        return torch.cat([projected_NK.float(), hidden_ND[:, width:].float()], dim=1)
+
+
+def principal_components(batches: Iterable[Tensor], *, size: int, key: str) -> PrincipalComponents:
+    """The first ``size`` principal components of all rows, in one pass over batches [B, D].
+
+    Raises:
+        ConfigError: see :func:`check_size`.
+    """
+    num_rows, sum_D, square_DD = 0, torch.zeros(()), torch.zeros(())
+    for batch_BD in batches:
+        wide_BD = batch_BD.double()
+        num_rows += len(wide_BD)
+        sum_D = sum_D + wide_BD.sum(0)
+        square_DD = square_DD + wide_BD.T @ wide_BD
+    check_size(size, width=sum_D.numel(), num_rows=num_rows, key=key)
+    mean_D = sum_D / num_rows
+    covariance_DD = square_DD / num_rows - torch.outer(mean_D, mean_D)
+    variance_D, vector_DD = torch.linalg.eigh(covariance_DD)  # ascending
+    components_DK = vector_DD[:, -size:].flip(1)
+    largest_K = components_DK.abs().argmax(dim=0)
+    components_DK = components_DK * components_DK[largest_K, torch.arange(size)].sign()
+    kept = float(variance_D[-size:].sum() / variance_D.clamp(min=0).sum()) if variance_D[-1] > 0 else 1.0
+    return PrincipalComponents(mean_D, components_DK, min(kept, 1.0), num_rows)
+
+
+def check_size(size: int, *, width: int, num_rows: int, key: str) -> None:
+    """Refuse more components than there are.
+
+    Args:
+        size: how many are asked for.
+        width: numbers of a row.
+        num_rows: rows to fit them on.
+        key: the key of the configuration that asks for them.
+
+    Raises:
+        ConfigError: ``size`` exceeds the numbers of a row, or the rows less one.
+    """
+    if size > min(width, num_rows - 1):
+        raise ConfigError(
+            f"{key}: {size} components of {num_rows:,} rows with {width:,} numbers each; "
+            "give fewer components or more source rows"
+        )

@@ -1,0 +1,35 @@
+"""The parts of the labelled source rows, and the share of them that is used."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from curation.config import TrustConfig
+from curation.hashing import derive, hash_unit
+from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
+
+IDS_N = np.random.default_rng(0).permutation(40_000)
+SHARES = (0.0025, 0.025, 0.25, 1.0)
+
+
+def parts(share: float, seed: int = 3) -> np.ndarray:
+    return part_of(IDS_N, TrustConfig(source_share=share), seed)
+
+
+def test_smaller_shares_lie_in_larger_ones_and_a_row_stays_in_its_part() -> None:
+    whole_N = parts(1.0)
+    assert not (whole_N == UNUSED).any()
+    for smaller, larger in itertools.pairwise(SHARES):
+        small_N, large_N = parts(smaller), parts(larger)
+        used_N = small_N != UNUSED
+        np.testing.assert_array_equal(small_N[used_N], large_N[used_N])
+        assert used_N.sum() == pytest.approx(smaller * len(IDS_N), abs=5 * np.sqrt(smaller * len(IDS_N)))
+
+
+def test_a_share_is_drawn_apart_from_the_parts() -> None:
+    used_N = parts(0.25) != UNUSED
+    np.testing.assert_array_equal(used_N, hash_unit(IDS_N, derive(3, "source share")) < 0.25)
+    for part, share in ((VALIDATION, 0.2), (CALIBRATION, 0.1), (FIT, 0.7)):
+        assert (parts(0.25) == part).sum() == pytest.approx(share * used_N.sum(), abs=5 * np.sqrt(share * used_N.sum()))
+    assert abs(np.mean((parts(0.25, seed=4) != UNUSED)[used_N]) - 0.25) < 0.03, "another seed takes other rows"
