@@ -8,10 +8,9 @@ from dataclasses import asdict
 from functools import partial
 from inspect import signature
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import ray
 import torch
 
 from curation.arms import fitted_of
@@ -34,9 +33,10 @@ from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
-from train.launch import remove
 from train.trust_loop import Ends, Floats, Ints, Rows, Shard, fit_arrays, never
-from train.trust_workers import fit_net
+
+if TYPE_CHECKING:
+    import ray
 
 
 def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
@@ -49,6 +49,10 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
+    import ray
+
+    from train.trust_workers import fit_net
+
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
     origin = origin_of(labels, grades, config, seed)
@@ -78,6 +82,10 @@ def fit_deep_ensemble(
         ConfigError: fewer than two members.
         RunFailedError: a fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
+    import ray
+
+    from train.launch import remove
+
     seeds = _member_seeds(seed, members)
     rows = read_rows(labels, grades, config, seed=seed)
     output = output.resolve()
@@ -109,6 +117,8 @@ def _member(
     rows: "ray.ObjectRef[Any]", config: TrustConfig, origin: dict[str, Any], seed: int, output: Place
 ) -> NeuralTrust:
     """A member of an ensemble, fitted unless it is there."""
+    from train.trust_workers import fit_net
+
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
@@ -126,6 +136,10 @@ def fit_attention(
         ConfigError: the heads do not divide the width.
         RunFailedError: the fit failed more than ``config.max_failures`` times; the same call resumes it.
     """
+    import ray
+
+    from train.trust_workers import fit_net
+
     check_heads(num_heads, config.width)
     rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = origin_of(labels, grades, config, seed)
