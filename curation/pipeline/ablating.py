@@ -20,7 +20,7 @@ class Described(NamedTuple):
     scored: dict[str, dict[str, Out]]
     """By variant and set, the scored rows (``schemas.SCORED``)."""
     fits: dict[str, Out]
-    """By variant, how its fit went; of those that are fitted."""
+    """By variant, the fitted trust function; of those that are fitted."""
     projections: dict[str, Out]
     """By variant, how the projection of its stored states went; of those that have one."""
     tests: dict[str, dict[str, list[Out]]]
@@ -106,7 +106,7 @@ def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files)
             for split in [name if name == "pool" else f"probe-{name}"]
         }
         if fitted:
-            found.fits[variant.name] = merged.out(generation.record["trust_fit"])
+            found.fits[variant.name] = merged.out(generation.record["trust"])
         if generation.record["projection"] is not None:
             found.projections[variant.name] = merged.out(generation.record["projection"])
         if ablation.config.students:

@@ -22,6 +22,7 @@ from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import LOWEST, Bools, Floats, Ints
 from curation.report.tested import accuracy, differences
 from curation.tables import io
+from curation.trust import saved
 
 METRICS = ("auc", "ece", "brier", "purity")
 COMPARED = ("auc", "purity")
@@ -115,7 +116,8 @@ def _line(record: AblationRecord, variant: str, where: str) -> Json:
         if reference is not None and reference != variant:
             pairs.append(_compared(rows, Rows.read(made["scored"][reference][where]), share, seed))
     compared = [pair for pair in pairs if pair is not None]
-    fits = [made["fits"][variant] for made in record.seeds.values() if variant in made["fits"]]
+    made_of = record.seeds.values()
+    fits = [saved.described(made["fits"][variant])["fit"] for made in made_of if variant in made["fits"]]
     paper = record.config["paper"]
     return {
         "variant": variant,
@@ -127,7 +129,7 @@ def _line(record: AblationRecord, variant: str, where: str) -> Json:
         if compared and len(compared) == len(pairs)
         else {},
         "num_fit": [fit["num_fit"] for fit in fits],
-        "variance_kept": _variance([*fits, *(made["projections"].get(variant, {}) for made in record.seeds.values())]),
+        "variance_kept": _variance([*fits, *(made["projections"].get(variant, {}) for made in made_of)]),
         "paper": {**paper.get(where, {}), **paper.get(variant, {})},
     }
 

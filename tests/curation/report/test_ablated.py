@@ -3,18 +3,26 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from curation.refs import TrustRef
 from curation.report import AblationRecord, ablation_markdown, collect_ablation, write_ablation
 from curation.tables import io
 from curation.tables.schemas import SCORED
+from curation.trust import saved
 
 
 def scored(path, correct_N, parsed_N, raw_N):
     columns = [np.arange(len(raw_N)), correct_N, parsed_N, raw_N, 1 / (1 + np.exp(-raw_N))]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, SCORED, strict=True)]
     return io.write(pa.table(arrays, schema=SCORED), str(path))
+
+
+def fitted(path, num_fit):
+    weights = {"weight": torch.zeros(1)}
+    return saved.save(path, TrustRef, weights, {"fit": {"num_fit": num_fit, "variance_kept": 0.5}})
 
 
 @pytest.fixture
@@ -30,7 +38,12 @@ def record(tmp_path):
         tables = {
             name: {"pool": scored(tmp_path / f"{name}{seed}", correct_N, parsed_N, raw)} for name, raw in raws.items()
         }
-        seeds[seed] = {"scored": tables, "fits": {"a": {"num_fit": 100 + seed}}, "projections": {}, "tests": {}}
+        seeds[seed] = {
+            "scored": tables,
+            "fits": {"a": fitted(tmp_path / f"trust{seed}", 100 + seed)},
+            "projections": {},
+            "tests": {},
+        }
         rows[seed] = (correct_N, parsed_N, raws)
     config = {
         "title": "Noise",
@@ -77,7 +90,7 @@ def test_the_page_and_the_markdown_have_a_line_a_variant_and_no_column_without_n
     content = collect_ablation(record[0])
     text = ablation_markdown(content)
     head, _, *lines = text.strip().split("\n")
-    assert head.startswith("| variant | fit rows | AUC |") and "set" not in head and "variance" not in head
+    assert head.startswith("| variant | fit rows | variance kept | AUC |") and "set" not in head
     assert [line.split(" | ")[0] for line in lines] == ["| a", "| b"] and "auc 0.700" in lines[1]
     page, markdown = write_ablation(content, tmp_path)
     assert markdown.read_text() == text
