@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from train.trust_loop import FitRecord
+
 NUM_RUNGS = 3
 
 
@@ -38,8 +40,8 @@ class Bar:
     aucs: Sequence[float | None]
     """At each rung, the lowest first; ``None``: anything."""
 
-    def ends(self, record: Any, max_steps: int) -> bool:
-        """Whether a fit with this record (``train.trust_loop.FitRecord``) is below it."""
+    def ends(self, record: FitRecord, max_steps: int) -> bool:
+        """Whether a fit with this record is below it."""
         reached = rungs_of(record.steps, record.validation_aucs, max_steps, self.eta)
         return any(bar is not None and auc < bar for auc, bar in zip(reached, self.aucs, strict=False))
 

@@ -4,7 +4,7 @@ import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,8 @@ from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.models import student_section
 from curation.errors import ConfigError
 from curation.storage.paths import Place, place
+
+T = TypeVar("T", bound=BaseModel)
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
@@ -39,12 +41,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
     """
     path = place(path)
     raw = _mapping(path, mend="README.md shows one, under Ablations")
-    try:
-        config = AblationConfig.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(
-            f"{path}: {'; '.join(_explain(AblationConfig, item, raw) for item in error.errors())}"
-        ) from error
+    config = _validated(AblationConfig, raw, str(path))
     base = path.resolve().parent / config.base
     common = _mapping(base)
     for override in overrides:
@@ -93,10 +90,15 @@ def _loaded(raw: Mapping[str, Any], file: Place, where: str) -> RunConfig:
 
 def parse_config(raw: Mapping[str, Any], where: str = "config") -> RunConfig:
     """The configuration in a mapping; error messages name the key, after ``where``."""
+    return _validated(RunConfig, raw, where)
+
+
+def _validated(model: type[T], raw: Mapping[str, Any], where: str) -> T:
+    """The section in a mapping; an error names each key."""
     try:
-        return RunConfig.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
-        problems = [_explain(RunConfig, item, raw) for item in error.errors()]
+        problems = [_explain(model, item, raw) for item in error.errors()]
         raise ConfigError(f"{where}: {'; '.join(problems)}") from error
 
 

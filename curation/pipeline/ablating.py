@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from curation.arms import REFERENCE_ARM
-from curation.config.ablation import Ablation, Variant
+from curation.config.ablation import POOL, Ablation, Variant
 from curation.errors import ConfigError
 from curation.pipeline.chain import Files, describe
 from curation.refs import TableRef, TrustRef
@@ -50,10 +50,10 @@ def _check(ablation: Ablation, variant: Variant) -> None:
             f"{where}: teacher.store_states: false would label the pool anew for every trust function; set it to true"
         )
     for name in ablation.config.sets:
-        if name == "pool" and not config.splits.audit:
+        if name == POOL and not config.splits.audit:
             raise ConfigError(f"{where}: sets: the pool is graded only with splits.audit: true")
-        if name != "pool" and name not in config.splits.probes:
-            known = ", ".join(["pool", *config.splits.probes])
+        if name != POOL and name not in config.splits.probes:
+            known = ", ".join([POOL, *config.splits.probes])
             raise ConfigError(f"{where}: sets: {name!r} is none of {known}; add it to splits.probes")
     budget = config.selection.budget
     if ablation.config.share is None and budget.n is None and budget.share is None:
@@ -103,7 +103,7 @@ def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files)
                 )
             ).table("scored")
             for name in ablation.config.sets
-            for split in [name if name == "pool" else f"probe-{name}"]
+            for split in [name if name == POOL else f"probe-{name}"]
         }
         if fitted:
             found.fits[variant.name] = merged.out(generation.record["trust"])

@@ -137,16 +137,13 @@ def run_ablation(
         ConfigError: an ablation that could not be measured.
     """
     ablating.check(ablation)
-    seeds, shares, seconds = {}, {}, 0.0
+    seeds, shares = {}, {}
     for seed, variants in ablation.variants.items():
         home = directory / variants[0].config.name / f"seed-{seed}"
         with _at_work(variants[0].config.model_copy(update={"run_dir": str(home)}), wait=wait) as (opened, run):
             shares = ablating.shares(ablation, variants, opened.num_pool)
             described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
-            stages = described.stages
-            known = run.do(stages)
-            seeds[seed] = resolved(described._asdict(), known)
-            seconds += sum(opened.manifest.stages[stage.name].seconds for stage in stages if stage.name in known)
+            seeds[seed] = resolved(described._asdict(), run.do(described.stages))
     content = report.collect_ablation(
         report.AblationRecord(
             name=ablation.name,
@@ -154,7 +151,6 @@ def run_ablation(
             config=ablation.config.model_dump(mode="json", by_alias=True),
             versions=versions(),
             shares=shares,
-            seconds=seconds,
             seeds=seeds,
         )
     )

@@ -5,7 +5,7 @@ two intervals: ``rows`` covers other rows of these deals, ``seeds`` other deals,
 seeds' differences, wide with few of them).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from curation import metrics
-from curation.arms import ARMS
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.domains.grading import read_grades
-from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.report.measures import Json, finite
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.rows import LOWEST, Bools, Floats, Ints
+from curation.report.rows import Ints, Judged, Score, arm_order, filled
 from curation.report.tested import accuracy, differences
 from curation.tables import io
 from curation.trust import saved
@@ -47,46 +46,27 @@ class AblationRecord:
     versions: Mapping[str, str]
     shares: Mapping[str, float]
     """By variant, the share of all rows whose purity is measured."""
-    seconds: float
-    """Of the stages, those that this ablation shares with others included."""
     seeds: Mapping[int, Mapping[str, Any]]
     """By seed, what its stages made: the fields of ``pipeline.ablating.Described``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """The graded rows of a set with the scores of one variant, ascending by row id."""
-
-    row_ids_N: Ints
-    correct_N: Bools
-    parsed_N: Bools
-    raw_N: Floats
-    trust_N: Floats
-
-    @classmethod
-    def read(cls, ref: TableRef) -> "Rows":
-        """The rows of a table of ``schemas.SCORED``; a row without a score is the last, with trust 0."""
-        table = io.read(ref)
-        raw_N, trust_N = (table[name].to_numpy().astype(np.float64) for name in ("raw", "trust"))
-        return cls(
-            row_ids_N=table["row_id"].to_numpy(),
-            correct_N=table["correct"].to_numpy(zero_copy_only=False),
-            parsed_N=table["parsed"].to_numpy(zero_copy_only=False),
-            raw_N=np.nan_to_num(raw_N, nan=LOWEST),
-            trust_N=np.nan_to_num(trust_N, nan=0.0),
-        )
-
-    def best(self, share: float, seed: int) -> Ints:
-        """The places of the best-ranked rows, as the select stage ranks: unparsed rows last, ties by a draw."""
-        order_N = np.lexsort([hash_unit(self.row_ids_N, seed), -self.raw_N, ~self.parsed_N])
-        found: Ints = order_N[: max(1, round(share * len(order_N)))]
-        return found
+def read_scored(ref: TableRef) -> Judged:
+    """The rows of a table of ``schemas.SCORED``, scored by the reference arm's trust function."""
+    table = io.read(ref)
+    raw_N, trust_N = (table[name].to_numpy() for name in ("raw", "trust"))
+    score = Score(raw_N=filled(raw_N), trust_N=np.nan_to_num(trust_N.astype(np.float64), nan=0.0))
+    return Judged(
+        row_ids_N=table["row_id"].to_numpy(),
+        correct_N=table["correct"].to_numpy(zero_copy_only=False),
+        parsed_N=table["parsed"].to_numpy(zero_copy_only=False),
+        scores={REFERENCE_ARM: score},
+    )
 
 
 def collect_ablation(record: AblationRecord) -> Json:
     """The content of the page, as JSON; ``lines`` of trust, ``students`` of the arms' students."""
     config = record.config
-    lines = [_line(record, variant, where) for where in config["sets"] for variant in config["variants"]]
+    lines = [line for where in config["sets"] for line in _lines(record, where)]
     result: Json = finite(
         {
             "name": record.name,
@@ -95,7 +75,6 @@ def collect_ablation(record: AblationRecord) -> Json:
             "command": record.command,
             "config": dict(config),
             "versions": dict(record.versions),
-            "seconds": record.seconds,
             "seeds": list(record.seeds),
             "reference": config["reference"],
             "lines": lines,
@@ -105,16 +84,27 @@ def collect_ablation(record: AblationRecord) -> Json:
     return result
 
 
-def _line(record: AblationRecord, variant: str, where: str) -> Json:
-    """One variant on one set of rows."""
-    reference, share = record.config["reference"], record.shares[variant]
-    measured: list[dict[str, float]] = []
-    pairs: list[dict[str, metrics.Estimate] | None] = []
-    for seed, made in record.seeds.items():
-        rows = Rows.read(made["scored"][variant][where])
-        measured.append(_measured(rows, share, seed))
-        if reference is not None and reference != variant:
-            pairs.append(_compared(rows, Rows.read(made["scored"][reference][where]), share, seed))
+def _lines(record: AblationRecord, where: str) -> Iterator[Json]:
+    """The variants on one set of rows."""
+    reference = record.config["reference"]
+    references = {} if reference is None else _read(record, reference, where)
+    for variant in record.config["variants"]:
+        rows_of = references if variant == reference else _read(record, variant, where)
+        yield _line(record, variant, where, rows_of, {} if variant == reference else references)
+
+
+def _read(record: AblationRecord, variant: str, where: str) -> dict[int, Judged]:
+    """The scored rows of a variant, by seed."""
+    return {seed: read_scored(made["scored"][variant][where]) for seed, made in record.seeds.items()}
+
+
+def _line(
+    record: AblationRecord, variant: str, where: str, rows_of: Mapping[int, Judged], references: Mapping[int, Judged]
+) -> Json:
+    """One variant on one set of rows, by seed; ``references`` are those of another variant to compare it with."""
+    share = record.shares[variant]
+    measured = [_measured(rows, share, seed) for seed, rows in rows_of.items()]
+    pairs = [_compared(rows_of[seed], others, share, seed) for seed, others in references.items()]
     compared = [pair for pair in pairs if pair is not None]
     made_of = record.seeds.values()
     fits = [saved.described(made["fits"][variant])["fit"] for made in made_of if variant in made["fits"]]
@@ -134,41 +124,41 @@ def _line(record: AblationRecord, variant: str, where: str) -> Json:
     }
 
 
-def _measured(rows: Rows, share: float, seed: int) -> dict[str, float]:
+def _measured(rows: Judged, share: float, seed: int) -> dict[str, float]:
     """The metrics of one seed: AUC, ECE and Brier score of parsed rows, purity among all.
 
     ``constant_brier`` is that of the best constant, the parsed rows' own share of right labels.
     """
-    correct_P, raw_P, trust_P = (values_N[rows.parsed_N] for values_N in (rows.correct_N, rows.raw_N, rows.trust_N))
-    right = float(correct_P.mean()) if len(correct_P) else float("nan")
+    parsed = rows.readable
+    correct_P, score = parsed.correct_N, parsed.scores[REFERENCE_ARM]
+    right = float(correct_P.mean()) if len(parsed) else float("nan")
     return {
-        "num_rows": len(rows.row_ids_N),
-        "auc": metrics.auc_value(raw_P, correct_P),
-        "ece": metrics.ece(trust_P, correct_P).value,
-        "brier": float(np.mean((trust_P - correct_P) ** 2)) if len(correct_P) else float("nan"),
+        "num_rows": len(rows),
+        "auc": metrics.auc_value(score.raw_N, correct_P),
+        "ece": metrics.ece(score.trust_N, correct_P).value,
+        "brier": float(np.mean((score.trust_N - correct_P) ** 2)) if len(parsed) else float("nan"),
         "constant_brier": right * (1 - right),
         "share_right": right,
-        "purity": float(rows.correct_N[rows.best(share, seed)].mean()),
+        "purity": float(rows.correct_N[_best(rows, share, seed)].mean()),
     }
 
 
-def _compared(rows: Rows, others: Rows, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
+def _compared(rows: Judged, others: Judged, share: float, seed: int) -> dict[str, metrics.Estimate] | None:
     """The differences of one seed; ``None`` where the variants do not have the same labels."""
-    same = all(
-        np.array_equal(mine_N, theirs_N)
-        for mine_N, theirs_N in (
-            (rows.row_ids_N, others.row_ids_N),
-            (rows.correct_N, others.correct_N),
-            (rows.parsed_N, others.parsed_N),
-        )
-    )
-    if not same:
+    labels = ("row_ids_N", "correct_N", "parsed_N")
+    if not all(np.array_equal(getattr(rows, name), getattr(others, name)) for name in labels):
         return None
-    parsed_N = rows.parsed_N
+    parsed, of_others = rows.readable, others.readable.scores[REFERENCE_ARM]
     return {
-        "auc": metrics.auc_difference(rows.raw_N[parsed_N], others.raw_N[parsed_N], rows.correct_N[parsed_N]),
-        "purity": metrics.purity_difference(rows.best(share, seed), others.best(share, seed), rows.correct_N),
+        "auc": metrics.auc_difference(parsed.scores[REFERENCE_ARM].raw_N, of_others.raw_N, parsed.correct_N),
+        "purity": metrics.purity_difference(_best(rows, share, seed), _best(others, share, seed), rows.correct_N),
     }
+
+
+def _best(rows: Judged, share: float, seed: int) -> Ints:
+    """The places of the best-ranked share of the rows, as the select stage ranks."""
+    order_N = arm_order(rows, REFERENCE_ARM, np.zeros(0, dtype=np.int64), seed)
+    return order_N[: max(1, round(share * len(order_N)))]
 
 
 def _over(values: Sequence[float]) -> Json:

@@ -82,7 +82,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     for name, trust in read.items():
         raw_N = trust.raw_score(batch)
         trust_N = np.nan_to_num(trust.score(batch).astype(np.float64), nan=0.0)[places_N]
-        scores[name] = Score(raw_N=_filled(raw_N)[places_N], trust_N=trust_N)
+        scores[name] = Score(raw_N=filled(raw_N)[places_N], trust_N=trust_N)
     return Judged(
         row_ids_N=graded.row_ids_N,
         correct_N=graded.correct_N,
@@ -152,6 +152,7 @@ def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
     return np.concatenate(ids), np.concatenate(values)
 
 
-def _filled(raw_N: Scores) -> Floats:
+def filled(raw_N: Scores) -> Floats:
+    """Raw scores in float64; rows without one get ``LOWEST``."""
     filled_N: Floats = np.nan_to_num(raw_N.astype(np.float64), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
     return filled_N

@@ -59,7 +59,6 @@ def record(tmp_path):
         config=config,
         versions={"torch": "2"},
         shares={"a": 0.1, "b": 0.1},
-        seconds=1.0,
         seeds=seeds,
     )
     return made, rows
