@@ -104,7 +104,7 @@ class Method:
     config: str
     """Its section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
     trained_by: str
-    """A function with the parameters and the result of ``train.student.train_student``, as ``module:function``."""
+    """A function with the parameters and the result of ``train.sft.train_sft``, as ``module:function``."""
     reads: tuple[Literal["domain"], ...] = ()
     """What it takes beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows."""
 
@@ -112,7 +112,7 @@ class Method:
 METHODS: Registry[Method] = Registry(
     "student method",
     {
-        "sft": Method("curation.config.models:SftConfig", "train.student:train_student"),
+        "sft": Method("curation.config.models:SftConfig", "train.sft:train_sft"),
     },
     instance_of(Method),
 )

@@ -25,7 +25,7 @@ from curation.errors import RunDirError
 from curation.rundir.manifest import Manifest
 from curation.storage.paths import Place, Remote, place
 from curation.tables import io
-from train import student
+from train import sft, student
 
 NUM_SOURCE, NUM_POOL = 150, 450
 CONFIG = {
@@ -231,7 +231,7 @@ def test_a_student_whose_worker_is_killed_goes_on_from_its_checkpoint(
         for root in (tmp_path, Remote(s3.url("students"))):
             base = models.create(root / "base", family="qwen3", shape=shape, words=words, pattern="[a-h]", seed=0)
             rows = io.write(pa.Table.from_pylist(pairs), str(root / "rows.lance"))
-            results.append(student.train_student(base, rows, recipe, seed=3, output=root / "student", name="x"))
+            results.append(sft.train_sft(base, rows, recipe, seed=3, output=root / "student", name="x"))
             monkeypatch.setattr(student, "_train", dying)
     # The last report of the dead worker may not have been taken in: a checkpoint again, not all of them.
     assert Path(mark).exists() and Path(mark).with_suffix(".kept").read_text() in ("2", "3")

@@ -8,84 +8,70 @@ on.
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
 
-import json
 import logging
 import math
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+import lance
 import torch
-from transformers import (
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-    set_seed,
-)
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, SourceError
-from curation.models import load_model, load_tokenizer, resolve
-from curation.refs import ModelRef, fingerprint
+from curation.models import load_model, load_tokenizer
+from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
+from curation.telemetry.standing import Update
+from train.callbacks import Keeping, Kept, Progress
+from train.models import TrainingRecord, TrainingResult, save, trainable
+from train.partial import Partial
+from train.student import train_student
 from train.tokens import Pair, Row, tokenize
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
 IGNORED = -100
 CHECKPOINT_SHARE = 0.25
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
-TRAINING = "training.json"
-"""The file beside a trained model that holds its ``TrainingRecord``."""
 LOGGING_SHARE = 0.02
 """The share of the steps between two logged losses."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingRecord:
-    """How a model was trained."""
+def train_sft(
+    base: ModelRef,
+    rows: TableRef,
+    config: SftConfig,
+    *,
+    seed: int,
+    output: Place,
+    name: str,
+    update: Update = lambda standing: None,
+) -> TrainingResult:
+    """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
-    num_rows: int
-    """The number of rows trained on."""
-    num_dropped: int
-    """The number of given rows longer than ``max_length``, which were dropped. 0 for a student, because
-    :mod:`curation.stages.length` excludes such rows before the selection."""
-    num_epochs: int
-    """Passes over the rows, from the number of rows given, including dropped ones."""
-    losses: list[float]
-    """The mean loss of each logging interval, natural log per token."""
-    seconds: float
+    Rows are read in the order of their ids, so that a seed defines the run.
 
-
-class Kept(Protocol):
-    """Stores a folder of checkpoints so that it outlives the machine."""
-
-    def keep(self, directory: Path) -> None:
-        """Store the folder's current content, replacing what was stored before."""
-        ...
-
-    def restore(self, directory: Path) -> None:
-        """Restore the last stored content, if any."""
-        ...
+    Raises:
+        ConfigError: the batch sizes do not divide.
+        SourceError, RunFailedError: as :func:`train.student.train_student`.
+    """
+    accumulation_steps(config, config.num_workers)
+    return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SftResult:
-    """A trained model and the record of its training."""
+def _learn(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
+    return fine_tune(base, read_pairs(rows), config, **how)
 
-    model: ModelRef
-    record: TrainingRecord
+
+def read_pairs(rows: TableRef) -> list[Pair]:
+    """The pairs of a table, in the order of ``row_id``."""
+    columns = ["row_id", "prompt", "completion"]
+    table = lance.dataset(rows.uri, version=rows.version).to_table(columns=columns).sort_by("row_id")
+    return [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
 
 
 def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
@@ -151,13 +137,12 @@ def fine_tune(
     progress: Callable[[int, int], None] | None = None,
     kept: Kept | None = None,
 ) -> TrainingRecord:
-    """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`result_ref`).
+    """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
     Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a kill,
     a call with the same arguments resumes from the last checkpoint in ``<output>.partial``; if the workers do not share
-    that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first; a LoRA result then has the
-    merged model in ``<output>/base``. ``progress`` receives rows done and rows in all, over all epochs.
-    ``<output>/training.json`` holds the returned record.
+    that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first. ``progress`` receives rows
+    done and rows in all, over all epochs.
 
     Raises:
         SourceError: there are no pairs, or none within ``max_length``.
@@ -175,68 +160,41 @@ def fine_tune(
         log.warning("%s: %d of %d rows exceed %d tokens", output.name, data.num_dropped, len(pairs), config.max_length)
     if not data.rows:
         raise SourceError(f"{output.name}: all {len(pairs)} rows exceed max_length {config.max_length}; raise it")
-    partial = output.with_name(f"{output.name}.partial")
     num_epochs = config.num_epochs(len(pairs))  # of all given rows: arms of one n get equal epochs
-    args = _arguments(config, num_rows=len(data.rows), num_epochs=num_epochs, seed=seed, work=partial / "checkpoints")
     stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
+    partial = Partial(output, stamp)
+    args = _arguments(config, num_rows=len(data.rows), num_epochs=num_epochs, seed=seed, work=partial.checkpoints)
     if kept is not None:
-        kept.restore(partial)
+        kept.restore(partial.folder)
     if args.process_index == 0 or kept is not None:
-        _prepare(partial, stamp)
-    model = _trainable(load_model(base), config)
+        partial.prepare()
     trainer = Trainer(
-        model=model,
+        model=trainable(load_model(base), config.lora),
         args=args,
         data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
         train_dataset=data.rows,
         compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
             outputs.logits, labels, num_items_in_batch
         ),
-        callbacks=[_Progress(output.name, len(data.rows) * num_epochs, progress)],
+        callbacks=[Progress(output.name, len(data.rows) * num_epochs, progress)],
     )
     if kept is not None:
-        trainer.add_callback(_Keeping(kept, partial))
+        trainer.add_callback(Keeping(kept, partial.folder))
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir) if _exists(args.output_dir) else None)  # type: ignore[no-untyped-call]
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    trainer.train(resume_from_checkpoint=partial.last_checkpoint)
     record = TrainingRecord(
         num_rows=len(data.rows),
         num_dropped=data.num_dropped,
         num_epochs=num_epochs,
-        losses=losses,
+        losses=[entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
         seconds=time.monotonic() - start,
     )
     if trainer.is_world_process_zero():
-        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, base, config, partial / "result")
-        (partial / "result" / TRAINING).write_text(json.dumps(asdict(record)))
-        shutil.rmtree(output, ignore_errors=True)
-        (partial / "result").rename(output)
-        shutil.rmtree(partial)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        partial.finish(lambda path: save(model, tokenizer, base, config.lora, record, path))
     trainer.accelerator.wait_for_everyone()
     return record
-
-
-def result_ref(base: ModelRef, config: SftConfig, output: Place) -> ModelRef:
-    """The reference to the model that :func:`fine_tune` saved to ``output``."""
-    if config.lora is None:
-        return resolve(str(output))
-    if base.adapter is None:
-        return ModelRef(base=base.base, revision=base.revision, adapter=str(output))
-    return resolve(str(output / "base"), adapter=str(output))
-
-
-def _exists(path: str | None) -> bool:
-    return path is not None and Path(path).is_dir()
-
-
-def _prepare(partial: Path, stamp: str) -> None:
-    """Keep the checkpoints in ``partial`` if they belong to this run (``stamp``), else empty the folder."""
-    stamp_file = partial / "stamp"
-    if not stamp_file.is_file() or stamp_file.read_text() != stamp:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        stamp_file.write_text(stamp)
 
 
 def _arguments(config: SftConfig, *, num_rows: int, num_epochs: int, seed: int, work: Path) -> TrainingArguments:
@@ -273,82 +231,3 @@ def _arguments(config: SftConfig, *, num_rows: int, num_epochs: int, seed: int, 
         seed=seed,
         data_seed=seed,
     )
-
-
-def _trainable(model: "PreTrainedModel", config: SftConfig) -> Any:
-    """The model to train: unchanged, or with a new adapter on all its linear layers."""
-    model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
-    if config.lora is None:
-        return model
-    from peft import LoraConfig, get_peft_model
-
-    adapter = LoraConfig(
-        r=config.lora.rank,
-        lora_alpha=config.lora.alpha,
-        lora_dropout=config.lora.dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-    return get_peft_model(model, adapter)
-
-
-def _save(model: Any, tokenizer: "PreTrainedTokenizerBase", base: ModelRef, config: SftConfig, path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    model.config.use_cache = True
-    model.save_pretrained(path)
-    if config.lora is None:
-        tokenizer.save_pretrained(path)
-    elif base.adapter is not None:
-        merged = load_model(base)
-        merged.save_pretrained(path / "base")
-        tokenizer.save_pretrained(path / "base")
-
-
-class _Keeping(TrainerCallback):
-    """Stores each checkpoint elsewhere, from all workers at once."""
-
-    def __init__(self, kept: Kept, partial: Path) -> None:
-        self._kept, self._partial = kept, partial
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._kept.keep(self._partial)
-
-
-class _Progress(TrainerCallback):
-    """Logs loss, rows/s and the seconds left at each logging interval, and passes the rows done to ``update``."""
-
-    def __init__(self, name: str, num_rows: int, update: Callable[[int, int], None] | None) -> None:
-        self._name = name
-        self._num_rows = num_rows
-        self._update = update
-        self._start = 0.0
-        self._first_step = 0
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self._start, self._first_step = time.monotonic(), state.global_step
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        num_steps = state.global_step - self._first_step
-        if not state.is_world_process_zero or not logs or "loss" not in logs or not num_steps:
-            return
-        seconds_a_step = (time.monotonic() - self._start) / num_steps
-        log.info(
-            "%s: step %d of %d, loss %.3f, %.0f rows/s, %.0f s left",
-            self._name,
-            state.global_step,
-            state.max_steps,
-            logs["loss"],
-            self._num_rows / state.max_steps / seconds_a_step,
-            seconds_a_step * (state.max_steps - state.global_step),
-        )
-        if self._update is not None:
-            self._update(self._num_rows * state.global_step // state.max_steps, self._num_rows)

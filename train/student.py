@@ -1,94 +1,108 @@
-"""Trains a student on a selection through Ray Train; a teacher's format adaptation works the same way.
+"""Trains a student on a selection through Ray Train, by any method; a teacher's format adaptation works the same way.
 
 A killed worker is replaced and resumes from the last checkpoint beside ``output``. On several nodes ``output`` is a
-directory that all of them share, or in an object store; with an object store, workers train in local directories. Rows
-are read in the order of their ids, so that a seed defines the run.
+directory that all of them share, or in an object store; with an object store, workers train in local directories.
 """
 
-import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import lance
 import ray.train
 import torch
 
-from curation.config import SftConfig
+from curation.config import LmStudentConfig
 from curation.errors import SourceError
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, place
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
+from train.callbacks import Kept
 from train.launch import launch
-from train.sft import TRAINING, SftResult, TrainingRecord, accumulation_steps, fine_tune, result_ref
-from train.tokens import Pair
+from train.models import TrainingRecord, TrainingResult, saved
+
+
+class Learn(Protocol):
+    """A method as each worker runs it: trains ``base`` on ``rows`` and saves the result to ``output`` atomically.
+
+    All workers call it with the same arguments, but only the first has ``progress``, which takes rows done and rows in
+    all. ``kept`` stores checkpoints where the workers do not share ``output``.
+    """
+
+    def __call__(
+        self,
+        base: ModelRef,
+        rows: TableRef,
+        config: Any,
+        *,
+        seed: int,
+        output: Path,
+        progress: Callable[[int, int], None] | None,
+        kept: Kept | None,
+        **read: Any,
+    ) -> TrainingRecord:
+        """The record of the training."""
+        ...
 
 
 def train_student(
+    learn: Learn,
     base: ModelRef,
     rows: TableRef,
-    config: SftConfig,
+    config: LmStudentConfig,
     *,
     seed: int,
     output: Place,
     name: str,
     update: Update = lambda standing: None,
-) -> SftResult:
-    """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
+    **read: Any,
+) -> TrainingResult:
+    """Run ``learn`` in the workers that ``config`` asks for; ``read`` is passed to it.
 
     ``update`` receives rows done and rows in all, over all epochs.
 
     Raises:
         SourceError: the table has no rows.
-        ConfigError: the batch sizes do not divide.
         RunFailedError: the training failed more than ``config.max_failures`` times; the same call resumes it.
     """
-    accumulation_steps(config, config.num_workers)
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
         raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
     output = output.resolve()
+    note = output.with_name(f"{output.name}.progress")
     task = {
+        "learn": learn,
         "base": base.to_json(),
         "rows": rows.to_json(),
-        "config": config.model_dump(mode="json"),
+        "config": config,
         "seed": seed,
         "output": str(output),
+        "note": str(note),
+        "read": read,
     }
-    with progress.follow(_note(output), update):
+    with progress.follow(note, update):
         launch(_train, task, config, name=name, storage=output.with_name(f"{output.name}.ray"))
-    _note(output).unlink(missing_ok=True)
-    record = TrainingRecord(**json.loads((output / TRAINING).read_text()))
-    return SftResult(model=result_ref(base, config, output), record=record)
-
-
-def _note(output: Place) -> Place:
-    """The file to which the first worker writes its progress."""
-    return output.with_name(f"{output.name}.progress")
-
-
-def read_pairs(rows: TableRef) -> list[Pair]:
-    """The pairs of a table, in the order of ``row_id``."""
-    columns = ["row_id", "prompt", "completion"]
-    table = lance.dataset(rows.uri, version=rows.version).to_table(columns=columns).sort_by("row_id")
-    return [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
+    note.unlink(missing_ok=True)
+    return saved(base, config.lora, output)
 
 
 def _train(task: dict[str, Any]) -> None:
     """The function that each worker runs."""
-    config = SftConfig.model_validate(task["config"])
+    config: LmStudentConfig = task["config"]
     torch.set_num_threads(config.cpus_per_worker)
-    output = place(task["output"])
+    output, note = place(task["output"]), place(task["note"])
     is_first = ray.train.get_context().get_world_rank() == 0
     with staged(output) if is_first else scratch(output) as local:
-        fine_tune(
+        task["learn"](
             ModelRef.from_json(task["base"]),
-            read_pairs(TableRef.from_json(task["rows"])),
+            TableRef.from_json(task["rows"]),
             config,
             seed=task["seed"],
             output=local,
-            progress=(lambda done, total: progress.note(_note(output), done, total)) if is_first else None,
+            progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
             kept=_Checkpoints() if isinstance(output, Remote) else None,
+            **task["read"],
         )
 
 

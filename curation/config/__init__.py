@@ -6,7 +6,7 @@ names each choice that the paper leaves open. Relative paths of sources and mode
 
 from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
-from curation.config.models import InitConfig, ModelConfig, SftConfig, StudentConfig
+from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
 from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
 from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
@@ -22,6 +22,8 @@ __all__ = [
     "DomainConfig",
     "InitConfig",
     "JudgeConfig",
+    "LmStudentConfig",
+    "LoraConfig",
     "MlflowConfig",
     "ModelConfig",
     "PcaConfig",

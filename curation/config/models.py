@@ -96,7 +96,25 @@ def student_section(value: Any) -> type[StudentConfig]:
     return found
 
 
-class SftConfig(StudentConfig):
+class LmStudentConfig(StudentConfig):
+    """A student whose weights, or an adapter on them, are trained by AdamW; the defaults are of the paper's SFT."""
+
+    global_batch_size: PositiveInt = 128
+    """Rows of an optimizer step."""
+    micro_batch_size: PositiveInt = 4
+    """Sequences that a worker computes at a time."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    adam_betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Of the learning rate, after the warm-up."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    lora: LoraConfig | None = LoraConfig()
+    """The adapter to train; null trains all weights."""
+    gradient_checkpointing: bool = True
+
+
+class SftConfig(LmStudentConfig):
     """Supervised fine-tuning, loss on the completion's tokens only.
 
     Preset ``paper``: App. "Training Details", table of SFT hyperparameters. Preset ``scratch``: full weights of a small
@@ -106,16 +124,8 @@ class SftConfig(StudentConfig):
     preset: Literal["paper", "scratch"] = "paper"
     epochs: PositiveInt | None = None
     """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
-    global_batch_size: PositiveInt = 128
-    micro_batch_size: PositiveInt = 4
-    learning_rate: Annotated[float, Field(gt=0)] = 1e-4
-    adam_betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    lora: LoraConfig | None = LoraConfig()
-    gradient_checkpointing: bool = True
+    """The share of the steps in which the learning rate rises from 0."""
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:

@@ -85,7 +85,7 @@ class GenerationRecord:
     too_long: Mapping[str, Mapping[str, Any]]
     """By split: ``curation.stages.length.TooLong`` as JSON; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
-    """``train.sft.TrainingRecord`` as JSON, by arm with a student."""
+    """``train.models.TrainingRecord`` as JSON, by arm with a student."""
 
     @property
     def n(self) -> int:

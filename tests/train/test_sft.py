@@ -13,16 +13,8 @@ from curation.config import SftConfig
 from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
-from train.sft import (
-    IGNORED,
-    SftResult,
-    accumulation_steps,
-    collate,
-    completion_loss,
-    fine_tune,
-    result_ref,
-)
-from train.student import read_pairs, train_student
+from train.models import TrainingResult, saved
+from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fine_tune, read_pairs, train_sft
 from train.tokens import Pair, tokenize
 
 WORDS = tuple("abcdefgh")
@@ -43,9 +35,11 @@ def base(tmp_path: Path) -> ModelRef:
     return create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern="[a-h]", seed=0)
 
 
-def tuned(base: ModelRef, pairs: list[Pair], config: SftConfig, *, seed: int, output: Path) -> SftResult:
+def tuned(base: ModelRef, pairs: list[Pair], config: SftConfig, *, seed: int, output: Path) -> TrainingResult:
     record = fine_tune(base, pairs, config, seed=seed, output=output)
-    return SftResult(model=result_ref(base, config, output), record=record)
+    found = saved(base, config.lora, output)
+    assert found.record == record
+    return found
 
 
 def copies(num_rows: int) -> list[Pair]:
@@ -196,12 +190,12 @@ def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_
     rows = table(tmp_path / "rows.lance", pairs)
     assert read_pairs(rows) == pairs
     config = SCRATCH.model_copy(update={"num_workers": 2, "epochs": 2, "max_failures": 0})
-    student = train_student(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
+    student = train_sft(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
     shutil.rmtree(base.base)
     with pytest.raises(RunFailedError, match="naive: training failed"):
-        train_student(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
+        train_sft(base, rows, config, seed=3, output=tmp_path / "lost", name="naive")
     assert student.record.num_rows == 40 and student.record.losses[-1] < 0.8 * student.record.losses[0]
     assert student.model.base == str(tmp_path / "student") and load_model(student.model)
     assert not list(tmp_path.glob("student.*"))
     with pytest.raises(SourceError, match="no rows"):
-        train_student(base, table(tmp_path / "empty.lance", []), config, seed=3, output=tmp_path / "x", name="none")
+        train_sft(base, table(tmp_path / "empty.lance", []), config, seed=3, output=tmp_path / "x", name="none")

@@ -1,0 +1,98 @@
+"""What a training makes of a base: its trainable weights or an adapter, what it saves, and how it is referred to."""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from curation.config import LoraConfig
+from curation.models import load_model, resolve
+from curation.refs import ModelRef
+from curation.storage.paths import Place
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TRAINING = "training.json"
+"""The file beside a trained model that holds its ``TrainingRecord``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecord:
+    """How a model was trained."""
+
+    num_rows: int
+    """The number of rows trained on."""
+    num_dropped: int
+    """The number of given rows longer than ``max_length``, which were dropped. 0 for a student, because
+    :mod:`curation.stages.length` excludes such rows before the selection."""
+    num_epochs: int
+    """Passes over the rows, from the number of rows given, including dropped ones."""
+    losses: list[float]
+    """The mean loss of each logging interval; of supervised fine-tuning, natural log per token."""
+    seconds: float
+    curves: dict[str, list[float | None]] = field(default_factory=dict)
+    """Further measures by name, with ``step``: a value per logging interval, ``None`` where it was not measured."""
+    stopped: str | None = None
+    """Why the training ended before its last step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A trained model and the record of its training."""
+
+    model: ModelRef
+    record: TrainingRecord
+
+
+def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
+    """The model to train: unchanged, or with a new adapter on all its linear layers but the output embedding."""
+    model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
+    if lora is None:
+        return model
+    import peft
+
+    adapter = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+    return peft.get_peft_model(model, adapter)
+
+
+def save(
+    model: Any,
+    tokenizer: "PreTrainedTokenizerBase",
+    base: ModelRef,
+    lora: LoraConfig | None,
+    record: TrainingRecord,
+    path: Path,
+) -> None:
+    """Save an adapter, or a full model with its tokenizer, and the record of its training.
+
+    An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``.
+    """
+    shutil.rmtree(path, ignore_errors=True)
+    model.config.use_cache = True
+    model.save_pretrained(path)
+    if lora is None:
+        tokenizer.save_pretrained(path)
+    elif base.adapter is not None:
+        merged = load_model(base)
+        merged.save_pretrained(path / "base")
+        tokenizer.save_pretrained(path / "base")
+    (path / TRAINING).write_text(json.dumps(asdict(record)))
+
+
+def saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:
+    """The model that :func:`save` saved to ``output``, and its record."""
+    if lora is None:
+        model = resolve(str(output))
+    elif base.adapter is None:
+        model = ModelRef(base=base.base, revision=base.revision, adapter=str(output))
+    else:
+        model = resolve(str(output / "base"), adapter=str(output))
+    return TrainingResult(model=model, record=TrainingRecord(**json.loads((output / TRAINING).read_text())))
