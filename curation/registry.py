@@ -105,14 +105,21 @@ class Method:
     """Its section of the configuration, a ``curation.config.StudentConfig``, as ``module:Class``."""
     trained_by: str
     """A function with the parameters and the result of ``train.sft.train_sft``, as ``module:function``."""
-    reads: tuple[Literal["domain"], ...] = ()
-    """What it takes beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows."""
+    reads: tuple[Literal["domain", "examples"], ...] = ()
+    """What it takes beside base, rows and recipe: ``domain``, the ``DomainConfig`` of the rows, and ``examples``, the
+    table of the pool's rows."""
+    learns: Literal["completions", "labels"] = "completions"
+    """What it takes of a selected row beside its prompt. Of labels alone, gold arms need no rollouts, and only prompts
+    are measured by ``student.max_length``."""
 
 
 METHODS: Registry[Method] = Registry(
     "student method",
     {
         "sft": Method("curation.config.models:SftConfig", "train.sft:train_sft"),
+        "grpo": Method(
+            "curation.config.grpo:GrpoConfig", "train.grpo:train_grpo", reads=("domain", "examples"), learns="labels"
+        ),
     },
     instance_of(Method),
 )

@@ -16,53 +16,32 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import PrinterCallback, set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
-from curation.errors import ConfigError, RunFailedError, SourceError
+from curation.errors import ConfigError, SourceError
 from curation.models import here, hub_revision, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
 from train.callbacks import Keeping, Kept, Progress
+from train.curves import curves, steps_of, without_signal
+from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
 from train.models import TrainingRecord, TrainingResult, save, trainable
 from train.partial import Partial
-from train.rewards import Task, grade
-from train.rollouts import Rollout, Rollouts, TransformersRollouts, Wanted, seeds
+from train.rewards import Task
+from train.rollouts import Rollouts, TransformersRollouts
 from train.student import train_student
 from train.tokens import prompt_ids
-
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its rollout_func is pinned by constraints.txt
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
-NUM_POINTS = 200
-"""Points of a curve in the record; those of more steps are averaged."""
-SHOWN_ROWS = 20
-"""Row ids in a message."""
-CURVES = {
-    "reward": "reward",
-    "right": "right",
-    "parsed": "parsed",
-    "mixed_groups": "mixed_groups",
-    "kl": "kl",
-    "entropy": "entropy",
-    "length": "completions/mean_length",
-    "truncated": "truncated",
-    "grad_norm": "grad_norm",
-    "gap": "gap",
-    "learning_rate": "learning_rate",
-    "reward_errors": "reward_errors",
-}
-"""Curves of the record, and the measures of TRL and of :class:`_Game` that they are."""
 
 
 def train_grpo(
@@ -131,8 +110,8 @@ def reinforce(
 ) -> TrainingRecord:
     """Train ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
-    Rows without a label and with over-long prompts are dropped and counted. Workers, resumption, ``progress`` and
-    ``kept`` are as for :func:`train.sft.fine_tune`.
+    Over-long prompts are dropped and counted. Rows without a label stay, for equal numbers of rows in all arms.
+    Workers, resumption, ``progress`` and ``kept`` are as for :func:`train.sft.fine_tune`.
 
     Raises:
         SourceError: no row is left.
@@ -155,15 +134,15 @@ def reinforce(
     if args.process_index == 0 or kept is not None:
         partial_.prepare()
     model = _policy(base, config, partial_.folder)
-    game = _Game(tasks, order, domain, config, _rollouts(tokenizer, model, config), seed=seed)
-    trainer = _Trainer(
+    game = Game(tasks, order, domain, config, _rollouts(tokenizer, model, config), seed=seed)
+    trainer = Trainer(
         model=model,
         reward_funcs=[game.reward],
         args=args,
         train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(order))]}),
         processing_class=tokenizer,
         rollout_func=game.play,
-        callbacks=[_Watch(game, config), Progress(output.name, len(order), progress)],
+        callbacks=[Watch(game, config), Progress(output.name, len(order), progress)],
     )
     trainer.game = game
     if kept is not None:
@@ -171,15 +150,15 @@ def reinforce(
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
     trainer.train(resume_from_checkpoint=partial_.last_checkpoint)
-    history = [entry for entry in trainer.state.log_history if "reward" in entry]
+    history = steps_of(trainer.state.log_history)
     record = TrainingRecord(
         num_rows=len(tasks),
         num_dropped=len(prompts) - len(tasks),
         num_epochs=config.epochs,
         losses=[entry["loss"] for entry in history],
         seconds=time.monotonic() - start,
-        curves=_curves(history),
-        stopped=_without_signal(history, config),
+        curves=curves(history),
+        stopped=without_signal(history, config),
     )
     if trainer.is_world_process_zero():
         trained = trainer.accelerator.unwrap_model(trainer.model)
@@ -204,24 +183,14 @@ def _tasks(
     tasks = [
         Task(row_id=example["row_id"], prompt=prompt, example=example, label=label)
         for prompt, label, example in zip(ids, labels, examples, strict=True)
-        if label is not None and len(prompt) <= config.max_length
+        if len(prompt) <= config.max_length
     ]
-    num_unlabelled = sum(label is None for label in labels)
-    num_long = len(prompts) - num_unlabelled - len(tasks)
-    if num_unlabelled or num_long:
-        log.warning(
-            "%s: %d of %d rows have no label that an answer could agree with, and %d prompts more than %d tokens",
-            name,
-            num_unlabelled,
-            len(prompts),
-            num_long,
-            config.max_length,
-        )
+    if num_long := len(prompts) - len(tasks):
+        log.warning("%s: %d of %d prompts exceed %d tokens", name, num_long, len(prompts), config.max_length)
     if not tasks:
-        raise SourceError(
-            f"{name}: of {len(prompts)} rows {num_unlabelled} have no label and {num_long} prompts exceed max_length "
-            f"{config.max_length}, so none is left; raise max_length or select other rows"
-        )
+        raise SourceError(f"{name}: all {len(prompts)} prompts exceed max_length {config.max_length}; raise it")
+    if num_without := sum(task.label is None for task in tasks):
+        log.warning("%s: %d of %d rows have no label; their rewards are all 0", name, num_without, len(tasks))
     return tasks
 
 
@@ -312,145 +281,3 @@ def _rollouts(tokenizer: Any, model: Any, config: GrpoConfig) -> Rollouts:
     own = model.generation_config.eos_token_id
     ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
     return TransformersRollouts(tokenizer, config.rollouts, sorted(ends))
-
-
-class _Game:
-    """Answers drawn for a batch and rewarded; each worker has its share of both."""
-
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        order: Sequence[int],
-        domain: Domain,
-        config: GrpoConfig,
-        rollouts: Rollouts,
-        *,
-        seed: int,
-    ) -> None:
-        self._tasks, self._order, self._domain, self._config = tasks, order, domain, config
-        self._rollouts, self._seed = rollouts, seed
-        self._played: list[tuple[Task, Rollout]] = []
-
-    @property
-    def row_ids(self) -> list[int]:
-        """The rows of the current batch."""
-        return sorted({task.row_id for task, _ in self._played})
-
-    def play(self, prompts: Sequence[str], trainer: Any) -> dict[str, Any]:
-        """Draw answers: TRL's ``rollout_func``. ``prompts`` are places of the training, each ``group_size`` times."""
-        places = [int(place) for place in prompts]
-        tasks = [self._tasks[self._order[place]] for place in places]
-        start = trainer.accelerator.process_index * len(prompts)
-        drawn = seeds(self._seed, places, self._config.group_size, start)
-        wanted = [Wanted(task.prompt, seed) for task, seed in zip(tasks, drawn, strict=True)]
-        found = self._rollouts.draw(wanted, trainer)
-        self._played = list(zip(tasks, found, strict=True))
-        return {
-            "prompt_ids": [task.prompt for task in tasks],
-            "completion_ids": [rollout.tokens for rollout in found],
-            "logprobs": [rollout.logprobs for rollout in found],
-        }
-
-    def reward(self, *, log_metric: Callable[[str, float], None], **kwargs: Any) -> list[float]:
-        """The rewards of the answers just drawn: TRL's reward function."""
-        tasks, texts = [task for task, _ in self._played], [rollout.text for _, rollout in self._played]
-        graded = grade(self._domain, tasks, texts, format_reward=self._config.format_reward)
-        log_metric("right", float(np.mean([item.right for item in graded])))
-        log_metric("parsed", float(np.mean([item.parsed for item in graded])))
-        log_metric("truncated", float(np.mean([rollout.truncated for _, rollout in self._played])))
-        log_metric("reward_errors", float(np.mean([item.problem is not None for item in graded])))
-        return [item.reward for item in graded]
-
-
-class _Trainer(GRPOTrainer):  # type: ignore[misc]
-    """TRL's trainer, which stops at a loss that is not finite and measures how far draws are from the model."""
-
-    game: _Game
-    _sampled_BT: torch.Tensor | None = None
-
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """One micro-batch."""
-        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss):
-            raise not_finite("the loss", float(loss), self.state.global_step + 1, self.game.row_ids)
-        return loss
-
-    def compute_loss(self, model: Any, inputs: Any, **kwargs: Any) -> Any:
-        """The loss of a micro-batch, while the log-probabilities of its draws are at hand."""
-        self._sampled_BT = inputs.get("sampling_per_token_logps")
-        return super().compute_loss(model, inputs, **kwargs)
-
-    def _get_per_token_logps_and_entropies(
-        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **kwargs: Any
-    ) -> Any:
-        found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
-        if self._sampled_BT is not None and torch.is_grad_enabled():
-            mask_BT = attention_mask[:, -logits_to_keep:].bool()
-            gap = (found[0].detach() - self._sampled_BT)[mask_BT].abs().mean()
-            self._metrics["train"]["gap"].append(self.accelerator.gather(gap).mean().item())
-            self._sampled_BT = None
-        return found
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log of a step, with the share of groups that have both outcomes."""
-        flat = self._metrics["train"].pop("frac_reward_zero_std", None)
-        if flat:
-            logs["mixed_groups"] = 1 - sum(flat) / len(flat)
-        super().log(logs, start_time)
-
-
-def not_finite(what: str, value: float, step: int, row_ids: Sequence[int]) -> RunFailedError:
-    """The error of a training whose numbers have broken."""
-    more = f" and {len(row_ids) - SHOWN_ROWS} more" if len(row_ids) > SHOWN_ROWS else ""
-    return RunFailedError(
-        f"step {step}: {what} is {value} on rows {', '.join(map(str, row_ids[:SHOWN_ROWS]))}{more}; the last checkpoint "
-        "is kept; lower student.learning_rate, or look at these rows with `curate inspect`"
-    )
-
-
-class _Watch(TrainerCallback):
-    """Stops a training whose gradient is not finite, or whose rewards teach nothing."""
-
-    def __init__(self, game: _Game, config: GrpoConfig) -> None:
-        self._game, self._config = game, config
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Look at the gradient; clipping has spread a number that is not finite to all of it."""
-        gradient = next((weight.grad for weight in kwargs["model"].parameters() if weight.grad is not None), None)
-        if gradient is not None and not torch.isfinite(gradient).all():
-            raise not_finite("the gradient's norm", float("nan"), state.global_step + 1, self._game.row_ids)
-
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Look at the rewards."""
-        if _without_signal([entry for entry in state.log_history if "reward" in entry], self._config):
-            control.should_training_stop = True
-
-
-def _without_signal(history: Sequence[Mapping[str, float]], config: GrpoConfig) -> str | None:
-    """Why the training ends early: the last ``patience`` steps taught nothing; ``None`` where they did."""
-    last = history[-config.patience :]
-    if len(last) < config.patience or any(entry["mixed_groups"] > 0 for entry in last):
-        return None
-    low, high = (find(entry["reward"] for entry in last) for find in (min, max))
-    rewards = f"was always {low:.3g}" if low == high else f"was between {low:.3g} and {high:.3g} but equal in each group"
-    return (
-        f"the reward {rewards} in the last {config.patience} steps (student.patience), so nothing was learnt: no group "
-        "of answers had both outcomes; give a base that is right now and then, a larger group_size or other rows"
-    )
-
-
-def _curves(history: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """What was measured at each step, or the means of equal blocks of steps where there are many."""
-    size = max(1, -(-len(history) // NUM_POINTS))
-    blocks = [history[start : start + size] for start in range(0, len(history), size)]
-    curves: dict[str, list[float | None]] = {"step": [float(block[-1]["step"]) for block in blocks]}
-    for name, key in CURVES.items():
-        means: list[float | None] = []
-        for block in blocks:
-            values = [entry[key] for entry in block if entry.get(key) is not None]
-            means.append(float(np.mean(values)) if values else None)
-        if any(value is not None for value in means):
-            curves[name] = means
-    return curves

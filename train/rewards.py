@@ -15,8 +15,8 @@ class Task:
     prompt: list[int]
     """Token ids."""
     example: Example
-    label: str
-    """The trusted label: the teacher's, or in gold arms the gold one."""
+    label: str | None
+    """The trusted label: the teacher's, or in gold arms the gold one. ``None``: unparsed; no answer agrees with it."""
 
 
 class Graded(NamedTuple):
@@ -37,7 +37,7 @@ def grade(domain: Domain, tasks: Sequence[Task], texts: Sequence[str], *, format
 def _grade(domain: Domain, task: Task, text: str, format_reward: float) -> Graded:
     label, problem = attempt(domain.parse, text, task.example)
     right = None
-    if not problem:
+    if not problem and task.label is not None:
         right, problem = attempt(domain.is_correct, label, task.label)
     if problem:
         return Graded(0.0, False, False, problem)

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StopStringCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+    StopStringCriteria,
+)
 
 from curation.config.grpo import RolloutsConfig
 from curation.hashing import hash64, hash_unit
@@ -63,7 +69,8 @@ def seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) -> li
     """
     sample_B = (start + np.arange(len(places_B))) % group_size
     keys_B = np.asarray(places_B, dtype=np.int64) * group_size + sample_B
-    return (hash64(keys_B, seed) >> np.uint64(1)).tolist()
+    drawn: list[int] = (hash64(keys_B, seed) >> np.uint64(1)).tolist()
+    return drawn
 
 
 class TransformersRollouts:
@@ -97,7 +104,7 @@ class TransformersRollouts:
         out_BT = model.generate(
             input_ids=ids_BT.to(device),
             attention_mask=mask_BT.to(device),
-            generation_config=GenerationConfig(
+            generation_config=GenerationConfig(  # type: ignore[no-untyped-call]
                 max_new_tokens=self._config.max_tokens,
                 do_sample=False,
                 use_cache=True,
@@ -153,7 +160,7 @@ class _Drawing(LogitsProcessor):
 @contextmanager
 def _generating(trainer: Any) -> Iterator[Any]:
     """The trained model with all its weights here, in evaluation mode, as TRL itself generates with it."""
-    from trl.models import unwrap_model_for_generation
+    from trl.models.utils import unwrap_model_for_generation
 
     with (
         unwrap_model_for_generation(

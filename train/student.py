@@ -6,7 +6,7 @@ directory that all of them share, or in an object store; with an object store, w
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import lance
 import ray.train
@@ -19,32 +19,16 @@ from curation.storage.cache import scratch, staged
 from curation.storage.paths import Place, Remote, place
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
-from train.callbacks import Kept
 from train.launch import launch
 from train.models import TrainingRecord, TrainingResult, saved
 
+Learn = Callable[..., TrainingRecord]
+"""A method as each worker runs it: ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
 
-class Learn(Protocol):
-    """A method as each worker runs it: trains ``base`` on ``rows`` and saves the result to ``output`` atomically.
-
-    All workers call it with the same arguments, but only the first has ``progress``, which takes rows done and rows in
-    all. ``kept`` stores checkpoints where the workers do not share ``output``.
-    """
-
-    def __call__(
-        self,
-        base: ModelRef,
-        rows: TableRef,
-        config: Any,
-        *,
-        seed: int,
-        output: Path,
-        progress: Callable[[int, int], None] | None,
-        kept: Kept | None,
-        **read: Any,
-    ) -> TrainingRecord:
-        """The record of the training."""
-        ...
+It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
+arguments, but only the first has ``progress``, a function of rows done and rows in all. ``kept``
+(``train.callbacks.Kept``) stores checkpoints where the workers do not share ``output``.
+"""
 
 
 def train_student(

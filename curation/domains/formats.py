@@ -7,9 +7,11 @@ from typing import Literal
 
 from curation.domains import Domain, Example, attempt
 
-Format = Literal["answer", "rollout"]
-GoldSource = Literal["answer", "solution", "sample"]
-"""What gold arms train on: the domain's sentence for the label, worked solutions, or the teacher's right rollouts."""
+Format = Literal["answer", "rollout", "label"]
+"""``label``: students learn from labels alone, whatever the completions are."""
+GoldSource = Literal["answer", "solution", "sample", "label"]
+"""What gold arms train on: the domain's sentence for the label, worked solutions, the teacher's right rollouts, or the
+label alone (with the sentence beside it)."""
 GoldWanted = Literal["auto", "solutions", "samples", "answers"]
 """The values of ``selection.gold_rollouts.source``."""
 

@@ -271,6 +271,7 @@ def _selected(
         generation.name("select"),
         choice=chosen,
         rollouts=rollouts,
+        recipe=config.student,
         teacher=generation.teacher,
         generation=generation.index,
         rows=None if n is None else n * len(config.selection.arms),
@@ -301,6 +302,7 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
         selected.value("arms", arm, "digest"),
         config.student,
         config.domain_of("pool"),
+        generation.tables["pool"],
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         num=config.selection.budget.n,
     )

@@ -74,6 +74,7 @@ def student(
     digest: Out,
     recipe: StudentConfig,
     domain: DomainConfig,
+    pool: Table,
     *,
     seed: int,
     num: int | None,
@@ -92,7 +93,11 @@ def student(
         name=name,
         work=train,
         inputs=inputs,
-        settings={"rows": rows, "resources": recipe.resources},
+        settings={
+            "rows": rows,
+            "examples": {"examples": pool} if "examples" in method.reads else {},  # the digest names the rows
+            "resources": recipe.resources,
+        },
         rows=num,
         takes=recipe.takes,
         host=training_host(recipe),
@@ -112,7 +117,7 @@ def adapt(
     from curation.stages.select import adaptation_rows
 
     rows = adaptation_rows(examples, domain, task.directory)
-    return train(task, base, "", recipe, seed, METHODS["sft"].trained_by, {}, rows, resources)
+    return train(task, base, "", recipe, seed, METHODS["sft"].trained_by, {}, rows, {}, resources)
 
 
 def train(
@@ -124,6 +129,7 @@ def train(
     trained_by: str,
     read: dict[str, Any],
     rows: TableRef,
+    examples: dict[str, TableRef],
     resources: dict[str, Any],
 ) -> Done:
     """Train on selected rows by the method that is configured."""
@@ -139,6 +145,7 @@ def train(
             name=task.name.replace("/", "-"),
             update=update,
             **read,
+            **examples,
         )
     if result.record.num_dropped:
         task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")

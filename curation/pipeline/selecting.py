@@ -8,6 +8,7 @@ from curation.arms import ARMS, TRUST
 from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionConfig, StudentConfig
 from curation.pipeline.asking import Asked, Running, passing, whole
 from curation.refs import ModelRef, TableRef
+from curation.registry import METHODS
 from curation.rundir.graph import Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
 
@@ -39,7 +40,12 @@ def limit(student: Model | None, recipe: StudentConfig) -> dict[str, Any] | None
     if student is None:
         return None
     tokenizer = replace(student, adapter=None) if isinstance(student, ModelRef) else student
-    return {"student": tokenizer, "max_length": recipe.max_length, "chat_template": recipe.chat_template}
+    return {
+        "student": tokenizer,
+        "max_length": recipe.max_length,
+        "chat_template": recipe.chat_template,
+        "completions": METHODS[recipe.method].learns == "completions",
+    }
 
 
 def measuring_length(
@@ -61,11 +67,11 @@ def measuring_length(
     empty table where there are none, so that another limit which leaves nothing out redoes no selection.
     """
     arms = [ARMS[arm] for arm in selection.arms]
-    gold = gold if any(arm.gold for arm in arms) else None
+    gold = gold if any(arm.gold for arm in arms) and limit["completions"] else None
     inputs: dict[str, Any] = {
         "examples": examples,
         "labels": labels,
-        "weak": not all(arm.gold for arm in arms),
+        "weak": not all(arm.gold for arm in arms) or not limit["completions"],
         "gold": gold,
         "domain": domain,
         "limit": limit,
@@ -154,13 +160,13 @@ def rolling_out(
     limit: Mapping[str, Any] | None,
     settings: Mapping[str, Any],
 ) -> Stage | None:
-    """Where gold arms have their completions from; ``None`` without such arms.
+    """Where gold arms have their completions from; ``None`` without such arms, or where students learn from labels.
 
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
     another trust function asks the teacher nothing again.
     """
     arms = tuple(arm for arm in selection.arms if ARMS[arm].gold)
-    if not arms:
+    if not arms or (limit is not None and not limit["completions"]):
         return None
     by_score = any(ARMS[arm].ranked for arm in arms) or selection.budget.reads_scores
     of_gold = selection.model_copy(update={"arms": arms})
@@ -216,12 +222,15 @@ def selecting(
     *,
     choice: Mapping[str, Any],
     rollouts: Stage | None,
+    recipe: StudentConfig,
     teacher: Model | None,
     generation: int,
     rows: int | None,
 ) -> Stage:
     """The budget and each arm's ``Selection``."""
-    texts = None if rollouts is None else rollouts.value("texts")
+    texts: Any = None if rollouts is None else rollouts.value("texts")
+    if METHODS[recipe.method].learns == "labels":
+        texts = {"source": "label", "samples": None}
     inputs = {"choice": choice, "texts": texts, "teacher": teacher, "generation": generation}
     return Stage(name=name, work=select, inputs=inputs, rows=rows)
 

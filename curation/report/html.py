@@ -95,7 +95,7 @@ def _environment() -> Environment:
 
 def completions(arm: Json) -> str:
     """The kind of an arm's completions, in words: e.g. ``rollouts``, ``own rollouts graded right``."""
-    sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions"}
+    sources = {"weak": f"{arm['format']}s", "answer": "bare answers", "solution": "worked solutions", "label": "labels"}
     return sources.get(arm["completion_source"], "own rollouts graded right")
 
 

@@ -108,7 +108,7 @@ class Gold:
 
     def can_teach(self, row_ids_N: Int64s) -> Bools:
         """Which rows have a completion that states the gold label, bool [N]."""
-        if self._texts.source == "answer":
+        if self._texts.source in ("answer", "label"):
             return np.isin(row_ids_N, self.labelled_M)
         if self._texts.source == "solution":
             return np.isin(row_ids_N, self.solved_M)
@@ -119,7 +119,7 @@ class Gold:
         source = self._texts.source
         rows = io.take(self._audit, row_ids_n, ["gold", *(["solution"] if source == "solution" else [])]).to_pylist()
         golds = [row["gold"] for row in rows]
-        if source == "answer":
+        if source in ("answer", "label"):
             texts = [domain.answer(gold, example) for gold, example in zip(golds, examples, strict=True)]
         elif source == "solution":
             texts = [row["solution"] for row in rows]

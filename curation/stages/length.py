@@ -43,12 +43,23 @@ class Limit:
     """The model whose tokenizer counts."""
     max_length: int
     chat_template: bool
+    completions: bool = True
+    """Whether completions count, or prompts alone."""
+
+    def words(self, num_weak: int, num_gold: int) -> str:
+        """What counts, with the numbers of rows that are too long."""
+        if not self.completions:
+            return "in their prompt"
+        return (
+            f"with prompt, completion and end token ({num_weak:,} with the weak completion, {num_gold:,} with the gold "
+            "one)"
+        )
 
     def allows(self, prompt: str, completion: str) -> bool:
         """Whether prompt, completion and end token together are within the limit."""
         tokenizer = _tokenizer(self.student)
         (start,) = prompt_ids(tokenizer, [prompt], chat_template=self.chat_template)
-        (end,) = completion_ids(tokenizer, [completion])
+        (end,) = completion_ids(tokenizer, [completion]) if self.completions else ([],)
         return len(start) + len(end) <= self.max_length
 
 
@@ -127,9 +138,8 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
         shortest = min(part.shortest for part in found if part.shortest is not None)
         raise SourceError(
             f"student.max_length: all {num_rows:,} labelled rows of the {split} split have more than "
-            f"{job.limit.max_length:,} tokens with prompt, completion and end token ({num_weak:,} with the weak "
-            f"completion, {num_gold:,} with the gold one), so that no student can be trained; the shortest needs "
-            f"{shortest:,}: raise student.max_length"
+            f"{job.limit.max_length:,} tokens {job.limit.words(num_weak, num_gold)}, so that no student can be "
+            f"trained; the shortest needs {shortest:,}: raise student.max_length"
         )
     return TooLong(
         table=io.write(rows, uri),
@@ -167,7 +177,9 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
     prompt_N = np.array(
         [len(ids) for ids in prompt_ids(tokenizer, prompts, chat_template=job.limit.chat_template)], dtype=np.int64
     )
-    weak_N, gold_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers))
+    weak_N = gold_N = prompt_N
+    if job.limit.completions:
+        weak_N, gold_N = (prompt_N + _tokens(tokenizer, texts) for texts in (weak, answers))
     weak_long_N = (weak_N > job.limit.max_length) & _given(weak)
     gold_long_N = (gold_N > job.limit.max_length) & _given(answers)
     out_N = weak_long_N | gold_long_N

@@ -99,6 +99,8 @@ class Selection:
         """Label source, format, completion source and length in words, for a list of arms."""
         length = "" if self.median_characters is None else f", median {self.median_characters:,.0f} characters"
         label = "gold" if ARMS[self.arm].gold else "weak"
+        if self.format == "label":
+            return f"{self.arm}: {label} labels, of which students learn without completions"
         note = "" if self.format_note is None else f"; {self.format_note}"
         return f"{self.arm}: {label} labels, {self.format}s from {self.completion_source}{length}{note}"
 
@@ -162,9 +164,11 @@ def format_of_pool(job: SelectJob, labels: pa.RecordBatch) -> WeakFormat:
 
 def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int) -> dict[str, Any]:
     """The fields of an arm's ``Selection`` about its format."""
+    source = job.texts.source
+    if source == "label":
+        return {"format": "label", "completion_source": "label", "format_note": None}
     if not arm.gold:
         return {"format": weak.format, "completion_source": "weak", "format_note": None}
-    source = job.texts.source
     notes = []
     if source == "answer" and weak.format == "rollout":
         notes.append("bare answers, where the weak arms train on rollouts (selection.gold_rollouts.source)")
@@ -270,7 +274,7 @@ class Chooser:
         weak twin, without those that cannot be taught; replacing them would make a different selection.
         """
         candidates = self.candidates(arm)
-        if arm.ranked or self._job.texts.source == "answer":
+        if arm.ranked or self._job.texts.source in ("answer", "label"):
             cut = TopN().cut(candidates, self._n, seed)
             return replace(cut, row_ids_n=cut.row_ids_n[self._gold.can_teach(cut.row_ids_n)])
         raw_N = np.where(self._gold.can_teach(self._row_ids_N), candidates.raw_score_N, np.float32(np.nan))

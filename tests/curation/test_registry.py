@@ -16,7 +16,7 @@ SOUP = Method("somewhere:SoupConfig", "somewhere:train_soup")
 
 
 def test_an_entry_is_found_by_name_and_by_path() -> None:
-    assert METHODS["sft"].trained_by == "train.sft:train_sft" and list(METHODS) == ["sft"]
+    assert METHODS["sft"].trained_by == "train.sft:train_sft" and list(METHODS) == ["sft", "grpo"]
     assert METHODS[f"{__name__}:SOUP"] is SOUP and f"{__name__}:SOUP" in METHODS
     assert "somewhere:ELSE" not in METHODS and "stf" not in METHODS
 
@@ -25,7 +25,7 @@ def test_an_entry_is_found_by_name_and_by_path() -> None:
     ("name", "told"),
     [
         ("stf", "no student method is called 'stf'; did you mean 'sft'?"),
-        ("grpo", "no student method is called 'grpo'; known: sft, or module:NAME"),
+        ("soup", "no student method is called 'soup'; known: sft, grpo, or module:NAME"),
         ("somewhere:ELSE", "no student method is at 'somewhere:ELSE' (No module named 'somewhere')"),
         (f"{__name__}:ELSE", "has no attribute 'ELSE'"),
         ("curation.arms:TOP", "(it is a Rule, not a Method); name a constant of a module that Python finds"),

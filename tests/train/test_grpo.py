@@ -1,8 +1,6 @@
 """GRPO: a step against one written by hand, what is drawn, what is rewarded, and what stops a training."""
 
-import json
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig, RolloutsConfig
-from curation.domains import Domain, get_domain
-from curation.errors import ConfigError, RunFailedError, SourceError
-from curation.models import create, load_model, load_tokenizer
+from curation.models import create, load_model
 from curation.refs import ModelRef
-from train import grpo
-from train.grpo import accumulation_steps, reinforce
-from train.models import TrainingRecord, saved, trainable
-from train.rewards import Task, grade
-from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
+from train import grpo_trainer
+from train.grpo import reinforce
+from train.models import TrainingRecord, trainable
+from train.rewards import Task
+from train.rollouts import Rollout
 
 SHAPE = {
     "hidden_size": 16,
@@ -81,8 +76,8 @@ class Seen:
         self.played: list[list[tuple[Task, Rollout]]] = []
         self.advantages: list[torch.Tensor] = []
         self.steps: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
-        play, watch = grpo._Game.play, grpo._Watch.on_pre_optimizer_step
-        score = grpo._Trainer._generate_and_score_completions
+        play, watch = grpo_trainer.Game.play, grpo_trainer.Watch.on_pre_optimizer_step
+        score = grpo_trainer.Trainer._generate_and_score_completions
 
         def playing(game: Any, *args: Any) -> Any:
             found = play(game, *args)
@@ -104,9 +99,9 @@ class Seen:
                 )
             )
 
-        monkeypatch.setattr(grpo._Game, "play", playing)
-        monkeypatch.setattr(grpo._Trainer, "_generate_and_score_completions", scoring)
-        monkeypatch.setattr(grpo._Watch, "on_pre_optimizer_step", watching)
+        monkeypatch.setattr(grpo_trainer.Game, "play", playing)
+        monkeypatch.setattr(grpo_trainer.Trainer, "_generate_and_score_completions", scoring)
+        monkeypatch.setattr(grpo_trainer.Watch, "on_pre_optimizer_step", watching)
 
 
 def logprobs(model: Any, task: Task, rollout: Rollout, temperature: float) -> torch.Tensor:

@@ -6,6 +6,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from tests.vllm.conftest import SHAPE, start, teacher_config
+from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
@@ -14,8 +16,6 @@ from curation.models import create, resolve
 from curation.teachers import load_teacher
 from curation.teachers.vllm_choice import choose_backend
 from curation.teachers.vllm_tap import missing_attributes
-from tests.vllm.conftest import SHAPE, start, teacher_config
-from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.vllm.conftest import SHAPE, start, teacher_config
 
 from curation import run
 from curation.config import DecodingConfig, DomainConfig
@@ -18,7 +19,6 @@ from curation.rundir.manifest import Manifest
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
-from tests.vllm.conftest import SHAPE, start, teacher_config
 
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
