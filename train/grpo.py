@@ -31,7 +31,7 @@ from curation.telemetry.standing import Update
 from train.callbacks import Keeping, Kept, Progress
 from train.curves import curves, steps_of, without_signal
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
-from train.models import TrainingRecord, TrainingResult, save, trainable
+from train.models import TrainingRecord, TrainingResult, adapter, save, trainable
 from train.partial import Partial
 from train.rewards import Task
 from train.rollouts import Rollouts, TransformersRollouts
@@ -142,6 +142,7 @@ def reinforce(
         train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(order))]}),
         processing_class=tokenizer,
         rollout_func=game.play,
+        peft_config=None if config.lora is None else adapter(config.lora),
         callbacks=[Watch(game, config), Progress(output.name, len(order), progress)],
     )
     trainer.game = game
@@ -266,7 +267,10 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
 
 
 def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
-    """The model to train. TRL loads the reference from the path of its files, so a merged base is written first."""
+    """The model that TRL is to train, or to give an adapter: of one with an adapter, checkpoints would not load.
+
+    TRL loads the reference of KL from the path of the model's files, so a merged base is written first.
+    """
     if base.adapter is not None:
         merged = folder / "base"
         if int(os.environ.get("LOCAL_RANK", "0")) == 0 and not (merged / "config.json").is_file():
@@ -274,7 +278,7 @@ def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
         base = ModelRef(base=str(merged))
-    return trainable(load_model(here(base)), config.lora)
+    return trainable(load_model(here(base)), None)
 
 
 def _rollouts(tokenizer: Any, model: Any, config: GrpoConfig) -> Rollouts:

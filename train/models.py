@@ -12,6 +12,7 @@ from curation.refs import ModelRef
 from curation.storage.paths import Place
 
 if TYPE_CHECKING:
+    import peft
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TRAINING = "training.json"
@@ -47,20 +48,26 @@ class TrainingResult:
 
 
 def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """The model to train: unchanged, or with a new adapter on all its linear layers but the output embedding."""
+    """The model to train: unchanged, or with a new adapter (:func:`adapter`)."""
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
+    from peft import get_peft_model
+
+    return get_peft_model(model, adapter(lora))
+
+
+def adapter(lora: LoraConfig) -> "peft.LoraConfig":
+    """An adapter on all linear layers but the output embedding, as peft describes it."""
     import peft
 
-    adapter = peft.LoraConfig(
+    return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    return peft.get_peft_model(model, adapter)
 
 
 def save(

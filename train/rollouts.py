@@ -4,7 +4,7 @@ Each answer has a random stream of its own, of the run's seed, the place of its 
 the group. So neither the number of workers nor a restart changes what is drawn, up to the rounding of the model itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -14,8 +14,8 @@ from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
+    StoppingCriteria,
     StoppingCriteriaList,
-    StopStringCriteria,
 )
 
 from curation.config.grpo import RolloutsConfig
@@ -79,7 +79,6 @@ class TransformersRollouts:
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", config: RolloutsConfig, ends: Sequence[int]) -> None:
         """``ends``: the tokens that end an answer."""
         self._tokenizer, self._config, self._ends = tokenizer, config, list(ends)
-        self._stop = StopStringCriteria(tokenizer, list(config.stop)) if config.stop else None
 
     def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
         """As :meth:`Rollouts.draw`."""
@@ -113,7 +112,7 @@ class TransformersRollouts:
                 disable_compile=True,
             ),
             logits_processor=LogitsProcessorList([drawing]),
-            stopping_criteria=StoppingCriteriaList([self._stop] if self._stop else []),
+            stopping_criteria=StoppingCriteriaList([_Stopped(self._text, self._config.stop, width)]),
         )
         logprob_BT = torch.stack(drawing.logprobs, dim=1).cpu().tolist()
         answers = out_BT[:, width:].cpu().tolist()
@@ -133,6 +132,27 @@ class TransformersRollouts:
 
     def _text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+class _Stopped(StoppingCriteria):
+    """Ends answers that hold a stop string. Transformers' own needs a tokenizer that can decode any text."""
+
+    def __init__(self, text: Callable[[list[int]], str], stops: Sequence[str], width: int) -> None:
+        self._text, self._stops, self._width = text, stops, width
+        self._pieces: dict[int, str] = {}
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Whether each row ends, [B]."""
+        ended_B = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        if self._stops:
+            for row, tokens in enumerate(input_ids[:, self._width :].tolist()):
+                ended_B[row] = self._can_end(tokens[-1]) and any(stop in self._text(tokens) for stop in self._stops)
+        return ended_B
+
+    def _can_end(self, token: int) -> bool:
+        if token not in self._pieces:
+            self._pieces[token] = self._text([token])
+        return any(stop[-1] in self._pieces[token] for stop in self._stops)
 
 
 class _Drawing(LogitsProcessor):

@@ -1,5 +1,7 @@
 """GRPO: a step against one written by hand, what is drawn, what is rewarded, and what stops a training."""
 
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig, RolloutsConfig
-from curation.models import create, load_model
+from curation.domains import get_domain
+from curation.errors import ConfigError, RunFailedError, SourceError
+from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train import grpo_trainer
-from train.grpo import reinforce
-from train.models import TrainingRecord, trainable
-from train.rewards import Task
-from train.rollouts import Rollout
+from train.grpo import accumulation_steps, reinforce
+from train.models import TrainingRecord, saved, trainable
+from train.rewards import Task, grade
+from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
 
 SHAPE = {
     "hidden_size": 16,
@@ -158,3 +163,185 @@ def test_a_step_equals_one_written_by_hand(
     assert by_hand.keys() == gradients.keys() and by_hand
     for name, gradient in by_hand.items():
         np.testing.assert_allclose(gradients[name].numpy(), gradient.numpy(), atol=1e-6, err_msg=name)
+
+
+def test_it_learns_which_answer_is_rewarded(base: ModelRef, tmp_path: Path) -> None:
+    config = SMALL.model_copy(update={"epochs": 25, "global_batch_size": 8, "micro_batch_size": 32})
+    record = trained(base, tmp_path / "out", config, labels="33333333")
+    rewards = record.curves["reward"]
+    assert len(rewards) == 25 and rewards[0] < 0.3 and rewards[-1] > 0.9
+    assert record.num_rows == 8 and record.stopped is None
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["curves"] == record.curves
+    assert {"mixed_groups", "parsed", "truncated", "grad_norm", "gap", "length", "entropy"} <= record.curves.keys()
+    assert not list(tmp_path.glob("out.*"))
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["full", "lora"])
+def test_a_killed_training_goes_on_bit_by_bit(
+    base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lora: Any
+) -> None:
+    config = GrpoConfig.model_validate(SMALL.model_dump() | {"lora": lora, "kl": 0.05, "epochs": 10})
+
+    class Dying(Echo):
+        calls = 0
+
+        def parse(self, completion: str, example: Mapping[str, Any]) -> str | None:
+            self.calls += 1
+            if self.calls > 200:
+                raise KeyboardInterrupt  # the only kind that a domain cannot have caught
+            return super().parse(completion, example)
+
+    straight = trained(base, tmp_path / "straight", config)
+    with pytest.raises(KeyboardInterrupt):
+        trained(base, tmp_path / "killed", config, domain=Dying())
+    assert list((tmp_path / "killed.partial" / "checkpoints").glob("checkpoint-*"))
+    resumed = trained(base, tmp_path / "killed", config)
+    assert resumed.losses == straight.losses and resumed.curves == straight.curves
+    found, wanted = (weights(saved(base, config.lora, tmp_path / name).model) for name in ("killed", "straight"))
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_an_adapter_on_an_adapter_has_its_merged_base_as_reference(base: ModelRef, tmp_path: Path) -> None:
+    config = GrpoConfig.model_validate(SMALL.model_dump() | {"lora": {"rank": 4, "alpha": 8}, "kl": 0.05})
+    trained(base, tmp_path / "first", config.model_copy(update={"epochs": 6}), labels="33333333")
+    first = saved(base, config.lora, tmp_path / "first").model
+    for lora in (config.lora, None):
+        chained = config.model_copy(update={"lora": lora})
+        record = trained(first, tmp_path / f"second-{lora is None}", chained)
+        assert record.curves["kl"][0] == pytest.approx(0, abs=1e-6), "at the first step it is its own reference"
+        assert saved(first, lora, tmp_path / f"second-{lora is None}").record == record
+    ids = torch.tensor([[3, 4, 5]])
+    merged = load_model(ModelRef(base=str(tmp_path / "second-False" / "base")))(ids).logits
+    assert torch.allclose(merged, load_model(first)(ids).logits, atol=1e-5)
+
+
+def test_draws_follow_from_seed_place_and_number_alone(base: ModelRef) -> None:
+    places = [0, 0, 1, 1, 2, 2]
+    whole = seeds(5, places, 2, 0)
+    assert whole == [*seeds(5, places[:2], 2, 0), *seeds(5, places[2:], 2, 2)] and len(set(whole)) == 6
+    assert whole[3:] == seeds(5, places[3:], 2, 3) and not set(whole) & set(seeds(6, places, 2, 0))
+    tokenizer, model = load_tokenizer(base), load_model(base)
+    drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=6), [tokenizer.eos_token_id])
+    prompts = [[3], [4, 5, 6], [7, 8]] * 2
+    wanted = [Wanted(prompt, seed) for prompt, seed in zip(prompts, whole, strict=True)]
+    together = drawing._draw(model, wanted)
+    for item, rollout in zip(wanted, together, strict=True):
+        (alone,) = drawing._draw(model, [item])
+        assert alone.tokens == rollout.tokens and alone.logprobs == pytest.approx(rollout.logprobs, abs=1e-5)
+        assert rollout.truncated == (rollout.tokens[-1] != tokenizer.eos_token_id)
+
+
+def test_tokens_are_drawn_as_often_as_they_are_likely(base: ModelRef) -> None:
+    tokenizer, model = load_tokenizer(base), load_model(base)
+    drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=1, temperature=0.5), [tokenizer.eos_token_id])
+    rollouts = drawing._draw(model, [Wanted([3, 4], seed) for seed in seeds(0, range(20_000), 1, 0)])
+    counts_V = np.bincount([rollout.tokens[0] for rollout in rollouts], minlength=len(tokenizer)) / len(rollouts)
+    with torch.no_grad():
+        probs_V = (model(torch.tensor([[3, 4]])).logits[0, -1] / 0.5).softmax(-1).numpy()
+    error_V = np.sqrt(probs_V * (1 - probs_V) / len(rollouts))
+    assert (np.abs(counts_V - probs_V) < 4.5 * error_V).all()
+
+
+def test_a_stop_string_ends_an_answer(base: ModelRef) -> None:
+    tokenizer = load_tokenizer(base)
+    drawing = TransformersRollouts(tokenizer, RolloutsConfig(max_tokens=6, stop=("34",)), [tokenizer.eos_token_id])
+    one, three, four = tokenizer.convert_tokens_to_ids(["1", "3", "4"])
+    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
+    rows = {
+        (one, three, four, pad, pad): Rollout([one, three, four], [0.0, 1.0, 2.0], "1", False),
+        (one, three, four, end, pad): Rollout([one, three, four], [0.0, 1.0, 2.0], "1", False),
+        (one, three, end, pad, pad): Rollout([one, three, end], [0.0, 1.0, 2.0], "13", False),
+        (one, three, one, four, one): Rollout([one, three, one, four, one], [0.0, 1.0, 2.0, 3.0, 4.0], "13141", True),
+    }
+    for tokens, rollout in rows.items():
+        assert drawing._rollout(list(tokens), [0.0, 1.0, 2.0, 3.0, 4.0]) == rollout
+
+
+@pytest.mark.parametrize(
+    ("domain", "example", "label", "texts"),
+    [
+        (DomainConfig(name="math"), {"problem": "1+1"}, "2", {"\\boxed{2}": 1, "\\boxed{\\frac{4}{2}}": 1, "2": 0}),
+        (
+            DomainConfig(name="mcqa"),
+            {"question": "?", "choices": ["red", "blue"], "keys": ["A", "B"]},
+            "B",
+            {" B": 1, " A": 0, "none": 0},
+        ),
+        (
+            DomainConfig(name="chess"),
+            {"fen": "6k1/5ppp/8/8/8/8/8/R6K w - - 0 1", "rating": 1},
+            "a1a8",
+            {" a1a8": 1, " a1a7": 0, " hello": 0},
+        ),
+    ],
+    ids=["math", "mcqa", "chess"],
+)
+def test_rewards_are_the_domains_own_grades(
+    domain: DomainConfig, example: Mapping[str, Any], label: str, texts: Mapping[str, int]
+) -> None:
+    tasks = [Task(row_id=0, prompt=[1], example=example, label=label)] * len(texts)
+    graded = grade(get_domain(domain), tasks, list(texts), format_reward=0.25)
+    assert [item.right for item in graded] == [bool(value) for value in texts.values()], graded
+    assert [item.reward for item in graded] == [item.right + 0.25 * item.parsed for item in graded]
+    unlabelled = [Task(row_id=0, prompt=[1], example=example, label=None)] * len(texts)
+    assert not any(item.right for item in grade(get_domain(domain), unlabelled, list(texts), format_reward=0))
+
+
+def test_what_cannot_be_graded_is_worth_nothing_and_counted(base: ModelRef, tmp_path: Path) -> None:
+    record = trained(base, tmp_path / "out", SMALL, labels="01999999")
+    assert np.mean(record.curves["reward_errors"]) == pytest.approx(0.75, abs=0.1)
+
+
+def test_rewards_that_are_always_zero_end_the_training(base: ModelRef, tmp_path: Path) -> None:
+    config = SMALL.model_copy(update={"epochs": 50, "patience": 3})
+    record = trained(base, tmp_path / "out", config, labels="99999999")
+    assert record.stopped is not None and "always 0 in the last 3 steps" in record.stopped
+    assert len(record.losses) == 3 and load_model(saved(base, None, tmp_path / "out").model)
+
+
+def test_rewards_that_are_always_one_end_the_training(base: ModelRef, tmp_path: Path) -> None:
+    class Generous(Echo):
+        def is_correct(self, label: str | None, gold: str) -> bool:
+            return True
+
+        def parse(self, completion: str, example: Mapping[str, Any]) -> str:
+            return "right"
+
+    config = SMALL.model_copy(update={"epochs": 50, "patience": 2})
+    record = trained(base, tmp_path / "out", config, domain=Generous())
+    assert record.stopped is not None and "always 1 in the last 2 steps" in record.stopped
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_rows_and_keeps_the_checkpoint(
+    base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = grpo_trainer.Trainer.compute_loss
+
+    def broken(trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = compute(trainer, model, inputs, *args, **kwargs)
+        return loss * math.nan if trainer.state.global_step == 5 else loss
+
+    config = SMALL.model_copy(update={"epochs": 10, "global_batch_size": 2, "micro_batch_size": 8})
+    with monkeypatch.context() as patch:
+        patch.setattr(grpo_trainer.Trainer, "compute_loss", broken)
+        with pytest.raises(RunFailedError, match=r"step 6: the loss is nan on rows 10\d, 10\d; the last checkpoint"):
+            trained(base, tmp_path / "out", config)
+    checkpoints = list((tmp_path / "out.partial" / "checkpoints").glob("checkpoint-*"))
+    assert len(checkpoints) == 1
+    assert all(torch.isfinite(weight).all() for weight in weights(ModelRef(base=str(checkpoints[0]))).values())
+    assert trained(base, tmp_path / "out", config).losses
+
+
+def test_bad_input_is_refused(base: ModelRef, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no rows to train on"):
+        trained(base, tmp_path / "out", SMALL, labels="")
+    with pytest.raises(SourceError, match="all 1 prompts exceed max_length 1"):
+        reinforce(
+            base, ["012"], ["0"], [{"row_id": 0}], Echo(), SMALL.model_copy(update={"max_length": 1}),
+            seed=0, output=tmp_path / "out",
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match="4 prompts x group_size 4 = 16 answers are not a multiple"):
+        accumulation_steps(SMALL.model_copy(update={"micro_batch_size": 3}), 1)
+    with pytest.raises(ValueError, match=r"group_size\n.*greater than or equal to 2"):
+        GrpoConfig(group_size=1)
+    assert accumulation_steps(GrpoConfig(), 4) == 32
