@@ -49,7 +49,7 @@ def named(path: Path) -> Any:
     return pytest.param(path, id=path.stem, marks=missing)
 
 
-each_run = pytest.mark.parametrize("path", map(named, RUNS))
+each_run = pytest.mark.parametrize("path", [named(path) for path in RUNS])
 
 
 @pytest.fixture(scope="module")
