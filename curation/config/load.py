@@ -1,4 +1,7 @@
-"""Loads a configuration from YAML: overrides, absolute paths, errors that name the key and the nearest known one."""
+"""Loads a configuration from YAML: overrides, absolute paths, errors that name the key and the nearest known one.
+
+A file may build on others (``curation.config.files``).
+"""
 
 import copy
 import difflib
@@ -12,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from curation.arms import REFERENCE_ARM
 from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
+from curation.config.files import Roots, mapping, read
 from curation.config.models import student_section
 from curation.errors import ConfigError
 from curation.storage.paths import Place, place
@@ -22,15 +26,16 @@ T = TypeVar("T", bound=BaseModel)
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration in a YAML file, with ``a.b=c`` overrides (values are YAML).
 
-    Paths of sources and models are relative to the file's folder, which may be in an object store.
+    Paths of sources and models are relative to the folder of the file that gives them (overrides: of ``path``), which
+    may be in an object store.
 
     Raises:
-        ConfigError: the file is missing or no YAML mapping, a rule is broken, or a key is unknown.
+        ConfigError: the file or a base is missing or no YAML mapping, a rule is broken, or a key is unknown.
     """
-    raw = _mapping(path)
+    raw, roots = read(path)
     for override in overrides:
-        _override(raw, override)
-    return _loaded(raw, place(path), str(path))
+        _override(raw, override, roots)
+    return _loaded(raw, place(path), str(path), roots)
 
 
 def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
@@ -40,23 +45,23 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
         ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
     """
     path = place(path)
-    raw = _mapping(path, mend="README.md shows one, under Ablations")
+    raw = mapping(path, mend="README.md shows one, under Ablations")
     config = _validated(AblationConfig, raw, str(path))
     base = path.resolve().parent / config.base
-    common = _mapping(base)
+    common, roots = read(base)
     for override in overrides:
-        _override(common, override)
+        _override(common, override, roots)
     for key, value in config.common.items():
-        _put(common, key, value, f"{path}: set.{key}")
+        _put(common, key, value, f"{path}: set.{key}", roots)
     variants = {}
     for seed in config.seeds:
         of_seed: list[Variant] = []
         for name, keys in config.variants.items():
-            changed = {**copy.deepcopy(common), "seed": seed}
+            changed, kept = {**copy.deepcopy(common), "seed": seed}, dict(roots)
             for key, value in keys.items():
                 if key != FUNCTION:
-                    _put(changed, key, value, f"{path}: variants.{name}.{key}")
-            run = _loaded(changed, base, f"{path}: variants.{name}")
+                    _put(changed, key, value, f"{path}: variants.{name}.{key}", kept)
+            run = _loaded(changed, base, f"{path}: variants.{name}", kept)
             if of_seed and run.rows != of_seed[0].config.rows:
                 raise ConfigError(
                     f"{path}: variants.{name}: changes domain, seed, sources or splits; variants are measured on the "
@@ -67,24 +72,9 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
     return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
 
 
-def _mapping(path: str | Place, mend: str = "`curate init` writes a commented one") -> dict[str, Any]:
-    """The content of a YAML file."""
-    try:
-        path = place(path)
-        raw = yaml.safe_load(path.read_text())
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"{path}: cannot be read ({reason}); {mend}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: is not a mapping; {mend}")
-    return raw
-
-
-def _loaded(raw: Mapping[str, Any], file: Place, where: str) -> RunConfig:
-    """The configuration in a mapping, its paths relative to the folder of ``file``."""
-    config: RunConfig = _absolute(parse_config(raw, where), file.resolve().parent)
+def _loaded(raw: Mapping[str, Any], file: Place, where: str, roots: Roots) -> RunConfig:
+    """The configuration in a mapping, its paths relative to the folder of ``file``, or that in ``roots``."""
+    config: RunConfig = _absolute(parse_config(raw, where), file.resolve().parent, roots)
     return config
 
 
@@ -102,7 +92,7 @@ def _validated(model: type[T], raw: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where}: {'; '.join(problems)}") from error
 
 
-def _override(raw: dict[str, Any], text: str) -> None:
+def _override(raw: dict[str, Any], text: str, roots: Roots) -> None:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
@@ -110,12 +100,14 @@ def _override(raw: dict[str, Any], text: str) -> None:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {text!r}: the value is not YAML") from error
-    _put(raw, key, parsed, f"--set {text!r}")
+    _put(raw, key, parsed, f"--set {text!r}", roots)
 
 
-def _put(raw: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Set ``a.b`` in a mapping; ``where`` begins an error message."""
-    *parents, last = key.split(".")
+def _put(raw: dict[str, Any], key: str, value: Any, where: str, roots: Roots) -> None:
+    """Set ``a.b`` in a mapping, where it no longer belongs to a base; ``where`` begins an error message."""
+    *parents, last = location = key.split(".")
+    for at in [at for at in roots if list(at[: len(location)]) == location]:
+        del roots[at]
     node: Any = raw
     for parent in parents:
         node = node.setdefault(parent, {}) if isinstance(node, dict) else node[_place(node, parent, where)]
@@ -131,21 +123,28 @@ def _place(node: list[Any], part: str, where: str) -> int:
     return int(part)
 
 
-def _absolute(item: Any, root: Place) -> Any:
-    """The configuration with absolute paths or URLs for all sources and models."""
+def _absolute(item: Any, root: Place, roots: Roots, at: tuple[str, ...] = ()) -> Any:
+    """The configuration with absolute paths or URLs for all sources and models; ``at`` is where the item stands."""
+
+    def joined(key: str, value: str) -> Place:
+        return roots.get((*at, key), root) / value
+
     if isinstance(item, SourceConfig):
-        return item if _is_absolute(item.path) else item.model_copy(update={"path": str(root / item.path)})
+        return item if _is_absolute(item.path) else item.model_copy(update={"path": str(joined("path", item.path))})
     if isinstance(item, ModelConfig):
         given = {key: value for key in ("path", "adapter") if (value := getattr(item, key)) is not None}
-        relative = {key: root / value for key, value in given.items() if not _is_absolute(value)}
+        relative = {key: joined(key, value) for key, value in given.items() if not _is_absolute(value)}
         found = {key: str(path) for key, path in relative.items() if path.exists()}
         return item.model_copy(update=found)  # a path that does not exist is a hub id
     if isinstance(item, BaseModel):
-        return item.model_copy(update={name: _absolute(getattr(item, name), root) for name in type(item).model_fields})
+        names = type(item).model_fields
+        return item.model_copy(
+            update={name: _absolute(getattr(item, name), root, roots, (*at, name)) for name in names}
+        )
     if isinstance(item, tuple):
-        return tuple(_absolute(part, root) for part in item)
+        return tuple(_absolute(part, root, roots, (*at, str(index))) for index, part in enumerate(item))
     if isinstance(item, dict):
-        return {name: _absolute(part, root) for name, part in item.items()}
+        return {name: _absolute(part, root, roots, (*at, str(name))) for name, part in item.items()}
     return item
 
 

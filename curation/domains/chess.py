@@ -21,10 +21,13 @@ _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
 class Chess:
-    """The chess domain. The prompt has six metadata lines and a cue; the label is one UCI move."""
+    """The chess domain. The prompt has six metadata lines and a cue; the label is one UCI move.
+
+    Rows have the columns of the published file (``FEN``, ``Moves``, ``Rating``), or the same in small letters.
+    """
 
     name = "chess"
-    forms = (("fen", "moves"),)
+    forms = (("fen", "moves"), ("FEN", "Moves"))
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,9 +36,9 @@ class Chess:
         Raises:
             RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
         """
-        board = _board(raw["fen"])
+        board = _board(_cell(raw, "fen"))
         _push(board, _moves(raw)[0], "the opponent's move")
-        rating = raw.get("rating")
+        rating = _cell(raw, "rating")
         try:
             return {"fen": board.fen(en_passant="fen"), "rating": None if rating is None else int(rating)}
         except (TypeError, ValueError, OverflowError) as error:
@@ -50,7 +53,7 @@ class Chess:
         moves = _moves(raw)
         if len(moves) < 2:
             return None
-        board = _board(raw["fen"])
+        board = _board(_cell(raw, "fen"))
         _push(board, moves[0], "the opponent's move")
         return _push(board, moves[1], "the gold move").uci()
 
@@ -149,6 +152,12 @@ class Chess:
         return Vocabulary(words=tuple(words), pattern=pattern)
 
 
+def _cell(raw: Mapping[str, Any], name: str) -> Any:
+    """A column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
+    published = name.upper() if name == "fen" else name.capitalize()
+    return raw.get(name, raw.get(published))
+
+
 def _board(fen: Any) -> chess.Board:
     if not isinstance(fen, str) or not fen.strip():
         raise RowError("null_field: fen is empty")
@@ -162,7 +171,7 @@ def _board(fen: Any) -> chess.Board:
 
 
 def _moves(raw: Mapping[str, Any]) -> list[str]:
-    moves = raw["moves"]
+    moves = _cell(raw, "moves")
     words = moves.split() if isinstance(moves, str) else []
     if not words:
         raise RowError("null_field: moves is empty")

@@ -213,7 +213,7 @@ def test_every_verb_refuses_a_missing_file(tmp_path: Path, verb: str):
 def test_input_files_that_cannot_be_used(config: Path, puzzles: list[dict]):
     path = config.parent / "data" / "puzzles.parquet"
     write_rows(path, puzzles[:5], ("fen", "rating"))
-    assert "has no column 'moves' (it has: fen, rating)" in mistake("validate", config)
+    assert "has no column 'moves' (it has: fen, rating;" in mistake("validate", config)
     write_rows(path, [])
     assert "holds no rows" in mistake("validate", config)
     path.write_bytes(b"no parquet at all")

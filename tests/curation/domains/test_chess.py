@@ -45,6 +45,16 @@ def test_the_first_move_is_played_and_the_second_is_gold(puzzles):
         assert DOMAIN.gold(raw) == second and chess.Move.from_uci(second) in board.legal_moves
 
 
+def test_rows_as_lichess_publishes_them_read_as_ours(puzzles):
+    raw = puzzles[0]
+    published = {"PuzzleId": "0009B", "FEN": raw["fen"], "Moves": raw["moves"], "Rating": raw["rating"], "Themes": ""}
+    assert set(DOMAIN.forms[1]) <= set(published)
+    assert DOMAIN.read(published) == DOMAIN.read(raw) and DOMAIN.gold(published) == DOMAIN.gold(raw)
+    assert DOMAIN.read(published | {"Rating": "1112"})["rating"] == 1112  # of a CSV file
+    with pytest.raises(RowError, match="null_field: fen"):
+        DOMAIN.read(published | {"FEN": None})
+
+
 def test_what_the_pool_keeps_depends_on_neither_the_gold_move_nor_what_follows(puzzles):
     assert DOMAIN.columns.names == ["fen", "rating"]
     for raw in puzzles[::10]:

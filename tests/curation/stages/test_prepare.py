@@ -257,7 +257,7 @@ def test_splits_of_other_domains_are_read_by_their_own_and_never_compared(
         mcqa=settings.sources["mcqa"].model_dump() | {"domain": "math"},
     )
     assert run(missing, tmp_path / "as-math").counts["pool"].rows == 14  # a question is a problem, too
-    with pytest.raises(SourceError, match=r"mcqa\.jsonl: has no column 'fen' \(it has: question, choices, answer\)"):
+    with pytest.raises(SourceError, match=r"mcqa\.jsonl: has no column 'fen' \(it has: question, choices, answer;"):
         run(
             config(
                 {"source": {"from": "mcqa", "rows": 5}, "pool": {"from": "mcqa"}},

@@ -1,0 +1,98 @@
+"""YAML files that may build on other files: the key ``base`` names them.
+
+The files that ``base`` names are merged in order, then the file itself on top: mappings merge key by key, and any other
+value replaces the one below it. A relative path stays relative to the folder of the file in which it stands.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import yaml
+
+from curation.errors import ConfigError
+from curation.storage.paths import Place, place
+
+BASE = "base"
+"""The key that names one file, or a list of files, relative to the file."""
+MEND = "`curate init` writes a commented one"
+
+Roots = dict[tuple[str, ...], Place]
+"""By the location of a value that stands in a base, e.g. ``("sources", "puzzles", "path")``: that file's folder."""
+
+
+class Content(NamedTuple):
+    """What a file and its bases hold together."""
+
+    raw: dict[str, Any]
+    roots: Roots
+
+
+def read(path: str | Place, mend: str = MEND, *, above: tuple[str, ...] = ()) -> Content:
+    """The content of a YAML file on top of its bases; ``above`` are the files that lead to it.
+
+    Raises:
+        ConfigError: a file is missing or no YAML mapping, or ``base`` names no files, or leads back to its own file.
+    """
+    path = place(path)
+    raw = mapping(path, mend)
+    if BASE not in raw:
+        return Content(raw, {})
+    given = raw.pop(BASE)
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f"{path}: base: {given!r} is neither a file nor a list of files; name them by their paths")
+    file = path.resolve()
+    course = (*above, str(file))
+    below: dict[str, Any] = {}
+    roots: Roots = {}
+    for name in names:
+        other = (place(name) if "://" in name else file.parent / name).resolve()
+        if str(other) in course:
+            circle = " -> ".join([*course[course.index(str(other)) :], str(other)])
+            raise ConfigError(f"{path}: base: {name!r} leads back to itself ({circle}); take it out of one of them")
+        content = read(other, f"{path} names it as its base; correct base, or put the file there", above=course)
+        below = _merged(below, content.raw)
+        roots |= {at: other.parent for at in _places(content.raw)} | content.roots
+    standing = set(_places(raw))
+    return Content(_merged(below, raw), {at: root for at, root in roots.items() if at not in standing})
+
+
+def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:
+    """The content of one YAML file; ``mend`` ends the message where it has none.
+
+    Raises:
+        ConfigError: the file is missing, or no YAML mapping.
+    """
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"{path}: cannot be read ({reason}); {mend}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: is not a mapping; {mend}")
+    return raw
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        if isinstance(under, Mapping) and isinstance(value, Mapping):
+            value = _merged(under, value)
+        result[key] = value
+    return result
+
+
+def _places(item: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The locations of all values that are neither mappings nor lists."""
+    if isinstance(item, Mapping):
+        parts = list(item.items())
+    elif isinstance(item, list):
+        parts = list(enumerate(item))
+    else:
+        yield at
+        return
+    for key, part in parts:
+        yield from _places(part, (*at, str(key)))
