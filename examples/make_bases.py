@@ -35,7 +35,8 @@ import torch
 from curation.config import InitConfig, SftConfig
 from curation.domains.chess import Chess
 from curation.models import create, load_model, load_tokenizer
-from train.sft import fine_tune, result_ref
+from train.models import saved
+from train.sft import fine_tune
 from train.tokens import Pair
 
 HERE = Path(__file__).resolve().parent
@@ -111,7 +112,7 @@ def make_base(name: str, init: InitConfig, pairs: list[Pair], config: SftConfig)
         )
         output = Path(work) / name
         record = fine_tune(start, pairs, config, seed=SEED, output=output)
-        path, model = HERE / "bases" / name, result_ref(start, config, output)
+        path, model = HERE / "bases" / name, saved(start, config.lora, output).model
         load_model(model, dtype="float16").save_pretrained(path)
         load_tokenizer(model).save_pretrained(path)
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e6

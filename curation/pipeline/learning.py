@@ -149,5 +149,7 @@ def train(
         )
     if result.record.num_dropped:
         task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")
+    if result.record.stopped:
+        task.say(f"ended early: {result.record.stopped}")
     outputs = {"model": result.model.to_json(), "training": asdict(result.record)}
     return Done(outputs=outputs, rows=io.count(rows))

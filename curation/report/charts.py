@@ -59,7 +59,7 @@ def purity_chart(curves: Json, name: str) -> str:
         figure, axes = figure_of()
         ticks = curves["points"]
         for index, (arm, estimates) in enumerate(curves["arms"].items()):
-            colour, dashes = _line(arm, index)
+            colour, dashes = line_of(arm, index)
             low, value, high = ([item[key] for item in estimates] for key in ("low", "value", "high"))
             if arm == REFERENCE_ARM or len(curves["arms"]) <= MOST_BANDS:
                 axes.fill_between(ticks, low, high, color=colour, alpha=0.13, linewidth=0)
@@ -81,7 +81,7 @@ def reliability_chart(bins_of: Json, name: str) -> str:
         figure, axes = figure_of()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
         for index, (arm, bins) in enumerate(itertools.islice(bins_of.items(), MOST_RELIABILITIES)):
-            colour, dashes = _line(arm, index)
+            colour, dashes = line_of(arm, index)
             trust = [item["mean_trust"] for item in bins]
             right = [item["share_right"]["value"] for item in bins]
             low = [item["share_right"]["value"] - item["share_right"]["low"] for item in bins]
@@ -126,7 +126,7 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
         edges = difficulty["edges"]
         axes.stairs(difficulty["pool"]["shares"], edges, fill=True, color="#dddddd", label="pool")
         for index, (arm, profile) in enumerate(difficulty["arms"].items()):
-            colour, dashes = _line(arm, index)
+            colour, dashes = line_of(arm, index)
             axes.stairs(profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
@@ -207,7 +207,7 @@ def bins_chart(
             axes.stairs(values, edges, label=label, **(style if index else {"fill": True, "color": "#dddddd"}))
         width = edges[1] - edges[0]
         for index, (line, shares) in enumerate(lines.items()):
-            colour, dashes = _line(line, index)
+            colour, dashes = line_of(line, index)
             known = [(number, share) for number, share in enumerate(shares) if share is not None]
             # Side by side within their bin, so that no interval hides another.
             offset = 0.7 * width * ((index + 0.5) / len(lines) - 0.5)
@@ -253,7 +253,8 @@ def figure_of() -> "tuple[Figure, Axes]":
     return figure, figure.subplots()
 
 
-def _line(arm: str, index: int) -> tuple[str, Any]:
+def line_of(arm: str, index: int) -> tuple[str, Any]:
+    """An arm's colour and dashes; ``index`` counts the arms of a figure."""
     return _ARMS.get(arm, _OTHERS[index % len(_OTHERS)])
 
 

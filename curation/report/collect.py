@@ -20,6 +20,7 @@ from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, Pass
 from curation.report.risk_curves import risk_curves
 from curation.report.rows import Ints, Judged, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
+from curation.report.trained import trainings
 from curation.report.trusted import regimes, sets, trust_tables
 from curation.tables import io
 
@@ -186,6 +187,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "arms": arms,
         "trained_unlike": withheld(arms),
+        "training": trainings(record.training),
         "teacher": {"test": accuracy(tests, TEACHER), "pool": None if pool is None else share(pool.correct_N)},
         "base": accuracy(tests, BASE),
         "shift": dict(record.shift),

@@ -14,6 +14,7 @@ from curation.report.ablated import ablation_markdown, ablation_tables
 from curation.report.headline import name_of, p_value, percent, points
 from curation.report.searched import short
 from curation.report.stage_graph import stage_graph
+from curation.report.trained import training_chart
 from curation.storage.paths import Place, write_atomically
 
 Json = Mapping[str, Any]
@@ -134,4 +135,6 @@ def _figures(generation: Json) -> dict[str, Markup]:
         )
     if generation["risk_curves"] is not None:
         drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")
+    if any(len(found["curves"]["loss"]) > 1 for found in generation["training"].values()):
+        drawn["training"] = training_chart(generation["training"], f"{prefix}-training")
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths
