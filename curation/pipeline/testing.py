@@ -91,7 +91,7 @@ def _tests(generation: Generation, name: str, answering: Asked, decoding: str) -
         )
         kept_in = generation.config.evaluations
         if kept_in is not None and _is_pinned(answering):
-            test = replace(test, work=test_once, settings={**test.settings, "kept_in": str(kept_in)})
+            test = replace(test, work=answer_once, settings={**test.settings, "kept_in": str(kept_in)})
         found.append(graded(generation, stage, "test", test.table("labels")))
     return found
 
@@ -107,7 +107,7 @@ def _is_pinned(answering: Asked) -> bool:
     return isinstance(model, ModelRef) and model.revision is not None and model.adapter is None and is_ours
 
 
-def test_once(
+def answer_once(
     task: Task,
     *,
     kept_in: str,
