@@ -1,4 +1,4 @@
-"""Whole runs with several decodings of a test, and answers of named models that are taken from another run directory."""
+"""Whole runs with several decodings of a test, and answers of base models that are taken from another run directory."""
 
 import copy
 import json
