@@ -166,7 +166,7 @@ def test_answers_are_taken_where_model_decoding_questions_and_draw_are_the_same(
     (entry,) = [path for path in entries if json.loads(pq.read_schema(path).metadata[TOLD])["key"]["seed"] is None]
     whole, table = entry.read_bytes(), pq.read_table(entry)
     place = table.schema.get_field_index("completion")
-    move = puzzles[0]["Moves"].split()[1]
+    move = puzzles[0]["moves"].split()[1]
     moved = table.set_column(place, table.schema.field(place), pa.array([f" {move}", " ?", *table["completion"][2:]]))
     pq.write_table(moved, entry)
     found = parts.run()
@@ -176,3 +176,11 @@ def test_answers_are_taken_where_model_decoding_questions_and_draw_are_the_same(
     assert parts.run()["event"] is None
     healed = parts.run()
     assert healed["event"]["run"].endswith(f"/{parts._number - 2}/run") and healed["rows"] == greedy["rows"]
+
+
+def test_a_folder_that_cannot_be_used_costs_no_run(local_ray, tmp_path, puzzles, capsys):
+    parts = Parts(tmp_path, puzzles[:10])
+    parts.kept.write_text("a file")
+    assert len(parts.run()["rows"]) == 10
+    said = capsys.readouterr().err
+    assert f"no answers are taken from {parts.kept}" in said and "the answers are not kept for other runs" in said

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.config.evaluation import MAIN
+from curation.errors import REFUSALS
 from curation.pipeline.asking import Asked, Running, asked, pass_of, whole
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.labelling import label, labelling
@@ -121,39 +122,39 @@ def answer_once(
     seed: int,
     **others: Any,
 ) -> Done:
-    """Label the test split as ``label`` does, with the model's answers of an earlier run if they are kept."""
-    from curation.errors import REFUSALS
+    """Label the test split as ``label`` does, or with the answers that the model gave in an earlier run.
+
+    A folder that cannot be read or written costs the answers kept there, not the run.
+    """
+    from ray.exceptions import RayError
+
     from curation.stages import answers
     from curation.stages.label import count_labels
     from curation.stages.label_chunks import LabelJob
 
-    questions = answers.questions(examples, domain)
-    read = {"model": model.to_json(), "ask": plain(ask, {}), "backend": backend, "decoding": plain(decoding, {})}
-    key = answers.key_of(questions, {**read, "revision": task.stage.revision}, seed if decoding.temperature else None)
-    entry = place(kept_in) / f"{fingerprint(key)}.parquet"
+    job = LabelJob(
+        examples=examples,
+        labels_uri=str(task.directory / "labels.lance"),
+        domain=domain,
+        teacher=whole(ask, backend, running, decoding),
+        model=model,
+        decoding=decoding,
+        seed=seed,
+        told=task.telemetry,
+    )
+    entry = None
     try:
-        kept = answers.find(entry, key, questions)
-    except REFUSALS as error:
-        kept = None
-        task.say(f"{entry} is not used: {error}")
-    if kept is not None:
-        job = LabelJob(
-            examples=examples,
-            labels_uri=str(task.directory / "labels.lance"),
-            domain=domain,
-            teacher=whole(ask, backend, running, decoding),
-            model=model,
-            decoding=decoding,
-            seed=seed,
-            told=task.telemetry,
-        )
-        result = answers.recall(job, kept)
-        counts = count_labels(result.table)
-        task.say(f"the answers are those of {kept.run}, {entry}")
-        task.manifest.event("recalled", stage=task.name, run=kept.run, entry=str(entry))
-        told = {**pass_of(result, backend, model), "recalled": kept.run}
-        outputs = {"labels": result.table.to_json(), "counts": asdict(counts), "pass": told}
-        return Done(outputs=outputs, rows=counts.rows)
+        entry = answers.entry_of(job, place(kept_in), revision=task.stage.revision)
+        if (kept := answers.find(entry)) is not None:
+            result = answers.recall(job, kept)
+            task.say(f"the answers are those of {kept.run}, kept in {entry.path}")
+            task.manifest.event("recalled", stage=task.name, run=kept.run, entry=str(entry.path))
+            told = {**pass_of(result, backend, model), "recalled": kept.run}
+            counts = count_labels(result.table)
+            outputs = {"labels": result.table.to_json(), "counts": asdict(counts), "pass": told}
+            return Done(outputs=outputs, rows=counts.rows)
+    except (*REFUSALS, RayError) as error:
+        task.say(f"no answers are taken from {kept_in}: {error}")
     done = label(
         task,
         examples=examples,
@@ -167,7 +168,8 @@ def answer_once(
         **others,
     )
     try:
-        answers.keep(entry, key, questions, TableRef.from_json(done.outputs["labels"]), str(task.manifest.directory))
+        if entry is not None:
+            answers.keep(entry, TableRef.from_json(done.outputs["labels"]), str(task.manifest.directory))
     except REFUSALS as error:
         task.say(f"the answers are not kept for other runs: {error}")
     return done

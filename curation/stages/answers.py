@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
@@ -39,13 +40,18 @@ LIBRARIES = ("torch", "transformers", "vllm")
 """Packages whose versions are part of the key: another one may give other answers."""
 CHUNK_ROWS = 2_000
 """The number of rows per task."""
+SCHEMA = schemas.completions((), "float32", 0)
+"""The columns of an entry."""
 
 
-class Questions(NamedTuple):
-    """The questions of a split that can be asked: their row ids, ascending, and a digest of what the model reads."""
+class Entry(NamedTuple):
+    """Where the answers to a split's questions are kept, or are to be kept."""
 
+    path: Place
+    key: Mapping[str, Any]
+    """All that the answers depend on, as JSON."""
     row_ids_N: Int64s
-    digest: str
+    """Of the rows that can be asked about, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,62 +63,67 @@ class Answers:
     """The run directory in which the model gave them."""
 
 
-def questions(examples: TableRef, domain: DomainConfig) -> Questions:
-    """The questions that the label stage asks about ``examples``."""
+def entry_of(job: LabelJob, folder: Place, *, revision: int) -> Entry:
+    """The entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
+
+    It renders all questions, in Ray tasks.
+    """
+    assert job.model is not None, "only answers of models with weights are kept"
     digests: dict[int, str] = {}
-    for part in in_tasks(_digests, ((batch, domain) for batch in _batches(examples))):
+    for part in _in_tasks(_digests, ((batch, job.domain) for batch in _batches(job.examples))):
         digests.update(part)
     in_order = sorted(digests.items())
+    key = {
+        "model": job.model.to_json(),
+        "ask": job.teacher.without({*AskConfig.SPREAD, "decoding"}).model_dump(mode="json"),
+        "decoding": job.decoding.model_dump(mode="json"),
+        "seed": job.seed if job.decoding.temperature else None,
+        "questions": _digest([digest for _, digest in in_order]),
+        "versions": {package: _version(package) for package in LIBRARIES},
+        "revision": revision,
+    }
     row_ids_N = np.array([row_id for row_id, _ in in_order], dtype=np.int64)
-    return Questions(row_ids_N, fingerprint([len(in_order), _digest([digest for _, digest in in_order])]))
+    return Entry(folder / f"{fingerprint(key)}.parquet", key, row_ids_N)
 
 
-def key_of(questions: Questions, read: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
-    """What the answers depend on: the ``questions``, what the stage ``read`` of its model, the ``seed`` of a draw."""
-    versions = {package: _version(package) for package in LIBRARIES}
-    return {**read, "seed": seed, "questions": questions.digest, "versions": versions}
-
-
-def find(entry: Place, key: Mapping[str, Any], questions: Questions) -> Answers | None:
-    """The answers in a file; ``None`` if there is none, or if it does not hold exactly the answers of ``key``.
+def find(entry: Entry) -> Answers | None:
+    """The answers of an entry; ``None`` if there are none, or the file does not hold exactly these.
 
     Raises:
         OSError: the file cannot be read.
     """
     try:
-        content = entry.read_bytes()
+        content = entry.path.read_bytes()
     except FileNotFoundError:
         return None
     try:
         table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
         told = json.loads(table.schema.metadata[TOLD])
-        is_it = told["key"] == key and table.schema.equals(schemas.completions((), "float32", 0))
-        is_it = is_it and np.array_equal(table["row_id"].to_numpy(), questions.row_ids_N)
+        is_it = told["key"] == entry.key and table.schema.equals(SCHEMA)
+        is_it = is_it and np.array_equal(table["row_id"].to_numpy(), entry.row_ids_N)
         return Answers(table=table, run=told["run"]) if is_it else None
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
         return None  # damaged: this run's answers replace it
 
 
-def keep(entry: Place, key: Mapping[str, Any], questions: Questions, labels: TableRef, run: str) -> bool:
-    """Write the answers of a labels table, unless one of the questions was not answered; whether they were written.
+def keep(entry: Entry, labels: TableRef, run: str) -> bool:
+    """Keep the answers of a labels table, unless one of the questions was not answered; whether they are kept.
 
     Two runs that write one entry at once write the same answers; the later one replaces the other's file as a whole.
 
     Raises:
         OSError: the file cannot be written.
     """
-    schema = schemas.completions((), "float32", 0)
-    table = io.read(labels, columns=[name for name in schema.names if name != "error"])
+    table = io.read(labels, columns=[name for name in SCHEMA.names if name != "error"])
     table = table.filter(table["completion"].is_valid()).sort_by("row_id")
-    if not np.array_equal(table["row_id"].to_numpy(), questions.row_ids_N):
+    if not np.array_equal(table["row_id"].to_numpy(), entry.row_ids_N):
         return False
     errors = pa.nulls(table.num_rows, pa.string())  # of parsing: whoever takes the answers parses them again
-    told = json.dumps({"key": key, "run": run})
-    columns = [errors if name == "error" else table[name] for name in schema.names]
-    table = pa.table(columns, schema=schema.with_metadata({TOLD: told}))
+    columns = [errors if name == "error" else table[name] for name in SCHEMA.names]
+    told = json.dumps({"key": entry.key, "run": run})
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, write_page_checksum=True)
-    write_atomically(entry, sink.getvalue().to_pybytes())
+    pq.write_table(pa.table(columns, schema=SCHEMA.with_metadata({TOLD: told})), sink, write_page_checksum=True)
+    write_atomically(entry.path, sink.getvalue().to_pybytes())
     return True
 
 
@@ -124,9 +135,12 @@ def recall(job: LabelJob, answers: Answers) -> PassResult:
     """
     begun = time.monotonic()
     calls = ((batch, _answered(batch, answers.table), job) for batch in _batches(job.examples))
-    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *in_tasks(_recalled, calls)]), job.labels_uri)
+    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recalled, calls)]), job.labels_uri)
     check_errors(count_labels(ref), job.teacher.max_error_rate, ref)
     return PassResult(table=ref, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
+
+
+_in_tasks = partial(in_tasks, num_cpus=0)  # a stage that asks a model may hold all CPUs by its idle actors
 
 
 def _batches(examples: TableRef) -> Iterator[pa.RecordBatch]:
