@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from curation.config.base import Section, TrainSection
 from curation.config.defaults import GENERIC, Defaults, defaults_of, filled, generates, reasons
+from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig
 from curation.config.models import InitConfig
-from curation.config.run import EvaluationConfig, RunConfig
+from curation.config.run import RunConfig
 from curation.config.teacher import DecodingConfig
 from curation.config.trust import TrustConfig
 from curation.registry import BACKENDS
@@ -28,6 +29,9 @@ def resolved(config: RunConfig) -> Iterator[str]:
     runs, changed = config.evaluation.num_runs, _changed_tests(config.evaluation, domain)
     told = _told(config.evaluation.decoding)
     yield f"evaluation: {runs} run{'s'[: runs > 1]}, {told} ({_origin(domain, changed)})"
+    for name, decoding in config.evaluation.also.items():
+        runs = config.evaluation.runs(decoding)
+        yield f"evaluation.also.{name}: {runs} run{'s'[: runs > 1]}, {_told(decoding)}"
     preset = config.trust.preset
     changed = _changed(config.trust, TrustConfig(preset=preset, states=config.trust.states))
     if domain.get("trust", {}).get("preset", TrustConfig().preset) != preset:

@@ -6,14 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
-from curation.config.base import PositiveInt, Section, Share
+from curation.config.base import PositiveInt, Section
 from curation.config.defaults import defaults_of, filled, generates
+from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
-from curation.config.teacher import DecodingConfig, PcaConfig, TeacherConfig
+from curation.config.teacher import PcaConfig, TeacherConfig
 from curation.config.trust import TrustConfig, refuse_pca
 from curation.config.tune import TuneConfig
 from curation.storage.paths import Place, place
@@ -22,24 +23,6 @@ from curation.storage.paths import Place, place
 def _run_dir(path: str) -> str:
     place(path)
     return path
-
-
-class EvaluationConfig(Section):
-    """How students are tested; unset keys follow from the domain (``curation.config.defaults``), else greedy."""
-
-    decoding: DecodingConfig = DecodingConfig()
-    num_runs: PositiveInt = 1
-    """Tests with a seed each, whose accuracies are averaged (paper, math: 5); more than one needs a temperature."""
-    chat_template: bool = False
-    """Ask base, teacher and students through the tokenizer's chat template, a prompt as one user turn."""
-    margin: Share = 0.02
-    """What a student may fall short of ground truth by and still be called near-lossless."""
-
-    @model_validator(mode="after")
-    def _runs_differ(self) -> Self:
-        if self.num_runs > 1 and self.decoding.temperature == 0:
-            raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
-        return self
 
 
 class RayConfig(Section):
@@ -148,6 +131,14 @@ class RunConfig(RowsConfig):
     def directory(self) -> Place:
         """The run directory, absolute: workers have working directories of their own."""
         return place(self.run_dir or f"runs/{self.name}").absolute()
+
+    @property
+    def evaluations(self) -> Place | None:
+        """Where answers to tests are kept for other runs; ``None``: nowhere."""
+        cache = self.evaluation.cache
+        if isinstance(cache, str):
+            return place(cache).absolute()
+        return self.directory.parent / ".evaluations" if cache else None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -36,7 +36,7 @@ class SeedEstimate(Estimate):
     sd: float
 
 
-def proportion(num_right: int, n: int) -> Estimate:
+def proportion(num_right: int, n: int, *, confidence: float = CONFIDENCE) -> Estimate:
     """A share of rows with its exact interval (Clopper and Pearson 1934); NaN for no rows."""
     from scipy.special import betaincinv
 
@@ -44,8 +44,9 @@ def proportion(num_right: int, n: int) -> Estimate:
         raise ValueError(f"num_right {num_right} is not between 0 and n = {n}")
     if n == 0:
         return undefined(0)
-    low = float(betaincinv(num_right, n - num_right + 1, TAIL)) if num_right > 0 else 0.0
-    high = float(betaincinv(num_right + 1, n - num_right, 1 - TAIL)) if num_right < n else 1.0
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(num_right, n - num_right + 1, tail)) if num_right > 0 else 0.0
+    high = float(betaincinv(num_right + 1, n - num_right, 1 - tail)) if num_right < n else 1.0
     return Estimate(value=num_right / n, low=low, high=high, n=int(n))
 
 

@@ -61,6 +61,7 @@ def describe(config: RunConfig, files: Files) -> Chain:
             sizes=of_generation,
             files=files[config.splits.source.source],
             needs=needs,
+            tested=generations[-1].tested if generations else {},
         )
         generations.append(describe_generation(generation))
         if index + 1 < num:

@@ -1,22 +1,21 @@
 """One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import AskConfig, JudgeConfig, PcaConfig, RunConfig
+from curation.config import JudgeConfig, PcaConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
-from curation.pipeline.given import Generation
+from curation.pipeline.given import Generation, Known
 from curation.pipeline.labelling import labelling
 from curation.pipeline.learning import base_model, student
-from curation.pipeline.measuring import grading, judging
+from curation.pipeline.measuring import graded
 from curation.pipeline.searching import searching
 from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
+from curation.pipeline.testing import Tested, testing
 from curation.pipeline.trusting import fitting, projecting, scoring, shifting
-from curation.registry import BACKENDS
 from curation.rundir.graph import Model, Out, Stage
 
 
@@ -31,6 +30,8 @@ class Described(NamedTuple):
     """The teacher's labels by split, before scores are added."""
     search: Stage
     """For the trust function; part of the run only with ``trust.search``."""
+    tested: Known
+    """The tests of this and all earlier generations."""
 
 
 def describe_generation(generation: Generation) -> Described:
@@ -39,7 +40,7 @@ def describe_generation(generation: Generation) -> Described:
     splits, store_states = labelled_splits(config), config.teacher.store_states
     teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
     source = _labelling(generation, teacher, "source")
-    labelled, grades = {"source": source}, {"source": _graded(generation, "source", "source", source.table("labels"))}
+    labelled, grades = {"source": source}, {"source": graded(generation, "source", "source", source.table("labels"))}
     labels = {"source": source.table("labels")}
     pca = None
     if isinstance(store_states, PcaConfig):
@@ -68,7 +69,7 @@ def describe_generation(generation: Generation) -> Described:
     scored, unread = {}, {}
     for split in splits:
         if split != "source" and (split != "pool" or config.splits.audit):
-            grades[split] = _graded(generation, split, split, labels[split])
+            grades[split] = graded(generation, split, split, labels[split])
         signals = signals_of(generation, teacher, split, labels[split])
         if split == "pool":
             unread = {name: stage.value("num_unread") for name, stage in signals.items()}
@@ -89,7 +90,7 @@ def describe_generation(generation: Generation) -> Described:
     base = _student_base(generation)
     selected, lengths = _selected(generation, teacher, base, labels, scored, grades)
     students = {} if base is None else {arm: _student(generation, base, selected, arm) for arm in config.selection.arms}
-    tests = {} if base is None else _tests(generation, teacher, base, students)
+    tests = Tested({}, {}, {}) if base is None else testing(generation, teacher, base, students)
     judge, selection_arms = config.judge, config.selection.arms
     record = {
         "index": generation.index,
@@ -103,15 +104,17 @@ def describe_generation(generation: Generation) -> Described:
         "formats": {arm: selected.value("arms", arm) for arm in selection_arms},
         "budget": selected.value("budget"),
         "shift": shift.value("shift"),
-        "tests": tests,
+        "tests": tests.main,
+        "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
         "projection": None if pca is None else pca.value("fit"),
-        "asked": _asked(judge, grades, tests),
+        "asked": _asked(judge, grades, tests.main),
         "unread": unread,
         "too_long": {split: stage.value("counts") for split, stage in lengths.items()},
         "training": {arm: stage.value("training") for arm, stage in students.items()},
     }
-    return Described(record, {arm: stage.model("model") for arm, stage in students.items()}, labels, search)
+    taught = {arm: stage.model("model") for arm, stage in students.items()}
+    return Described(record, taught, labels, search, tests.known)
 
 
 def labelled_splits(config: RunConfig) -> list[str]:
@@ -149,31 +152,6 @@ def _labelling(
         signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
     )
-
-
-def _graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
-    """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
-    config, rows = generation.config, generation.sizes[split]
-    gold, domain = generation.gold(split), config.domain_of(split)
-    graded = grading(generation.name(f"grade-{stage}"), labels=labels, gold=gold, domain=domain, rows=rows)
-    judge = config.judge
-    if judge is None or split not in judge.splits:
-        return graded.table("grades")
-    assert generation.others.judge is not None, "a judge that is configured is among the models"
-    judged = judging(
-        generation.name(f"judge-{stage}"),
-        grades=graded.table("grades"),
-        examples=generation.tables[split],
-        labels=labels,
-        gold=gold,
-        domain=domain,
-        asked=generation.others.judge.changed(**AskConfig.BARE),
-        decoding=judge.decoding,
-        seed=generation.seed(f"judge-{stage}"),
-        settings=generation.settings,
-        rows=None,
-    )
-    return judged.table("grades")
 
 
 def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[str, Sequence[Out]]) -> dict[str, Out]:
@@ -306,43 +284,3 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         num=config.selection.budget.n,
     )
-
-
-def _needs_no_weights(backend: str | Out) -> bool:
-    """Whether a backend answers without a model, so that students are asked by another; ``auto`` stands for others."""
-    return isinstance(backend, str) and not BACKENDS[backend].weights
-
-
-def _tests(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Stage]) -> dict[str, list[Out]]:
-    """The grades of every model's answers to the test split, a table a run."""
-    config, evaluation = generation.config, generation.config.evaluation
-    runs = [""] if evaluation.num_runs == 1 else [f"-{number}" for number in range(evaluation.num_runs)]
-    found = {}
-    models = {"teacher": teacher, "base": base} | {arm: stage.model("model") for arm, stage in students.items()}
-    students_are = asked(
-        base, config.teacher.ask.model_copy(update=AskConfig.BARE), name=generation.name("backend-student")
-    )
-    for name, model in models.items():
-        answering = model if isinstance(model, Asked) else replace(students_are, model=model)
-        if answering.model is not None and _needs_no_weights(answering.backend):
-            answering = replace(answering, backend="transformers")
-        found[name] = [
-            _graded(
-                generation,
-                stage,
-                "test",
-                labelling(
-                    generation.name(stage),
-                    examples=generation.tables["test"],
-                    asked=answering.changed(**AskConfig.BARE, chat_template=evaluation.chat_template),
-                    decoding=evaluation.decoding,
-                    domain=config.domain_of("test"),
-                    seed=generation.seed(stage),
-                    rows=generation.sizes["test"],
-                    settings=generation.settings,
-                    asks_teacher=name == "teacher" and generation.index == 0,
-                ).table("labels"),
-            )
-            for stage in [f"test-{name}{run}" for run in runs]
-        ]
-    return found

@@ -1,7 +1,7 @@
 """What the stages of a generation are described from: the configuration, the models, the tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from curation.config import RunConfig
@@ -9,6 +9,9 @@ from curation.hashing import derive
 from curation.pipeline.asking import Asked
 from curation.rundir.graph import Model, Out, Table
 from curation.sources import SourceFile
+
+Known = Mapping[str, Mapping[str, Sequence[Out]]]
+"""The grades of tests that are described already, by what is asked (``pipeline.testing``) and by decoding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,8 @@ class Generation:
     """Of the source split."""
     needs: Sequence[Out] = ()
     """The student that teaches, without which there is no generation."""
+    tested: Known = field(default_factory=dict)
+    """Tests of earlier generations; a model that is asked the same way again is not tested again."""
 
     def name(self, stage: str) -> str:
         """The name of one of its stages, e.g. ``gen-0/select``."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from curation.config import AskConfig, DecodingConfig, DomainConfig, RewardConfig
 from curation.errors import RunFailedError
 from curation.pipeline.asking import Asked, Running, pass_of, passing, whole
+from curation.pipeline.given import Generation
 from curation.pipeline.labelling import ask_of
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Done, Out, Stage, Table
@@ -16,6 +17,31 @@ from curation.storage.paths import place
 if TYPE_CHECKING:
     from curation.hashing import Int64s
     from curation.stages.signal import SignalJob
+
+
+def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
+    """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
+    config, rows = generation.config, generation.sizes[split]
+    gold, domain = generation.gold(split), config.domain_of(split)
+    by_rule = grading(generation.name(f"grade-{stage}"), labels=labels, gold=gold, domain=domain, rows=rows)
+    judge = config.judge
+    if judge is None or split not in judge.splits:
+        return by_rule.table("grades")
+    assert generation.others.judge is not None, "a judge that is configured is among the models"
+    judged = judging(
+        generation.name(f"judge-{stage}"),
+        grades=by_rule.table("grades"),
+        examples=generation.tables[split],
+        labels=labels,
+        gold=gold,
+        domain=domain,
+        asked=generation.others.judge.changed(**AskConfig.BARE),
+        decoding=judge.decoding,
+        seed=generation.seed(f"judge-{stage}"),
+        settings=generation.settings,
+        rows=None,
+    )
+    return judged.table("grades")
 
 
 def grading(name: str, *, labels: Out, gold: Table, domain: DomainConfig, rows: int | None) -> Stage:

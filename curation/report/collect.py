@@ -13,6 +13,7 @@ from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.comparable import withheld, withhold
+from curation.report.decodings import by_decoding
 from curation.report.headline import headline
 from curation.report.judging import judging
 from curation.report.measures import Json, finite, share
@@ -47,6 +48,7 @@ DETAILS = (
     "risk_curves",
     "judging",
     "projection",
+    "decodings",
 )
 
 
@@ -90,7 +92,8 @@ def collect(run: RunRecord) -> Json:
 
 def _pass(item: PassRecord) -> Json:
     """Speeds of a pass, start-up included, and the medians of what its model told at each start."""
-    per_second = item.rows / item.total_rows / item.seconds if item.total_rows and item.seconds else None
+    asked = item.recalled is None and item.total_rows and item.seconds
+    per_second = item.rows / item.total_rows / item.seconds if asked else None
     names = dict.fromkeys(name for facts in item.teachers for name in facts)
     return {
         "name": item.name,
@@ -99,6 +102,7 @@ def _pass(item: PassRecord) -> Json:
         "rows": item.rows,
         "seconds": item.seconds,
         "deaths": item.deaths,
+        "recalled": item.recalled,
         **{
             f"{what}_tokens_per_second": None if per_second is None or tokens is None else tokens * per_second
             for what, tokens in (("prompt", item.prompt_tokens), ("output", item.output_tokens))
@@ -158,7 +162,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     pool, measured = judged.get("pool"), {name: rows.readable for name, rows in sets(run, judged).items()}
     measured = {name: rows for name, rows in measured.items() if len(rows)}
     num_pool = io.count(record.labels["pool"], filter="error IS NULL")
-    tests = read_tests(record)
+    tests = read_tests(record.tests)
     difficulty = _labelled_difficulties(run, record)
     margin = float(run.config["evaluation"]["margin"])
     lines, means = regimes(run, record, judged, num_pool)
@@ -206,6 +210,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "risk_curves": risk_curves(run, record, judged),
         "judging": judging(record),
         "projection": None if record.projection is None else dict(record.projection),
+        "decodings": by_decoding(record, run.config["evaluation"]),
     }
 
 

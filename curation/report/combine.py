@@ -72,7 +72,7 @@ def combine(members: Sequence[Member]) -> Json:
             _Part(
                 benchmark=benchmark,
                 report=report["generations"][index],
-                tests=read_tests(member.run.generations[index]),
+                tests=read_tests(member.run.generations[index].tests),
                 margin=float(member.run.config["evaluation"]["margin"]),
                 seed=member.run.seed,
             )

@@ -40,7 +40,8 @@ def headline(generation: Json) -> list[str]:
     main = arms.get(REFERENCE_ARM) or next(iter(arms.values()), None)
     if main is None:
         return []
-    return [_selection(generation, main, arms), *_student(generation, main, arms.get("ground_truth"))]
+    student = _student(generation, main, arms.get("ground_truth"))
+    return [_selection(generation, main, arms), *student, *_best_decoding(generation, main)]
 
 
 MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
@@ -92,6 +93,20 @@ def _weak_to_strong(generation: Json, main: Json) -> list[str]:
     if pair["high"] < 0:
         return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is not a weak-to-strong result."]
     return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]
+
+
+def _best_decoding(generation: Json, main: Json) -> list[str]:
+    """A sentence on the best of several decodings, which the sentences before do not use."""
+    found = generation["decodings"]
+    best = next((model["best"] for model in found["models"] if model["name"] == main["name"]), None) if found else None
+    if best is None:
+        return []
+    words = {item["name"]: item["words"] for item in found["decodings"]}
+    first = next(iter(words.values()))
+    return [
+        f"These are accuracies of the main decoding ({first}); the student's {found['best_is']}, is "
+        f"{with_interval(best)} ({words[best['decoding']]})."
+    ]
 
 
 def name_of(arm: Json) -> str:

@@ -21,9 +21,11 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 Json = dict[str, Any]
 
 
-def share(correct_N: Bools) -> Json | None:
+def share(correct_N: Bools, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
     """The share of right rows with its exact interval; ``None`` for no rows."""
-    return metrics.proportion(int(correct_N.sum()), len(correct_N)).to_json() if len(correct_N) else None
+    if not len(correct_N):
+        return None
+    return metrics.proportion(int(correct_N.sum()), len(correct_N), confidence=confidence).to_json()
 
 
 def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, constant: float, seed: int) -> Json:

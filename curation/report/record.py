@@ -1,7 +1,7 @@
 """The input of a report: references and counts of a run, no data."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from curation.domains import Domain
@@ -45,6 +45,8 @@ class PassRecord:
     """The number of actors' processes that died in the middle of a chunk."""
     teachers: Sequence[Mapping[str, float]]
     """One for each start of the model: ``start_seconds`` and ``Teacher.facts``; none where it ran already."""
+    recalled: str | None = None
+    """The run directory in which the model gave these answers, if it was not asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,8 @@ class GenerationRecord:
     shift: Mapping[str, Any]
     """``curation.metrics.shift.Shift`` between a split and the pool as JSON, by split."""
     tests: Mapping[str, Sequence[TableRef]]
-    """Grades of the test split, one table per run, by arm, ``base`` and ``teacher``; empty if nothing was trained."""
+    """Grades of the test split by ``evaluation.decoding``, one table per run, by arm, ``base`` and ``teacher``; empty
+    if nothing was trained."""
     label_counts: Mapping[str, Mapping[str, Any]]
     """By split: ``rows`` in the labels table (error rows too), ``unparsed``, ``truncated`` and ``errors`` by kind."""
     projection: Mapping[str, Any] | None
@@ -86,6 +89,8 @@ class GenerationRecord:
     """By split: ``curation.stages.length.TooLong`` as JSON; empty if nothing was trained."""
     training: Mapping[str, Mapping[str, Any]]
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
+    further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
+    """As ``tests``, by decoding of ``evaluation.also``."""
 
     @property
     def n(self) -> int:

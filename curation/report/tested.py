@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -11,20 +12,21 @@ from curation import metrics
 from curation.arms import ARMS
 from curation.domains.grading import Graded, read_grades
 from curation.metrics.estimates import NORMAL_QUANTILE
+from curation.refs import TableRef
 from curation.report.measures import Json, share
-from curation.report.record import BASE, GROUND_TRUTH, TEACHER, GenerationRecord
+from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import Bools, Ints
 
 Tests = Mapping[str, Sequence[Graded]]
 """The graded test rows of each model, one entry per run."""
 
 
-def read_tests(record: GenerationRecord) -> dict[str, list[Graded]]:
+def read_tests(tests: Mapping[str, Sequence[TableRef]]) -> dict[str, list[Graded]]:
     """The grades of every tested model."""
-    return {name: [read_grades(ref) for ref in runs] for name, runs in record.tests.items()}
+    return {name: [read_grades(ref) for ref in runs] for name, runs in tests.items()}
 
 
-def accuracy(tests: Tests, name: str) -> Json | None:
+def accuracy(tests: Tests, name: str, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
     """A model's accuracy with its interval; with several runs the mean, its interval over rows, and each run's value.
 
     ``None`` if it was not tested.
@@ -32,7 +34,7 @@ def accuracy(tests: Tests, name: str) -> Json | None:
     if name not in tests:
         return None
     if len(tests[name]) == 1:
-        return share(tests[name][0].correct_N)
+        return share(tests[name][0].correct_N, confidence=confidence)
     mean_N = np.mean(_aligned(tests[name]), axis=0)
     if not len(mean_N):
         return None
@@ -40,7 +42,8 @@ def accuracy(tests: Tests, name: str) -> Json | None:
     # Wilson's interval for the number of rows that would vary as much as the runs' mean: never a point, within [0, 1].
     variance = float(mean_N.var())
     effective = num_rows * value * (1 - value) / variance if variance else float(num_rows)
-    z2 = NORMAL_QUANTILE**2
+    z = NORMAL_QUANTILE if confidence == metrics.CONFIDENCE else NormalDist().inv_cdf((1 + confidence) / 2)
+    z2 = z**2
     centre = (value + z2 / (2 * effective)) / (1 + z2 / effective)
     spread = (z2 * (value * (1 - value) / effective + z2 / (4 * effective**2))) ** 0.5 / (1 + z2 / effective)
     runs = metrics.over_seeds([float(run.correct_N.mean()) for run in tests[name]])

@@ -67,7 +67,7 @@ def label(
         takes=share.takes,
         **how,
     )
-    _check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)
+    check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)
     return result
 
 
@@ -94,7 +94,12 @@ def count_labels(ref: TableRef) -> LabelCounts:
     )
 
 
-def _check_errors(counts: LabelCounts, max_error_rate: float, ref: TableRef) -> None:
+def check_errors(counts: LabelCounts, max_error_rate: float, ref: TableRef) -> None:
+    """Refuse a labels table with too many error rows.
+
+    Raises:
+        RunFailedError: more than ``max_error_rate`` of the rows failed.
+    """
     failed = sum(counts.errors.values())
     if counts.rows and failed / counts.rows > max_error_rate:
         kind, number = next(iter(counts.errors.items()))

@@ -11,6 +11,7 @@ import copy
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -306,7 +307,7 @@ def write_atomically(path: Place, content: str | bytes) -> None:
         path.put(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")  # machines that share the folder have equal pids
     try:
         with temporary.open("wb") as file:
             file.write(content)

@@ -1,0 +1,89 @@
+"""How models are tested: the decoding, further decodings beside it, where answers of base models are kept."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from curation.config.base import PositiveInt, PresetSection, Share
+from curation.config.teacher import DecodingConfig
+from curation.storage.paths import place
+
+MAIN = "main"
+"""The name of ``evaluation.decoding`` among the decodings."""
+ENDS = ("max_tokens", "stop", "normalise_options")
+"""Keys of a decoding that do not say how an answer is drawn."""
+
+
+class EvaluationConfig(PresetSection):
+    """How models are tested; unset keys follow from the domain (``curation.config.defaults``), else greedy."""
+
+    preset: Literal["strategy_games"] | None = None
+    """``strategy_games``: the paper's two sampled decodings in ``also``, beside the greedy one (App. "Strategy Games"
+    under evaluation)."""
+    decoding: DecodingConfig = DecodingConfig()
+    """The main decoding: comparisons, recovery and verdicts are of its tests alone."""
+    also: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], DecodingConfig] = Field(default={})
+    """Further decodings by name, by which every model is tested too. Left out, ``max_tokens``, ``stop`` and
+    ``normalise_options`` are those of ``decoding``; the other keys are not."""
+    num_runs: PositiveInt = 1
+    """Tests with a seed each, whose accuracies are averaged (paper, math: 5); more than one needs a temperature. A
+    greedy decoding in ``also`` is run once."""
+    chat_template: bool = False
+    """Ask base, teacher and students through the tokenizer's chat template, a prompt as one user turn."""
+    margin: Share = 0.02
+    """What a student may fall short of ground truth by and still be called near-lossless."""
+    cache: str | bool = True
+    """Where answers of models that the configuration names are kept for other runs: a folder or a URL; ``true``:
+    ``.evaluations`` beside the run directory; ``false``: nowhere."""
+
+    @classmethod
+    def presets(cls) -> Mapping[str, Mapping[str, Any]]:
+        """The further decodings of the paper's chess."""
+        nucleus = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
+        return {"strategy_games": {"also": {"nucleus": nucleus, "high_temperature": {"temperature": 1.0}}}}
+
+    @property
+    def decodings(self) -> dict[str, DecodingConfig]:
+        """All decodings by name, the main one first."""
+        return {MAIN: self.decoding, **self.also}
+
+    def runs(self, decoding: DecodingConfig) -> int:
+        """How often a model is tested by one of the decodings."""
+        return self.num_runs if decoding.temperature else 1
+
+    @field_validator("also", mode="before")
+    @classmethod
+    def _end_alike(cls, value: Any, info: ValidationInfo) -> Any:
+        main = info.data.get("decoding")
+        if not isinstance(value, Mapping) or main is None:
+            return value
+        ends = {key: getattr(main, key) for key in ENDS}
+        return {name: {**ends, **given} if isinstance(given, Mapping) else given for name, given in value.items()}
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _a_place(cls, value: Any) -> Any:
+        if not isinstance(value, bool | str) or value == "":
+            raise ValueError(f"takes a folder, a URL, true or false; found {value!r}")
+        if isinstance(value, str):
+            place(value)
+        return value
+
+    @model_validator(mode="after")
+    def _runs_differ(self) -> Self:
+        if self.num_runs > 1 and self.decoding.temperature == 0:
+            raise ValueError(f"num_runs: {self.num_runs} greedy runs are all the same; set decoding.temperature")
+        return self
+
+    @model_validator(mode="after")
+    def _decodings_differ(self) -> Self:
+        if MAIN in self.also:
+            raise ValueError(f"also.{MAIN}: is the name of evaluation.decoding in reports; give it another one")
+        seen: dict[str, str] = {}
+        for name, decoding in self.decodings.items():
+            other = seen.setdefault(decoding.model_dump_json(), name)
+            if other != name:
+                of = "evaluation.decoding" if other == MAIN else f"also.{other}"
+                raise ValueError(f"also.{name}: is the same decoding as {of}; drop it")
+        return self

@@ -1,0 +1,68 @@
+"""Test accuracy by several decodings, and the best of them, which is chosen on the test set.
+
+Paper, App. "Strategy Games" under evaluation: of greedy decoding and two sampled ones, the best accuracy for each
+model. That is a choice on the test set, so it is too high on average. The report gives it beside the main decoding's
+accuracy and never compares arms by it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from curation import metrics
+from curation.config import DecodingConfig
+from curation.config.evaluation import MAIN, EvaluationConfig
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord
+from curation.report.tested import Tests, accuracy, read_tests
+
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+
+
+def by_decoding(record: GenerationRecord, evaluation: Mapping[str, Any]) -> Json | None:
+    """Each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
+
+    ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all decodings at once
+    (Bonferroni), so for that of the chosen one too. Of equal accuracies the decoding that comes first is the best.
+    """
+    if not record.further_tests or not record.tests:
+        return None
+    config = EvaluationConfig.model_validate(evaluation)
+    tests = {MAIN: read_tests(record.tests)}
+    tests |= {name: read_tests(of_models) for name, of_models in record.further_tests.items()}
+    models = [
+        {
+            "name": model,
+            "accuracy": {name: accuracy(of_models, model) for name, of_models in tests.items()},
+            "best": _best(tests, model),
+        }
+        for model in tests[MAIN]
+    ]
+    return {
+        "decodings": [
+            {"name": name, "words": in_words(drawn), "num_runs": config.runs(drawn)}
+            for name, drawn in config.decodings.items()
+        ],
+        "best_is": f"best of {NUMBERS.get(len(tests), len(tests))}, chosen on the test set",
+        "models": models,
+    }
+
+
+def in_words(decoding: DecodingConfig) -> str:
+    """How answers are drawn, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
+    parts = [f"temperature {decoding.temperature:g}" if decoding.temperature else "greedy"]
+    words = {"top_p": "top-p", "top_k": "top-k", "min_p": "min-p"} if decoding.temperature else {}
+    for key, word in {**words, "presence_penalty": "presence penalty"}.items():
+        if (value := getattr(decoding, key)) != getattr(DecodingConfig(), key):
+            parts.append(f"{word} {value:g}")
+    return ", ".join(parts)
+
+
+def _best(tests: Mapping[str, Tests], model: str) -> Json | None:
+    """The highest accuracy of a model, with the name of its ``decoding``."""
+    confidence = 1 - (1 - metrics.CONFIDENCE) / len(tests)
+    found = {name: accuracy(of_models, model, confidence=confidence) for name, of_models in tests.items()}
+    known = {name: estimate for name, estimate in found.items() if estimate is not None}
+    if not known:
+        return None
+    name = max(known, key=lambda name: known[name]["value"])
+    return {"decoding": name, **known[name]}

@@ -1,0 +1,207 @@
+"""Answers that a model gave to a test, kept across run directories: no run asks it the same questions again.
+
+An entry is one Parquet file, written at once. Its name is the fingerprint of its key: the model, how it is asked, its
+libraries, and the questions as the model read them. It holds completions, not labels. A run that takes them still
+renders, parses and grades its own rows, so a changed domain asks anew where it changes a question, and never gets a
+stale label. Answers with a failed row are not kept.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.domains import attempt, get_domain
+from curation.hashing import Int64s
+from curation.passes.run import PassResult
+from curation.refs import TableRef, fingerprint
+from curation.signals import label_request
+from curation.stages.label import check_errors, count_labels
+from curation.stages.label_chunks import LabelJob, label_rows
+from curation.storage.paths import Place, write_atomically
+from curation.tables import io, schemas
+from curation.tasks import in_tasks
+from curation.teachers import Request
+
+TOLD = b"answers"
+"""The key of an entry's own words in its Parquet metadata."""
+LIBRARIES = ("torch", "transformers", "vllm")
+"""Packages whose versions are part of the key: another one may give other answers."""
+CHUNK_ROWS = 2_000
+"""The number of rows per task."""
+SCHEMA = schemas.completions((), "float32", 0)
+"""The columns of an entry."""
+
+
+class Entry(NamedTuple):
+    """Where the answers to a split's questions are kept, or are to be kept."""
+
+    path: Place
+    key: Mapping[str, Any]
+    """All that the answers depend on, as JSON."""
+    row_ids_N: Int64s
+    """Of the rows that can be asked about, ascending."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The completions of a model (``schemas.completions`` without states), ascending by row id."""
+
+    table: pa.Table
+    run: str
+    """The run directory in which the model gave them."""
+
+
+def entry_of(job: LabelJob, folder: Place, *, revision: int) -> Entry:
+    """The entry in a folder that holds the answers which ``job`` asks for; ``revision`` is that of its stage.
+
+    It renders all questions, in Ray tasks.
+    """
+    assert job.model is not None, "only answers of models with weights are kept"
+    digests: dict[int, str] = {}
+    for part in _in_tasks(_digests, ((batch, job.domain) for batch in _batches(job.examples))):
+        digests.update(part)
+    in_order = sorted(digests.items())
+    key = {
+        "model": job.model.to_json(),
+        "ask": job.teacher.without({*AskConfig.SPREAD, "decoding"}).model_dump(mode="json"),
+        "decoding": job.decoding.model_dump(mode="json"),
+        "seed": job.seed if job.decoding.temperature else None,
+        "questions": _digest([digest for _, digest in in_order]),
+        "versions": {package: _version(package) for package in LIBRARIES},
+        "revision": revision,
+    }
+    row_ids_N = np.array([row_id for row_id, _ in in_order], dtype=np.int64)
+    return Entry(folder / f"{fingerprint(key)}.parquet", key, row_ids_N)
+
+
+def find(entry: Entry) -> Answers | None:
+    """The answers of an entry; ``None`` if there are none, or the file does not hold exactly these.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    try:
+        content = entry.path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        table = pq.read_table(pa.BufferReader(content), page_checksum_verification=True)
+        told = json.loads(table.schema.metadata[TOLD])
+        is_it = told["key"] == entry.key and table.schema.equals(SCHEMA)
+        is_it = is_it and np.array_equal(table["row_id"].to_numpy(), entry.row_ids_N)
+        return Answers(table=table, run=told["run"]) if is_it else None
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        return None  # damaged: this run's answers replace it
+
+
+def keep(entry: Entry, labels: TableRef, run: str) -> bool:
+    """Keep the answers of a labels table, unless one of the questions was not answered; whether they are kept.
+
+    Two runs that write one entry at once write the same answers; the later one replaces the other's file as a whole.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    table = io.read(labels, columns=[name for name in SCHEMA.names if name != "error"])
+    table = table.filter(table["completion"].is_valid()).sort_by("row_id")
+    if not np.array_equal(table["row_id"].to_numpy(), entry.row_ids_N):
+        return False
+    errors = pa.nulls(table.num_rows, pa.string())  # of parsing: whoever takes the answers parses them again
+    columns = [errors if name == "error" else table[name] for name in SCHEMA.names]
+    told = json.dumps({"key": entry.key, "run": run})
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns, schema=SCHEMA.with_metadata({TOLD: told})), sink, write_page_checksum=True)
+    write_atomically(entry.path, sink.getvalue().to_pybytes())
+    return True
+
+
+def recall(job: LabelJob, answers: Answers) -> PassResult:
+    """The labels table of ``job``, made of kept answers in Ray tasks; no model is started.
+
+    Raises:
+        RunFailedError: more than ``max_error_rate`` of the rows failed.
+    """
+    begun = time.monotonic()
+    calls = ((batch, _answered(batch, answers.table), job) for batch in _batches(job.examples))
+    ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recalled, calls)]), job.labels_uri)
+    check_errors(count_labels(ref), job.teacher.max_error_rate, ref)
+    return PassResult(table=ref, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
+
+
+_in_tasks = partial(in_tasks, num_cpus=0)  # a stage that asks a model may hold all CPUs by its idle actors
+
+
+def _batches(examples: TableRef) -> Iterator[pa.RecordBatch]:
+    yield from io.open_table(examples).scanner(batch_size=CHUNK_ROWS).to_batches()
+
+
+def _digests(batch: pa.RecordBatch, domain: DomainConfig) -> dict[int, str]:
+    """A digest of the question of each row that can be asked, by row id."""
+    made, found = get_domain(domain), {}
+    for row in batch.to_pylist():
+        if row["error"] is None:
+            request, _ = attempt(label_request, made, row["row_id"], row)
+            if request is not None:
+                found[request.row_id] = _digest([request.row_id, request.prompt, request.options])
+    return found
+
+
+def _answered(batch: pa.RecordBatch, answers: pa.Table) -> pa.Table:
+    """The answers to the questions of these rows."""
+    return answers.filter(pc.is_in(answers["row_id"], value_set=batch.column("row_id")))
+
+
+def _recalled(batch: pa.RecordBatch, answers: pa.Table, job: LabelJob) -> pa.Table:
+    """The labels of these rows."""
+    labels = label_rows(job, get_domain(job.domain), Recorded(answers), batch.to_pylist())
+    return pa.Table.from_batches(labels, schema=job.schema(0))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class Recorded:
+    """A teacher that knows its answers."""
+
+    state_size = 0
+    facts: Mapping[str, float] = MappingProxyType({})
+
+    def __init__(self, answers: pa.Table) -> None:
+        self._answers = answers
+        self._place = {row_id: place for place, row_id in enumerate(answers["row_id"].to_pylist())}
+
+    def label(
+        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+    ) -> Iterator[pa.RecordBatch]:
+        """The answers to the requests (see ``Teacher.label``)."""
+        places = [self._place[request.row_id] for request in requests]
+        yield from self._answers.take(places).combine_chunks().to_batches()
+
+    @staticmethod
+    def engine_key(config: AskConfig) -> dict[str, Any]:
+        """Nothing: it is not started."""
+        return {}
+
+    def asked(self, config: AskConfig) -> Self:
+        """Itself."""
+        return self
