@@ -202,8 +202,11 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
 def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
+    Without one of its own, that is the end token: masks go by position, so that no end is taken for padding.
+
     Raises:
-        ModelError: it does not load, or needs the model's own code, unless ``trust_remote_code``.
+        ModelError: it does not load, or needs the model's own code, unless ``trust_remote_code``; or it has neither a
+            padding nor an end token.
     """
     from transformers import AutoTokenizer
 
@@ -217,8 +220,28 @@ def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTra
     except (OSError, ValueError) as error:
         raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
     if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"model {ref.base!r}: its tokenizer has neither a padding nor an end token, and batches need one to be "
+                "filled up with; set pad_token or eos_token in its tokenizer_config.json"
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
+    """Token ids of texts that something is to follow.
+
+    With ``special``, tokens that the tokenizer puts before a text are there, and end tokens that it puts after one are
+    not. Without, the text has its special tokens already, as those of :func:`as_user_turns` do.
+    """
+    if not texts:
+        return []
+    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
+    for tokens in ids if special else ():
+        while tokens and tokens[-1] == tokenizer.eos_token_id:
+            tokens.pop()
+    return ids
 
 
 def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
@@ -243,7 +266,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     """The model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
 
     Raises:
-        ModelError: the weights, or the adapter, do not load.
+        ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -256,9 +279,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
             AutoModelForCausalLM, local, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
         if local.adapter is not None:
-            from peft import PeftModel
-
-            model = PeftModel.from_pretrained(model, local.adapter)
+            model = _adapted(model, local.adapter, ref)
             if merge:
                 model = model.merge_and_unload()
     except ModelError:
@@ -267,6 +288,42 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
     loaded: PreTrainedModel = model.to(device).eval()
     return loaded
+
+
+def _adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
+    """The model with an adapter on top, from a directory on this node.
+
+    Raises:
+        ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
+    """
+    from peft import PeftConfig, PeftModel
+
+    config = PeftConfig.from_pretrained(adapter)
+    made_for = str(config.base_model_name_or_path)
+    problem = _other_shape(made_for, model.config)
+    if problem is None:
+        try:
+            adapted = PeftModel.from_pretrained(model, adapter, config=config)
+            found = adapted.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
+        except (ValueError, RuntimeError) as error:
+            problem = "; ".join(line.strip() for line in str(error).splitlines()[:2])
+        else:
+            if not (odd := [*found.unexpected_keys, *found.missing_keys]):
+                return adapted
+            problem = f"{len(odd)} of its weights have no place in this model or lack there, the first {odd[0]}"
+    raise ModelError(
+        f"adapter {ref.adapter!r} does not fit model {ref.base!r}: {problem}; it was made for {made_for!r}: give that "
+        "model as the adapter's base, or another adapter"
+    )
+
+
+def _other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
+    """How the model that an adapter was made for, where it is a directory here, differs from that of ``config``."""
+    given = _read(place(made_for) / "config.json") if Path(made_for).is_dir() else {}
+    for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):
+        if name in given and given[name] != (own := getattr(config, name, None)):
+            return f"{name} is {own!r} here, and {given[name]!r} where it was made"
+    return None
 
 
 def configuration_of(ref: ModelRef) -> "PreTrainedConfig":

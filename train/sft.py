@@ -208,7 +208,10 @@ def fine_tune(
         seconds=time.monotonic() - start,
     )
     if trainer.is_world_process_zero():
-        _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, base, config, partial / "result")
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        if config.lora is not None and base.adapter is not None:
+            trained.peft_config["default"].base_model_name_or_path = str(output / "base")  # not what was merged into it
+        _save(trained, tokenizer, base, config, partial / "result")
         (partial / "result" / TRAINING).write_text(json.dumps(asdict(record)))
         shutil.rmtree(output, ignore_errors=True)
         (partial / "result").rename(output)
@@ -295,10 +298,12 @@ def _trainable(model: "PreTrainedModel", config: SftConfig) -> Any:
 def _save(model: Any, tokenizer: "PreTrainedTokenizerBase", base: ModelRef, config: SftConfig, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     model.config.use_cache = True
-    model.save_pretrained(path)
     if config.lora is None:
+        model.save_pretrained(path)
         tokenizer.save_pretrained(path)
-    elif base.adapter is not None:
+        return
+    model.save_pretrained(path, save_embedding_layers=False)  # else peft asks the hub whether they were changed
+    if base.adapter is not None:
         merged = load_model(base)
         merged.save_pretrained(path / "base")
         tokenizer.save_pretrained(path / "base")
