@@ -229,6 +229,23 @@ def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTra
     return tokenizer
 
 
+def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> None:
+    """Refuse a tokenizer whose special tokens the model has no embeddings for, as when one was added to it alone.
+
+    Raises:
+        ModelError: the message names the token, its id and the number of embeddings.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    num_rows = len(embeddings.weight)
+    for name in ("pad_token", "eos_token", "bos_token"):
+        index = getattr(tokenizer, f"{name}_id")
+        if index is not None and index >= num_rows:
+            raise ModelError(
+                f"model {ref.base!r}: its tokenizer's {name} {getattr(tokenizer, name)!r} is token {index}, and the "
+                f"model has embeddings for {num_rows}; name a token among those as {name} in its tokenizer_config.json"
+            )
+
+
 def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
     """Token ids of texts that something is to follow.
 

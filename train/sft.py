@@ -33,7 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, SourceError
-from curation.models import load_model, load_tokenizer, resolve
+from curation.models import check_tokens, load_model, load_tokenizer, resolve
 from curation.refs import ModelRef, fingerprint
 from curation.storage.paths import Place
 from train.tokens import Pair, Row, tokenize
@@ -183,7 +183,9 @@ def fine_tune(
         kept.restore(partial)
     if args.process_index == 0 or kept is not None:
         _prepare(partial, stamp)
-    model = _trainable(load_model(base), config)
+    loaded = load_model(base)
+    check_tokens(base, tokenizer, loaded)
+    model = _trainable(loaded, config)
     trainer = Trainer(
         model=model,
         args=args,

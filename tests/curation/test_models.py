@@ -9,10 +9,13 @@ import pytest
 from peft import LoraConfig, get_peft_model
 from tokenizers.processors import TemplateProcessing
 
+from curation.config import ModelConfig, SftConfig, TeacherConfig
 from curation.errors import ModelError
 from curation.models import load_model, load_tokenizer, resolve, text_ids
 from curation.refs import ModelRef
-from tests.families import GEMMA3, LLAMA, QWEN3, make_model
+from curation.teachers import load_teacher
+from tests.families import GEMMA3, LLAMA, NUM_SPARE, QWEN3, make_model
+from train.sft import fine_tune
 from train.tokens import Pair, prompt_ids, tokenize
 
 
@@ -101,6 +104,20 @@ def test_training_needs_an_end_token(tmp_path: Path) -> None:
     assert (tokenizer.eos_token, tokenizer.pad_token) == (None, QWEN3.pad)
     with pytest.raises(ModelError, match=r"has no end token, with which a completion is to end; set eos_token in its"):
         tokenize(tokenizer, [Pair("a", "b")], 9)
+
+
+def test_a_padding_token_that_the_model_has_no_embedding_for_is_refused(llama: ModelRef, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(llama)
+    tokenizer.add_tokens([f"<spare{index}>" for index in range(NUM_SPARE)])
+    tokenizer.add_special_tokens({"pad_token": "<added>"})
+    shutil.copytree(llama.base, tmp_path / "added")
+    tokenizer.save_pretrained(tmp_path / "added")
+    ref = resolve(str(tmp_path / "added"))
+    match = r"pad_token '<added>' is token (\d+), and the model has embeddings for \1; name a token among those"
+    with pytest.raises(ModelError, match=match):
+        load_teacher(TeacherConfig(model=ModelConfig(path=ref.base)), ref)
+    with pytest.raises(ModelError, match=match):
+        fine_tune(ref, [Pair("a", "b")], SftConfig(), seed=0, output=tmp_path / "out")
 
 
 def test_prompts_end_where_the_answer_begins(tmp_path: Path) -> None:
