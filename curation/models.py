@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curation.adapters import adapted
 from curation.config.states import beyond
 from curation.errors import ModelError
 from curation.refs import ModelRef
@@ -296,9 +297,10 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
             AutoModelForCausalLM, local, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
         if local.adapter is not None:
-            model = _adapted(model, local.adapter, ref)
+            model = adapted(model, local.adapter, ref)
             if merge:
                 model = model.merge_and_unload()
+        _make_saveable(model.generation_config)
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
@@ -307,40 +309,15 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     return loaded
 
 
-def _adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
-    """The model with an adapter on top, from a directory on this node.
+def _make_saveable(settings: Any) -> None:
+    """Let generation settings that name a temperature and say nothing of sampling, as published ones do, say so.
 
-    Raises:
-        ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
+    They could not be saved otherwise. Nothing here reads them but for the end tokens.
     """
-    from peft import PeftConfig, PeftModel
-
-    config = PeftConfig.from_pretrained(adapter)
-    made_for = str(config.base_model_name_or_path)
-    problem = _other_shape(made_for, model.config)
-    if problem is None:
-        try:
-            adapted = PeftModel.from_pretrained(model, adapter, config=config)
-            found = adapted.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
-        except (ValueError, RuntimeError) as error:
-            problem = "; ".join(line.strip() for line in str(error).splitlines()[:2])
-        else:
-            if not (odd := [*found.unexpected_keys, *found.missing_keys]):
-                return adapted
-            problem = f"{len(odd)} of its weights have no place in this model or lack there, the first {odd[0]}"
-    raise ModelError(
-        f"adapter {ref.adapter!r} does not fit model {ref.base!r}: {problem}; it was made for {made_for!r}: give that "
-        "model as the adapter's base, or another adapter"
-    )
-
-
-def _other_shape(made_for: str, config: "PreTrainedConfig") -> str | None:
-    """How the model that an adapter was made for, where it is a directory here, differs from that of ``config``."""
-    given = _read(place(made_for) / "config.json") if Path(made_for).is_dir() else {}
-    for name in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):
-        if name in given and given[name] != (own := getattr(config, name, None)):
-            return f"{name} is {own!r} here, and {given[name]!r} where it was made"
-    return None
+    try:
+        settings.validate(strict=True)
+    except ValueError:
+        settings.do_sample = True
 
 
 def configuration_of(ref: ModelRef) -> "PreTrainedConfig":

@@ -120,6 +120,21 @@ def test_a_padding_token_that_the_model_has_no_embedding_for_is_refused(llama: M
         fine_tune(ref, [Pair("a", "b")], SftConfig(), seed=0, output=tmp_path / "out")
 
 
+def test_a_model_whose_generation_settings_contradict_themselves_is_saved(llama: ModelRef, tmp_path: Path) -> None:
+    """Published ones name a temperature and do not sample, which transformers loads and refuses to save."""
+    shutil.copytree(llama.base, tmp_path / "odd")
+    path = tmp_path / "odd" / "generation_config.json"
+    given = json.loads(path.read_text())
+    path.write_text(json.dumps(given | {"do_sample": False}))
+    ref = resolve(str(tmp_path / "odd"))
+    config = SftConfig(preset="scratch", global_batch_size=2, micro_batch_size=2, epochs=1)
+    fine_tune(ref, [Pair("a", "b")], config, seed=0, output=tmp_path / "out")
+    saved = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert all(saved[name] == given[name] for name in ("eos_token_id", "temperature", "top_p"))
+    with_adapter = resolve(ref.base, adapter=str(adapter_of(ref, tmp_path / "adapter")))
+    load_model(with_adapter).save_pretrained(tmp_path / "merged")
+
+
 def test_prompts_end_where_the_answer_begins(tmp_path: Path) -> None:
     """Also of a tokenizer that ends every text by itself, for training and teachers alike."""
     model = make_model(GEMMA3, tmp_path / "gemma")
