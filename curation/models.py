@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from curation.adapters import adapted
 from curation.config.states import beyond
 from curation.errors import ModelError
 from curation.refs import ModelRef
@@ -202,8 +203,11 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
 def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
+    Without one of its own, that is the end token: masks go by position, so that no end is taken for padding.
+
     Raises:
-        ModelError: it does not load, or needs the model's own code, unless ``trust_remote_code``.
+        ModelError: it does not load, or needs the model's own code, unless ``trust_remote_code``; or it has neither a
+            padding nor an end token.
     """
     from transformers import AutoTokenizer
 
@@ -217,8 +221,45 @@ def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTra
     except (OSError, ValueError) as error:
         raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
     if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"model {ref.base!r}: its tokenizer has neither a padding nor an end token, and batches need one to be "
+                "filled up with; set pad_token or eos_token in its tokenizer_config.json"
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def check_tokens(ref: ModelRef, tokenizer: "PreTrainedTokenizerBase", model: "PreTrainedModel") -> None:
+    """Refuse a tokenizer whose special tokens the model has no embeddings for, as when one was added to it alone.
+
+    Raises:
+        ModelError: the message names the token, its id and the number of embeddings.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    num_rows = len(embeddings.weight)
+    for name in ("pad_token", "eos_token", "bos_token"):
+        index = getattr(tokenizer, f"{name}_id")
+        if index is not None and index >= num_rows:
+            raise ModelError(
+                f"model {ref.base!r}: its tokenizer's {name} {getattr(tokenizer, name)!r} is token {index}, and the "
+                f"model has embeddings for {num_rows}; name a token among those as {name} in its tokenizer_config.json"
+            )
+
+
+def text_ids(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], *, special: bool) -> list[list[int]]:
+    """Token ids of texts that something is to follow.
+
+    With ``special``, tokens that the tokenizer puts before a text are there, and end tokens that it puts after one are
+    not. Without, the text has its special tokens already, as those of :func:`as_user_turns` do.
+    """
+    if not texts:
+        return []
+    ids: list[list[int]] = tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
+    for tokens in ids if special else ():
+        while tokens and tokens[-1] == tokenizer.eos_token_id:
+            tokens.pop()
+    return ids
 
 
 def as_user_turns(tokenizer: "PreTrainedTokenizerBase", prompts: Sequence[str]) -> list[str]:
@@ -243,7 +284,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     """The model in evaluation mode; with ``merge``, its adapter (if any) is merged into the weights.
 
     Raises:
-        ModelError: the weights, or the adapter, do not load.
+        ModelError: the weights, or the adapter, do not load, or the adapter was made for another base.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -256,17 +297,27 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
             AutoModelForCausalLM, local, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         )
         if local.adapter is not None:
-            from peft import PeftModel
-
-            model = PeftModel.from_pretrained(model, local.adapter)
+            model = adapted(model, local.adapter, ref)
             if merge:
                 model = model.merge_and_unload()
+        _make_saveable(model.generation_config)
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
     loaded: PreTrainedModel = model.to(device).eval()
     return loaded
+
+
+def _make_saveable(settings: Any) -> None:
+    """Let generation settings that name a temperature and say nothing of sampling, as published ones do, say so.
+
+    They could not be saved otherwise. Nothing here reads them but for the end tokens.
+    """
+    try:
+        settings.validate(strict=True)
+    except ValueError:
+        settings.do_sample = True
 
 
 def configuration_of(ref: ModelRef) -> "PreTrainedConfig":

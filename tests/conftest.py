@@ -67,3 +67,19 @@ def tiny_model(tmp_path_factory):
     }
     path = tmp_path_factory.mktemp("models") / "tiny"
     return create(path, family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=1)
+
+
+@pytest.fixture(scope="module", params=("qwen3", "olmo2", "gemma3_text", "llama"))
+def family(request):
+    """Each of ``tests.families`` in turn."""
+    from tests.families import FAMILIES
+
+    return FAMILIES[request.param]
+
+
+@pytest.fixture(scope="module")
+def family_model(family, tmp_path_factory):
+    """A small random model of the family with a tokenizer of its kind."""
+    from tests.families import make_model
+
+    return make_model(family, tmp_path_factory.mktemp("families") / family.name)

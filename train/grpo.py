@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
-from curation.models import here, hub_revision, load_model, load_tokenizer
+from curation.models import check_tokens, here, hub_revision, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
@@ -127,13 +126,14 @@ def reinforce(
     num_steps = -(-len(tasks) * config.epochs // config.global_batch_size)
     order = _order(len(tasks), num_steps * config.global_batch_size, seed)
     told = [base.to_json(), config.model_dump(mode="json"), seed, [(task.row_id, task.label) for task in tasks]]
-    partial_ = Partial(output, fingerprint(told))
-    args = _arguments(config, base, num_steps=num_steps, seed=seed, work=partial_.checkpoints)
+    partial = Partial(output, fingerprint(told))
+    args = _arguments(config, base, num_steps=num_steps, seed=seed, work=partial.checkpoints)
     if kept is not None:
-        kept.restore(partial_.folder)
+        kept.restore(partial.folder)
     if args.process_index == 0 or kept is not None:
-        partial_.prepare()
-    model = _policy(base, config, partial_.folder)
+        partial.prepare()
+    model = _policy(base, config, partial.folder)
+    check_tokens(base, tokenizer, model)
     game = Game(tasks, order, domain, config, _rollouts(tokenizer, model, config), seed=seed)
     trainer = Trainer(
         model=model,
@@ -147,10 +147,10 @@ def reinforce(
     )
     trainer.game = game
     if kept is not None:
-        trainer.add_callback(Keeping(kept, partial_.folder))
+        trainer.add_callback(Keeping(kept, partial.folder))
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=partial_.last_checkpoint)
+    trainer.train(resume_from_checkpoint=partial.last_checkpoint)
     history = steps_of(trainer.state.log_history)
     record = TrainingRecord(
         num_rows=len(tasks),
@@ -163,7 +163,7 @@ def reinforce(
     )
     if trainer.is_world_process_zero():
         trained = trainer.accelerator.unwrap_model(trainer.model)
-        partial_.finish(partial(save, trained, tokenizer, base, config.lora, record))
+        partial.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, output))
     trainer.accelerator.wait_for_everyone()
     return record
 

@@ -77,17 +77,23 @@ def save(
     lora: LoraConfig | None,
     record: TrainingRecord,
     path: Path,
+    output: Path,
 ) -> None:
-    """Save an adapter, or a full model with its tokenizer, and the record of its training.
+    """Save an adapter, or a full model with its tokenizer, and the record of its training to ``path``.
 
-    An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``.
+    An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, and names it by
+    where it will stand: in ``output``.
     """
     shutil.rmtree(path, ignore_errors=True)
     model.config.use_cache = True
-    model.save_pretrained(path)
     if lora is None:
+        model.save_pretrained(path)
         tokenizer.save_pretrained(path)
-    elif base.adapter is not None:
+    else:
+        if base.adapter is not None:
+            model.peft_config["default"].base_model_name_or_path = str(output / "base")  # not what was merged into it
+        model.save_pretrained(path, save_embedding_layers=False)  # else peft asks the hub whether they were changed
+    if lora is not None and base.adapter is not None:
         merged = load_model(base)
         merged.save_pretrained(path / "base")
         tokenizer.save_pretrained(path / "base")

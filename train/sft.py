@@ -22,7 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, SourceError
-from curation.models import load_model, load_tokenizer
+from curation.models import check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
@@ -168,8 +168,10 @@ def fine_tune(
         kept.restore(partial.folder)
     if args.process_index == 0 or kept is not None:
         partial.prepare()
+    loaded = load_model(base)
+    check_tokens(base, tokenizer, loaded)
     trainer = Trainer(
-        model=trainable(load_model(base), config.lora),
+        model=trainable(loaded, config.lora),
         args=args,
         data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
         train_dataset=data.rows,
@@ -192,7 +194,7 @@ def fine_tune(
     )
     if trainer.is_world_process_zero():
         model = trainer.accelerator.unwrap_model(trainer.model)
-        partial.finish(lambda path: save(model, tokenizer, base, config.lora, record, path))
+        partial.finish(lambda path: save(model, tokenizer, base, config.lora, record, path, output))
     trainer.accelerator.wait_for_everyone()
     return record
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from curation.errors import ModelError
-from curation.models import as_user_turns
+from curation.models import as_user_turns, text_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -61,21 +61,14 @@ def prompt_ids(
 ) -> list[list[int]]:
     """Token ids of prompts, up to where the completion begins.
 
-    Special tokens that the tokenizer puts before a text belong to the prompt; those that it puts after one are left
-    out. With ``chat_template`` a prompt is one user turn (``models.as_user_turns``).
+    They are those that teachers feed (``models.text_ids``). With ``chat_template`` a prompt is one user turn
+    (``models.as_user_turns``).
 
     Raises:
-        ModelError: the tokenizer has no end token, or lacks the requested chat template.
+        ModelError: the tokenizer lacks the requested chat template.
     """
-    end = _end(tokenizer)
-    texts = as_user_turns(tokenizer, prompts) if chat_template else list(prompts)
-    if not texts:
-        return []
-    ids: list[list[int]] = tokenizer(texts, add_special_tokens=not chat_template)["input_ids"]
-    for prompt in ids:
-        while prompt and prompt[-1] == end:
-            prompt.pop()
-    return ids
+    texts = as_user_turns(tokenizer, prompts) if chat_template else prompts
+    return text_ids(tokenizer, texts, special=not chat_template)
 
 
 def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[str]) -> list[list[int]]:
@@ -94,5 +87,8 @@ def completion_ids(tokenizer: "PreTrainedTokenizerBase", completions: Sequence[s
 def _end(tokenizer: "PreTrainedTokenizerBase") -> int:
     end: int | None = tokenizer.eos_token_id
     if end is None:
-        raise ModelError(f"tokenizer {tokenizer.name_or_path!r} has no end token; set eos_token in its configuration")
+        raise ModelError(
+            f"tokenizer {tokenizer.name_or_path!r} has no end token, with which a completion is to end; set eos_token "
+            "in its tokenizer_config.json"
+        )
     return end

@@ -6,7 +6,7 @@ temperature and limits.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,9 @@ from curation.hashing import hash64
 from curation.teachers.completions import Array, by_name, completion_batch
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
+
+HALF = "\ufffd"
+"""What a tokenizer writes for bytes that are no whole character."""
 
 
 @dataclass(kw_only=True)
@@ -59,7 +62,7 @@ class Decoder:
         active = list(range(len(rows)))
         prompts = [request.prompt for request in requests]
         prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, layers_of(config.states))
-        keep = 2 + max(map(len, decoding.stop), default=0)
+        keep = 2 + max((len(end.encode()) for end in decoding.stop), default=0)  # tokens: a byte each, at least
         states = _States(hidden_B1D[:, 0], positions_of(config.states), keep=keep)
         seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
         while True:
@@ -130,22 +133,23 @@ class Decoder:
                 self._cut_at_stop(row, decoding.stop)
 
     def _cut_at_stop(self, row: _Row, stop: tuple[str, ...]) -> None:
-        if not any(end[-1] in self._piece(row.tokens[-1]) for end in stop):
+        piece = self._piece(row.tokens[-1])
+        if HALF not in piece and not any(end[-1] in piece for end in stop):
             return
         text = self._decode(row.tokens)
         cuts = [place for end in stop if (place := text.find(end)) >= 0]
         if cuts:
             row.text = text[: min(cuts)]
-            lengths = (len(self._decode(row.tokens[:num_tokens])) for num_tokens in range(len(row.tokens) + 1))
-            row.num_content = next(k for k, length in enumerate(lengths) if length >= len(row.text))
+            row.num_content = num_tokens_of(row.text, row.tokens, self._decode)
 
     def _ended(self, row: _Row, num_steps: int) -> bool:
         """Whether the answer is over and the state of its last token has been seen."""
         return row.num_content is not None and row.num_content <= num_steps
 
     def _piece(self, token: int) -> str:
+        """What a token adds to a text: at a text's very beginning some tokenizers leave out a space."""
         if token not in self._piece_texts:
-            self._piece_texts[token] = self._decode([token])
+            self._piece_texts[token] = self._decode([token, token])[len(self._decode([token])) :]
         return self._piece_texts[token]
 
     def _decode(self, tokens: list[int]) -> str:
@@ -225,6 +229,14 @@ def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Ten
         scores = MinPLogitsWarper(decoding.min_p)(ids, scores)
     probs: torch.Tensor = scores.softmax(dim=-1)
     return probs
+
+
+def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]], str]) -> int:
+    """How many of the first ``tokens`` hold ``text``, with which their own text begins.
+
+    The texts are compared, not their lengths: part of a character's bytes is as long as the character.
+    """
+    return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
 
 
 def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Generator | None:

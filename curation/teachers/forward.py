@@ -65,11 +65,12 @@ class Forward:
         head: torch.nn.Linear | None = model.get_output_embeddings()  # type: ignore[no-untyped-call]
         if head is None:
             raise ModelError(f"model {model.name_or_path!r} has no language-model head to read hidden states from")
+        text_config = model.config.get_text_config()
         self.pad = pad
         self.device = model.device
         self.vocabulary_size, self.state_size = map(int, head.weight.shape)
-        self.max_positions: int | None = getattr(model.config, "max_position_embeddings", None)
-        self.num_layers = int(model.config.get_text_config().num_hidden_layers)
+        self.max_positions: int | None = getattr(text_config, "max_position_embeddings", None)
+        self.num_layers = int(text_config.num_hidden_layers)
         self._model = model
         self._hidden_BTD: torch.Tensor | None = None
         head.register_forward_pre_hook(self._keep_hidden)

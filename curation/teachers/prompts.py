@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
 
-from curation.models import as_user_turns
+from curation.models import as_user_turns, text_ids
 from curation.teachers import Request
 from curation.teachers.completions import bad_options
 
@@ -48,17 +48,11 @@ def tokenise(
     prompts = [request.prompt for request in requests]
     if chat_template:
         prompts = as_user_turns(tokenizer, prompts)
-
-    def encode(texts: Sequence[str], *, special: bool) -> list[list[int]]:
-        if not texts:
-            return []
-        tokens: list[list[int]] = tokenizer(list(texts), add_special_tokens=special, verbose=False)["input_ids"]
-        return tokens
-
     special = not chat_template
-    prompt_tokens = encode(prompts, special=special)
+    prompt_tokens = text_ids(tokenizer, prompts, special=special)
     wholes = iter(
-        encode(
+        text_ids(
+            tokenizer,
             [
                 prompt + option
                 for prompt, request in zip(prompts, requests, strict=True)
@@ -75,6 +69,6 @@ def tokenise(
             for option in request.options:
                 whole = next(wholes)
                 follows = whole[: len(tokens)] == tokens
-                options.append(whole[len(tokens) :] if follows else encode([option], special=False)[0])
+                options.append(whole[len(tokens) :] if follows else text_ids(tokenizer, [option], special=False)[0])
         rows.append(TokenisedRequest(request=request, prompt=tokens, options=options))
     return rows

@@ -14,7 +14,7 @@ import torch
 
 from curation.config import AskConfig, DecodingConfig
 from curation.errors import ModelError
-from curation.models import as_user_turns, check_layers, load_model, load_tokenizer
+from curation.models import as_user_turns, check_layers, check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import error_batch
@@ -36,6 +36,7 @@ class TransformersTeacher:
         self._tokenizer = load_tokenizer(model)
         device = "cuda" if torch.cuda.is_available() and config.actors.num_gpus else "cpu"
         self._model = load_model(model, dtype=config.dtype, device=device)
+        check_tokens(model, self._tokenizer, self._model)
         self._ask(config)
         self._forward = Forward(self._model, pad=self._tokenizer.pad_token_id)
         self.state_size = self._forward.state_size

@@ -25,6 +25,7 @@ from curation.models import as_user_turns, check_layers, configuration_of, load_
 from curation.refs import ModelRef
 from curation.teachers import Request
 from curation.teachers.completions import Array, by_name, completion_batch, error_batch, ranked
+from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import TokenisedRequest, tokenise
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
 from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
@@ -248,8 +249,7 @@ class _Stream:
         cuts = [place for stop in self._decoding.stop if (place := row.text.find(stop)) >= 0]
         if cuts:
             row.text, row.truncated = row.text[: min(cuts)], False
-            while kept and len(self._decode(kept[:-1])) >= len(row.text):
-                kept = kept[:-1]
+            kept = kept[: num_tokens_of(row.text, kept, self._decode)]
         part.tokens = kept
 
     def _decode(self, tokens: list[int]) -> str:

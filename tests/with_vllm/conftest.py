@@ -83,13 +83,14 @@ def teacher_config(ref, **settings):
     return TeacherConfig(model=ModelConfig(path=ref.base, adapter=ref.adapter), **settings)
 
 
-def start(ref, *, hang_seconds=300, states=STATES, token_logprobs=0, **engine):
+def start(ref, *, hang_seconds=300, states=STATES, token_logprobs=0, chat_template=False, **engine):
     """A vLLM teacher."""
     from curation.teachers import load_teacher
 
     arguments = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20} | engine
     settings = {"engine": arguments, "hang_seconds": hang_seconds}
-    config = teacher_config(ref, backend="vllm", vllm=settings, token_logprobs=token_logprobs)
+    asked = {"token_logprobs": token_logprobs, "chat_template": chat_template}
+    config = teacher_config(ref, backend="vllm", vllm=settings, **asked)
     # Engines of one process share vLLM's groups, which end with the first that is closed: none is.
     return load_teacher(config.model_copy(update={"states": states}), ref)  # no states at all: as students are tested
 

@@ -6,8 +6,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.vllm.conftest import SHAPE, start, teacher_config
-from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 
 from curation.config import DecodingConfig, DomainConfig
 from curation.domains import get_domain
@@ -16,6 +14,8 @@ from curation.models import create, resolve
 from curation.teachers import load_teacher
 from curation.teachers.vllm_choice import choose_backend
 from curation.teachers.vllm_tap import missing_attributes
+from tests.with_vllm.conftest import SHAPE, start, teacher_config
+from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_engine_arguments_are_checked_by_name(model, arguments, message):
 DIES = """
 from curation.errors import ModelError
 from curation.refs import ModelRef
-from tests.vllm.conftest import start
+from tests.with_vllm.conftest import start
 try:
     start(ModelRef(base={base!r}), num_gpu_blocks_override=2, block_size=32)
 except ModelError as error:
@@ -105,7 +105,7 @@ HANGS = """
 import time
 from pathlib import Path
 from curation.refs import ModelRef
-from tests.vllm.conftest import start
+from tests.with_vllm.conftest import start
 teacher = start(ModelRef(base={base!r}))
 from curation.config import DecodingConfig
 from curation.teachers import Request

@@ -1,8 +1,6 @@
 """States of other layers than the last from vLLM, against the transformers teacher, row by row, in float32."""
 
 import pytest
-from tests.vllm.conftest import SHAPE, start, teacher_config
-from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
 from curation.config import DecodingConfig
 from curation.errors import ModelError
@@ -10,6 +8,8 @@ from curation.models import create, load_model, resolve
 from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
 from curation.teachers.vllm_choice import choose_backend
+from tests.with_vllm.conftest import SHAPE, start, teacher_config
+from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
 MANY = (
     "layer3_output_last",

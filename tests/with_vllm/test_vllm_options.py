@@ -1,12 +1,12 @@
 """What trust functions may read beside the answer's states, from vLLM, against the transformers teacher, in float32."""
 
 import pytest
-from tests.vllm.conftest import start, teacher_config
-from tests.vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
 from curation.config import DecodingConfig
 from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
+from tests.with_vllm.conftest import start, teacher_config
+from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, rows_of, spy, with_options
 
 STATES = ("option3_output_last", "layer1_option2_output_last", "output_mean", "option2_output_last")
 K = 3

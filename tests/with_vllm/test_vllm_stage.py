@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.vllm.conftest import SHAPE, start, teacher_config
 
 from curation import run
 from curation.config import DecodingConfig, DomainConfig
@@ -19,6 +18,7 @@ from curation.rundir.manifest import Manifest
 from curation.stages.label import Share, label
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
+from tests.with_vllm.conftest import SHAPE, start, teacher_config
 
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
@@ -35,7 +35,7 @@ def test_an_actor_that_dies_mid_task_leaves_every_row_once(local_ray, model, puz
     job = LabelJob(
         examples=examples,
         labels_uri=str(tmp_path / "labels.lance"),
-        domain=DomainConfig(name="tests.vllm.fatal:Fatal", **fatal),
+        domain=DomainConfig(name="tests.with_vllm.fatal:Fatal", **fatal),
         teacher=teacher_config(model, backend="vllm", chunk_rows=64, vllm={"engine": ENGINE, "hang_seconds": 3}),
         model=model,
         decoding=DecodingConfig(max_tokens=12),

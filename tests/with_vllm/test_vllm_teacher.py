@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from tests.vllm.conftest import STATES, start, teacher_config
 
 from curation.config import DecodingConfig
 from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
 from curation.teachers.decoding import distribution
+from tests.with_vllm.conftest import STATES, start, teacher_config
 
 TIE = 1e-4
 
