@@ -140,9 +140,9 @@ def test_full_weights_are_saved_whole_and_tied_ones_once(
 
     record = fine_tune(family_model, pairs(48), FULL, seed=0, output=tmp_path / "full", kept=Last())
     ref = saved(family_model, FULL.lora, tmp_path / "full").model
-    saved, last = load_file(tmp_path / "full" / "model.safetensors"), load_file(tmp_path / "last.safetensors")
-    assert ("lm_head.weight" in saved) == (not family.tied) and set(saved) == set(last)
-    assert all(torch.equal(saved[name], last[name]) for name in saved)
+    kept, last = load_file(tmp_path / "full" / "model.safetensors"), load_file(tmp_path / "last.safetensors")
+    assert ("lm_head.weight" in kept) == (not family.tied) and set(kept) == set(last)
+    assert all(torch.equal(kept[name], last[name]) for name in kept)
     model, again = load_model(ref), plain(ref.base)
     torch.testing.assert_close(logits(model, ref), logits(again, ref), atol=1e-5, rtol=0)
     for one in (model, again):
