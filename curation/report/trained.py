@@ -51,7 +51,7 @@ def training_chart(trained: Mapping[str, Json], name: str) -> str:
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):
                 points = [(at, value) for at, value in enumerate(found["curves"].get(key, ())) if value is not None]
-                steps = found["curves"].get("step") or range(1, 1 + len(found["curves"]["loss"]))
+                steps = found["curves"].get("step") or range(1, 1 + len(found["curves"][key]))
                 colour, dashes = line_of(arm, index)
                 axes.plot(
                     [steps[at] for at, _ in points],
