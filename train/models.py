@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.config import LoraConfig
+from curation.errors import ConfigError
 from curation.models import load_model, resolve
 from curation.refs import ModelRef
 from curation.storage.paths import Place
@@ -47,20 +49,39 @@ class TrainingResult:
 
 
 def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """The model to train: unchanged, or with a new adapter on all its linear layers but the output embedding."""
+    """The model to train: unchanged, or with a new adapter on the modules that ``lora`` names.
+
+    Raises:
+        ConfigError: the model has no module of a given name that can have an adapter.
+    """
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
     import peft
 
+    if lora.targets != "all-linear":
+        _check_targets(model, lora.targets)
     adapter = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules="all-linear",
+        target_modules=lora.targets,
         task_type="CAUSAL_LM",
     )
     return peft.get_peft_model(model, adapter)
+
+
+def _check_targets(model: "PreTrainedModel", targets: Sequence[str]) -> None:
+    from torch import nn
+
+    kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
+    known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+    unknown = [name for name in targets if not any(each == name or each.endswith(f".{name}") for each in known)]
+    if unknown:
+        raise ConfigError(
+            f"lora.targets: the model {model.config.name_or_path!r} has no module {', '.join(map(repr, unknown))} for "
+            f"an adapter; known: {', '.join(sorted({name.rpartition('.')[2] for name in known}))}, or all-linear"
+        )
 
 
 def save(
@@ -70,14 +91,17 @@ def save(
     lora: LoraConfig | None,
     record: TrainingRecord,
     path: Path,
+    weights: Mapping[str, Any] | None = None,
 ) -> None:
     """Save an adapter, or a full model with its tokenizer, and the record of its training.
+
+    ``weights`` stand for those of ``model`` where it holds only a share of them.
 
     An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``.
     """
     shutil.rmtree(path, ignore_errors=True)
     model.config.use_cache = True
-    model.save_pretrained(path)
+    model.save_pretrained(path, state_dict=weights)
     if lora is None:
         tokenizer.save_pretrained(path)
     elif base.adapter is not None:

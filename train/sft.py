@@ -1,9 +1,9 @@
 """Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one or several processes.
 
 The loss covers only the completion's tokens and the end token, as the mean over all of them in a global batch (paper,
-App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch. Batches are padded
-on the right, which causal attention never reads, and logits are computed from the end of the batch's shortest prompt
-on.
+App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch
+(:mod:`train.order`). Batches are padded on the right, which causal attention never reads, and logits are computed from
+the end of the batch's shortest prompt on.
 
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
@@ -12,12 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lance
 import torch
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, TrainingArguments, set_seed
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
@@ -26,11 +26,14 @@ from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
-from train.callbacks import Keeping, Kept, Progress
+from train.callbacks import Checkpointing, Kept, Progress
 from train.models import TrainingRecord, TrainingResult, save, trainable
+from train.order import Division, Order
 from train.partial import Partial
+from train.stream import Loader, Source
 from train.student import train_student
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Row
+from train.trainer import SftTrainer
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ def train_sft(
 ) -> TrainingResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
-    Rows are read in the order of their ids, so that a seed defines the run.
+    The order of rows follows from their ids, their lengths and the seed.
 
     Raises:
         ConfigError: the batch sizes do not divide.
@@ -64,22 +67,19 @@ def train_sft(
 
 
 def _learn(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
-    return fine_tune(base, read_pairs(rows), config, **how)
-
-
-def read_pairs(rows: TableRef) -> list[Pair]:
-    """The pairs of a table, in the order of ``row_id``."""
-    columns = ["row_id", "prompt", "completion"]
-    table = lance.dataset(rows.uri, version=rows.version).to_table(columns=columns).sort_by("row_id")
-    return [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
+    return fine_tune(base, rows, config, **how)
 
 
 def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
-    """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K].
+    """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
 
     Labels are the ids at the last K positions, ``IGNORED`` outside the completion. The first of these positions is the
-    one before the batch's first completion, because its logits predict that completion's first token.
+    one before the batch's first completion, because its logits predict that completion's first token. A batch of no
+    rows, as the last step may give some workers, is one padding token without a label.
     """
+    if not rows:
+        nothing = {"input_ids": torch.tensor([[pad]]), "labels": torch.tensor([[IGNORED]])}
+        return nothing | {"attention_mask": torch.tensor([[1]]), "logits_to_keep": 1, "row_ids": []}
     width = max(len(row["input_ids"]) for row in rows)
     first = max(min(row["num_prompt"] for row in rows) - 1, 0)
     ids_BT = torch.full((len(rows), width), pad)
@@ -95,6 +95,7 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
         "attention_mask": mask_BT,
         "labels": labels_BT[:, first:],
         "logits_to_keep": width - first,
+        "row_ids": [row["row_id"] for row in rows],
     }
 
 
@@ -129,7 +130,7 @@ def accumulation_steps(config: SftConfig, num_workers: int) -> int:
 
 def fine_tune(
     base: ModelRef,
-    pairs: Sequence[Pair],
+    rows: TableRef,
     config: SftConfig,
     *,
     seed: int,
@@ -140,91 +141,104 @@ def fine_tune(
     """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
     Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a kill,
-    a call with the same arguments resumes from the last checkpoint in ``<output>.partial``; if the workers do not share
-    that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first. ``progress`` receives rows
-    done and rows in all, over all epochs.
+    a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number of workers;
+    if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first.
+    ``progress`` receives rows done and rows in all, over all epochs.
 
     Raises:
-        SourceError: there are no pairs, or none within ``max_length``.
+        SourceError: there are no rows, or none within ``max_length``.
         ConfigError: the batch sizes do not divide.
         ModelError: the base does not load.
+        TrainingError: a loss is not finite, or a checkpoint cannot be written.
     """
-    if not pairs:
-        raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
     start = time.monotonic()
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    data = tokenize(tokenizer, pairs, config.max_length, chat_template=config.chat_template)
-    if data.num_dropped:
-        log.warning("%s: %d of %d rows exceed %d tokens", output.name, data.num_dropped, len(pairs), config.max_length)
-    if not data.rows:
-        raise SourceError(f"{output.name}: all {len(pairs)} rows exceed max_length {config.max_length}; raise it")
-    num_epochs = config.num_epochs(len(pairs))  # of all given rows: arms of one n get equal epochs
-    stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
-    partial = Partial(output, stamp)
-    args = _arguments(config, num_rows=len(data.rows), num_epochs=num_epochs, seed=seed, work=partial.checkpoints)
+    source = Source(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
+    if not source.num_rows:
+        raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
+    args = _arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
+    survey = source.survey(args.process_index, args.world_size)
+    num_rows, num_dropped = len(survey.positions_N), survey.num_dropped
+    if num_dropped:
+        log.warning("%s: %d of %d rows exceed %d tokens", output.name, num_dropped, source.num_rows, config.max_length)
+    if not num_rows:
+        raise SourceError(f"{output.name}: all {num_dropped} rows exceed max_length {config.max_length}; raise it")
+    num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
+    order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
+    args.num_train_epochs = num_epochs
+    args.warmup_steps = math.ceil(config.warmup_ratio * order.num_steps * num_epochs)
+    recipe = config.without(config.RESOURCES).model_dump(mode="json")
+    unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)]))
     if kept is not None:
-        kept.restore(partial.folder)
+        kept.restore(unfinished.folder)
     if args.process_index == 0 or kept is not None:
-        partial.prepare()
-    trainer = Trainer(
+        unfinished.prepare()
+    division = Division(
+        order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
+    )
+    trainer = SftTrainer(
+        Loader(
+            source,
+            survey.positions_N,
+            division,
+            collate_fn=partial(collate, pad=tokenizer.pad_token_id),
+            pin_memory=args.dataloader_pin_memory,
+        ),
         model=trainable(load_model(base), config.lora),
         args=args,
-        data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
-        train_dataset=data.rows,
         compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
             outputs.logits, labels, num_items_in_batch
         ),
-        callbacks=[Progress(output.name, len(data.rows) * num_epochs, progress)],
+        callbacks=[Progress(output.name, num_rows * num_epochs, progress), Checkpointing(unfinished, kept)],
     )
-    if kept is not None:
-        trainer.add_callback(Keeping(kept, partial.folder))
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=partial.last_checkpoint)
+    trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     record = TrainingRecord(
-        num_rows=len(data.rows),
-        num_dropped=data.num_dropped,
+        num_rows=num_rows,
+        num_dropped=num_dropped,
         num_epochs=num_epochs,
-        losses=[entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        losses=[entry["loss"] for entry in logged],
+        curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
         seconds=time.monotonic() - start,
     )
+    weights = trainer.full_weights()
     if trainer.is_world_process_zero():
         model = trainer.accelerator.unwrap_model(trainer.model)
-        partial.finish(lambda path: save(model, tokenizer, base, config.lora, record, path))
+        unfinished.finish(lambda path: save(model, tokenizer, base, config.lora, record, path, weights))
     trainer.accelerator.wait_for_everyone()
     return record
 
 
-def _arguments(config: SftConfig, *, num_rows: int, num_epochs: int, seed: int, work: Path) -> TrainingArguments:
+def _arguments(config: SftConfig, *, seed: int, work: Path) -> TrainingArguments:
     use_gpu = config.gpus_per_worker > 0
     num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    accumulation = accumulation_steps(config, num_workers)
-    num_steps = math.ceil(num_rows / config.global_batch_size) * num_epochs
     return TrainingArguments(
         output_dir=str(work),
         use_cpu=not use_gpu,
         per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=num_epochs,
+        gradient_accumulation_steps=accumulation_steps(config, num_workers),
         learning_rate=config.learning_rate,
         adam_beta1=config.adam_betas[0],
         adam_beta2=config.adam_betas[1],
         weight_decay=config.weight_decay,
         lr_scheduler_type=config.schedule,
-        warmup_steps=math.ceil(config.warmup_ratio * num_steps),
         max_grad_norm=config.max_grad_norm,
+        bf16=config.compute_dtype == "bfloat16",
+        fsdp=config.sharding == "fsdp" and num_workers > 1,  # type: ignore[arg-type]  # annotated for the command line
+        fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
         gradient_checkpointing=config.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
-        train_sampling_strategy="group_by_length",
         ddp_find_unused_parameters=False,
         dataloader_pin_memory=use_gpu,
         remove_unused_columns=False,
         save_strategy="steps",
         save_steps=CHECKPOINT_SHARE,
-        save_total_limit=1,
         logging_steps=LOGGING_SHARE,
+        logging_nan_inf_filter=False,  # a loss that is not finite stops the training (train.trainer)
         report_to="none",
         disable_tqdm=True,
         log_level="error",

@@ -12,6 +12,9 @@ from curation.registry import METHODS, code
 from curation.rundir.graph import Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
 
+REVISION = 2
+"""Of trainings: raised when their order of rows changed."""
+
 
 def base_model(
     model: ModelConfig,
@@ -63,6 +66,7 @@ def adapted(
         rows=rows,
         takes=recipe.takes,
         host=training_host(recipe),
+        revision=REVISION,
     )
     return stage.model("model")
 
@@ -96,6 +100,7 @@ def student(
         rows=num,
         takes=recipe.takes,
         host=training_host(recipe),
+        revision=REVISION,
     )
 
 
