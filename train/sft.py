@@ -12,12 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers.utils import is_flash_attn_2_available  # type: ignore[attr-defined]
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
@@ -29,6 +29,7 @@ from curation.telemetry.standing import Update
 from train.callbacks import Checkpointing, Kept, Progress
 from train.models import TrainingRecord, TrainingResult, save, trainable
 from train.order import Division, Order
+from train.packing import IGNORED, check, pack
 from train.partial import Partial
 from train.stream import Loader, Source
 from train.student import train_student
@@ -37,7 +38,6 @@ from train.trainer import SftTrainer
 
 log = logging.getLogger(__name__)
 
-IGNORED = -100
 CHECKPOINT_SHARE = 0.25
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.02
@@ -70,8 +70,10 @@ def _learn(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> Tra
     return fine_tune(base, rows, config, **how)
 
 
-def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
+def collate(rows: Sequence[Row], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
     """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
+
+    With ``mean_trust`` also ``weights`` float32 [B, 1]: each row's trust over it.
 
     Labels are the ids at the last K positions, ``IGNORED`` outside the completion. The first of these positions is the
     one before the batch's first completion, because its logits predict that completion's first token. A batch of no
@@ -80,6 +82,7 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
     if not rows:
         nothing = {"input_ids": torch.tensor([[pad]]), "labels": torch.tensor([[IGNORED]])}
         return nothing | {"attention_mask": torch.tensor([[1]]), "logits_to_keep": 1, "row_ids": []}
+    weights = {} if mean_trust is None else {"weights": torch.tensor([[row["trust"] / mean_trust] for row in rows])}
     width = max(len(row["input_ids"]) for row in rows)
     first = max(min(row["num_prompt"] for row in rows) - 1, 0)
     ids_BT = torch.full((len(rows), width), pad)
@@ -96,21 +99,32 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
         "labels": labels_BT[:, first:],
         "logits_to_keep": width - first,
         "row_ids": [row["row_id"] for row in rows],
-    }
+    } | weights
 
 
 def completion_loss(
-    logits_BTV: torch.Tensor, labels_BK: torch.Tensor, num_tokens: torch.Tensor | int | None = None
+    logits_BTV: torch.Tensor,
+    labels_BK: torch.Tensor,
+    num_tokens: torch.Tensor | int | None = None,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number), a scalar.
 
-    Models that ignore ``logits_to_keep`` return logits of all positions; only the last K are used.
+    ``weights`` [B, 1], or [1, K - 1] by label, multiply the losses, not the number of tokens. Models that ignore
+    ``logits_to_keep`` return logits of all positions; only the last K are used.
     """
     logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
-    total = torch.nn.functional.cross_entropy(
-        logits_BKV[:, :-1].flatten(0, 1), labels_BK[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    return total / (num_tokens if num_tokens is not None else (labels_BK[:, 1:] != IGNORED).sum())
+    targets = labels_BK[:, 1:]
+    if weights is None:
+        total = torch.nn.functional.cross_entropy(
+            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+    else:
+        losses = torch.nn.functional.cross_entropy(
+            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
+        )
+        total = (losses.view_as(targets) * weights).sum()
+    return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
 
 
 def accumulation_steps(config: SftConfig, num_workers: int) -> int:
@@ -146,8 +160,8 @@ def fine_tune(
     ``progress`` receives rows done and rows in all, over all epochs.
 
     Raises:
-        SourceError: there are no rows, or none within ``max_length``.
-        ConfigError: the batch sizes do not divide.
+        SourceError: there are no rows, or none within ``max_length``, or no trust to weight them by.
+        ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
         ModelError: the base does not load.
         TrainingError: a loss is not finite, or a checkpoint cannot be written.
     """
@@ -155,7 +169,13 @@ def fine_tune(
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    source = Source(rows, tokenizer, max_length=config.max_length, chat_template=config.chat_template)
+    source = Source(
+        rows,
+        tokenizer,
+        max_length=config.max_length,
+        chat_template=config.chat_template,
+        with_trust=config.weight_by_trust,
+    )
     if not source.num_rows:
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
     args = _arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
@@ -165,6 +185,11 @@ def fine_tune(
         log.warning("%s: %d of %d rows exceed %d tokens", output.name, num_dropped, source.num_rows, config.max_length)
     if not num_rows:
         raise SourceError(f"{output.name}: all {num_dropped} rows exceed max_length {config.max_length}; raise it")
+    if survey.mean_trust is not None and not 0 < survey.mean_trust < math.inf:
+        raise SourceError(
+            f"{output.name}: weight_by_trust needs rows of positive trust; the mean of their trust is "
+            f"{survey.mean_trust}; set student.weight_by_trust: false"
+        )
     num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
     order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
     args.num_train_epochs = num_epochs
@@ -178,19 +203,28 @@ def fine_tune(
     division = Division(
         order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
     )
+    model = load_model(base)
+    if config.packing:
+        check(model)
+        if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():
+            model.set_attn_implementation("flash_attention_2")
+
+    def batch(rows: Sequence[Row]) -> dict[str, Any]:
+        if config.packing and rows:
+            return pack(rows, survey.mean_trust)
+        return collate(rows, tokenizer.pad_token_id, survey.mean_trust)
+
     trainer = SftTrainer(
         Loader(
             source,
             survey.positions_N,
             division,
-            collate_fn=partial(collate, pad=tokenizer.pad_token_id),
+            collate_fn=batch,
             pin_memory=args.dataloader_pin_memory,
         ),
-        model=trainable(load_model(base), config.lora),
+        model=trainable(model, config.lora),
         args=args,
-        compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
-            outputs.logits, labels, num_items_in_batch
-        ),
+        loss=completion_loss,
         callbacks=[Progress(output.name, num_rows * num_epochs, progress), Checkpointing(unfinished, kept)],
     )
     trainer.remove_callback(PrinterCallback)
@@ -207,8 +241,8 @@ def fine_tune(
     )
     weights = trainer.full_weights()
     if trainer.is_world_process_zero():
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        unfinished.finish(lambda path: save(model, tokenizer, base, config.lora, record, path, weights))
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        unfinished.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, weights))
     trainer.accelerator.wait_for_everyone()
     return record
 

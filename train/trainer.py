@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,11 @@ def _cause(error: BaseException | None) -> OSError | None:
 class SftTrainer(SafeSaving, Trainer):
     """Trains on batches of :func:`train.sft.collate`, from a loader of its own."""
 
-    def __init__(self, loader: Any, **settings: Any) -> None:
-        """``loader``: a :class:`train.stream.Loader`."""
-        super().__init__(train_dataset=loader.dataset, **settings)
-        self._loader = loader
+    def __init__(self, loader: Any, loss: Callable[..., torch.Tensor], **settings: Any) -> None:
+        """``loader``: a :class:`train.stream.Loader`; ``loss``: of logits, labels, number of tokens, and weights."""
+        super().__init__(train_dataset=loader.dataset, compute_loss_func=self._loss, **settings)
+        self._loader, self._loss_of = loader, loss
+        self._weights: torch.Tensor | None = None
         self._step: list[tuple[list[int], torch.Tensor]] = []
 
     def create_accelerator_and_postprocess(self) -> None:
@@ -90,10 +92,13 @@ class SftTrainer(SafeSaving, Trainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss of a micro-batch, remembered with its row ids until the step ends."""
-        row_ids = inputs.pop("row_ids")
+        row_ids, self._weights = inputs.pop("row_ids"), inputs.pop("weights", None)
         found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         self._step.append((row_ids, (found[0] if return_outputs else found).detach()))
         return found
+
+    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """The norm of the step's gradients, which is the same in all workers.

@@ -135,6 +135,7 @@ class SftConfig(LmStudentConfig):
         "micro_batch_size",
         "gradient_checkpointing",
         "sharding",
+        "packing",
     }
     """Also keys that only divide the rows of a step: the order of rows does not depend on them (``train.order``)."""
 
@@ -143,6 +144,13 @@ class SftConfig(LmStudentConfig):
     """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of the steps in which the learning rate rises from 0."""
+    packing: bool = False
+    """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
+    what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
+    masks all pairs of tokens of a micro-batch."""
+    weight_by_trust: bool = False
+    """Multiply each row's loss by its trust over the mean trust of the rows trained on. Arms whose trust is a draw
+    train unweighted."""
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:

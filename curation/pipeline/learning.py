@@ -82,7 +82,10 @@ def student(
     seed: int,
     num: int | None,
 ) -> Stage:
-    """A student of the selected ``rows``; it is trained again only where what they teach, their ``digest``, changed."""
+    """A student of the selected ``rows``; it is trained again only where what they teach changed.
+
+    That is their ``digest``, and the rows themselves where a recipe reads more of them.
+    """
     method = METHODS[recipe.method]
     inputs = {
         "base": base,
@@ -92,11 +95,12 @@ def student(
         "trained_by": method.trained_by,
         "read": {"domain": domain} if "domain" in method.reads else {},
     }
+    reads_trust = isinstance(recipe, SftConfig) and recipe.weight_by_trust
     return Stage(
         name=name,
         work=train,
-        inputs=inputs,
-        settings={"rows": rows, "resources": recipe.resources},
+        inputs=inputs | ({"rows": rows} if reads_trust else {}),
+        settings={"resources": recipe.resources} | ({} if reads_trust else {"rows": rows}),
         rows=num,
         takes=recipe.takes,
         host=training_host(recipe),
