@@ -2,6 +2,10 @@
 
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -230,3 +234,17 @@ def test_bfloat16_computes_and_float32_weights_are_trained(case: Case) -> None:
     assert {weight.dtype for weight in case.weights("half").values()} == {torch.float32}
     losses = np.array([case.record(name)["losses"] for name in ("half", "one")])
     assert 1e-5 < np.abs(losses[0] - losses[1]).max() < 0.05
+
+
+@pytest.mark.slow
+def test_a_killed_driver_run_again_goes_on_bit_by_bit(case: Case) -> None:
+    program, file = Path(__file__).with_name("killed_driver.py"), case.directory / "driver.json"
+    task = case.task("driven")
+    file.write_text(json.dumps(task | {"kill_at": 12}))
+    assert subprocess.run([sys.executable, program, file], timeout=300).returncode == -signal.SIGKILL
+    time.sleep(5)  # until Ray has ended what the driver had started
+    assert [path.name for path in case.directory.glob("driven.partial/checkpoints/*")] == ["checkpoint-10"]
+    file.write_text(json.dumps(task))
+    subprocess.run([sys.executable, program, file], timeout=300, check=True)
+    assert_equal(case.weights("driven"), case.weights("one"))
+    assert case.record("driven")["losses"] == case.record("one")["losses"]
