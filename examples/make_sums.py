@@ -26,6 +26,7 @@ from curation.teachers import Request
 from curation.teachers.transformers import TransformersTeacher
 from train.models import saved
 from train.sft import fine_tune
+from train.stream import write_pairs
 from train.tokens import Pair
 
 HERE = Path(__file__).resolve().parent
@@ -96,9 +97,10 @@ def make(name: str, made: Made, sums: list[Sum], validation: list[Sum]) -> None:
             pattern=words.pattern,
             seed=SEED,
         )
+        rows = write_pairs(pairs, Path(work) / "rows.lance")
         for number in range(1, MOST_ROUNDS + 1):
             output = Path(work) / f"round-{number}"
-            fine_tune(model, pairs, RECIPE, seed=SEED + number, output=output)
+            fine_tune(model, rows, RECIPE, seed=SEED + number, output=output)
             model = saved(model, None, output).model
             found = accuracy(model, validation, made.temperature)
             print(f"{name}: {2 * number} epochs, {found:.1%} right at temperature {made.temperature:g}", flush=True)

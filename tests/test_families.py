@@ -15,6 +15,7 @@ from curation.tables import io
 from tests.families import LLAMA, Family, pairs, sums
 from train.models import saved
 from train.sft import fine_tune
+from train.stream import write_pairs
 
 FORMED = SftConfig(preset="scratch", global_batch_size=16, micro_batch_size=16, learning_rate=5e-3, epochs=8)
 LORA = {
@@ -41,7 +42,7 @@ def base(family: Family, family_model: ModelRef, tmp_path_factory: pytest.TempPa
     """The family's model, which knows the form of an answer, and guesses."""
     path = tmp_path_factory.mktemp("families") / "formed"
     formed = FORMED.model_copy(update={"chat_template": family.template is not None})
-    fine_tune(family_model, pairs(96), formed, seed=0, output=path)
+    fine_tune(family_model, write_pairs(pairs(96), path.with_suffix(".lance")), formed, seed=0, output=path)
     return saved(family_model, FORMED.lora, path).model
 
 
