@@ -169,6 +169,22 @@ def test_checkpoints_come_by_time_too_and_one_is_kept(case: Case, monkeypatch: p
     assert steps == [[f"checkpoint-{step}"] for step in range(1, 11)]
 
 
+def test_a_draining_node_gets_one_checkpoint_at_once(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    saved: list[int] = []
+
+    class Watching(Checkpointing):
+        def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+            super().on_save(args, state, control, **kwargs)
+            saved.append(state.global_step)
+
+    monkeypatch.setattr(train.sft, "Checkpointing", Watching)
+    monkeypatch.setattr(train.callbacks, "PREEMPTION_SECONDS", 0.0)
+    monkeypatch.setattr(train.callbacks.preemption, "is_preempted", lambda: asked.append(1) or len(asked) == 4)
+    case.train("out")
+    assert saved == [3, 4, 6, 9, 10] and len(asked) == 4
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_names_its_rows_and_keeps_the_checkpoint(
     case: Case, monkeypatch: pytest.MonkeyPatch, value: float

@@ -315,15 +315,14 @@ def test_rewards_that_are_always_one_end_the_training(base: ModelRef, tmp_path: 
 def test_a_loss_that_is_not_finite_stops_with_the_rows_and_keeps_the_checkpoint(
     base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = grpo_trainer.Trainer.compute_loss
+    compute = grpo_trainer.GRPOTrainer.compute_loss
 
-    def broken(trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        loss = compute(trainer, model, inputs, *args, **kwargs)
-        return loss * math.nan if trainer.state.global_step == 5 else loss
+    def broken(trainer: Any, *args: Any) -> Any:
+        return compute(trainer, *args) * (math.nan if trainer.state.global_step == 5 else 1)
 
     config = SMALL.model_copy(update={"epochs": 10, "global_batch_size": 2, "micro_batch_size": 8})
     with monkeypatch.context() as patch:
-        patch.setattr(grpo_trainer.Trainer, "compute_loss", broken)
+        patch.setattr(grpo_trainer.GRPOTrainer, "compute_loss", broken)
         with pytest.raises(
             TrainingError, match=r"step 6: the loss is not finite \(norm nan\) on rows 10\d, 10\d; look"
         ):
