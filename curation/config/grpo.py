@@ -36,6 +36,7 @@ class GrpoConfig(LmStudentConfig):
     RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
     """Also keys that only divide the answers of a step: draws do not depend on them (``train.rollouts``)."""
 
+    method: str = "grpo"
     preset: Literal["paper", "scratch"] = "paper"
     max_length: PositiveInt = 1024
     """Tokens of the longest prompt that is trained on; no arm selects a longer one."""

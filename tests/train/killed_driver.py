@@ -1,33 +1,34 @@
 """A driver that trains a student by Ray; its worker kills it after a step, if one is given.
 
-``python killed_driver.py TASK.json``; the task is that of ``worker_group``.
+``python killed_driver.py TASK.json``; the task is that of ``worker_group``, with the ``method`` if it is not ``sft``,
+and for ``grpo`` the ``domain`` and the table of ``examples``.
 """
 
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import train.sft
 from curation.cluster.session import local_or_cluster
-from curation.config import RayConfig, SftConfig
+from curation.config import DomainConfig, RayConfig
+from curation.config.models import student_config
 from curation.refs import ModelRef, TableRef
 from train.launch import TrainProcess, trained_in
 
 
-def killing(driver: int, step: int) -> Any:
-    """``train.sft._learn``, but the process ``driver`` is killed after a step."""
-    learn = train.sft._learn
+def killing(module: Any, driver: int, step: int) -> Any:
+    """The module's ``_learn``, but the process ``driver`` is killed after a step."""
+    learn, name = module._learn, module.__name__
 
     def _learn(*args: Any, **how: Any) -> Any:
+        import importlib
         import os
         import signal
         import time
 
         from transformers import TrainerCallback
-
-        import train.sft
 
         class Killing(TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):  # type: ignore[no-untyped-def]
@@ -35,7 +36,7 @@ def killing(driver: int, step: int) -> Any:
                     os.kill(driver, signal.SIGKILL)
                     time.sleep(60)  # Ray ends this process
 
-        train.sft.Progress = lambda *_: Killing()
+        importlib.import_module(name).Progress = lambda *_: Killing()
         return learn(*args, **how)
 
     return _learn
@@ -43,14 +44,19 @@ def killing(driver: int, step: int) -> Any:
 
 def main(task: dict[str, Any]) -> None:
     """Train."""
-    config = SftConfig.model_validate(task["config"])
+    method = task.get("method", "sft")
+    module: Any = importlib.import_module(f"train.{method}")
+    config = student_config({"method": method, **task["config"]})
+    read = {}
+    if method == "grpo":
+        read = {"domain": DomainConfig(name=task["domain"]), "examples": TableRef.from_json(task["examples"])}
     if "kill_at" in task:
-        train.sft._learn = killing(os.getpid(), task["kill_at"])
-    base, rows = ModelRef.from_json(task["base"]), TableRef.from_json(task["rows"])
+        module._learn = killing(module, os.getpid(), task["kill_at"])
+    base, rows, output = ModelRef.from_json(task["base"]), TableRef.from_json(task["rows"]), Path(task["output"])
     with local_or_cluster(RayConfig(num_cpus=1)):
         process = TrainProcess(config)
         with trained_in(process):
-            train.sft.train_sft(base, rows, config, seed=task["seed"], output=Path(task["output"]), name="x")
+            getattr(module, f"train_{method}")(base, rows, config, seed=task["seed"], output=output, name="x", **read)
         process.close()
 
 

@@ -1,7 +1,11 @@
 """GRPO in Ray's workers: their number changes nothing, and neither does the death of one."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,13 @@ import torch
 
 from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig
+from curation.errors import RunFailedError
 from curation.models import create, load_model
 from curation.refs import ModelRef
 from curation.tables import io
 from train import student
 from train.grpo import train_grpo
-from train.models import TrainingResult
+from train.models import TrainingResult, saved
 
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
 SHAPE |= {"head_dim": 8, "intermediate_size": 32, "max_position_embeddings": 128}
@@ -38,6 +43,7 @@ class Rows:
     """Questions of two options, of which the first is right; a model that knows only the letters."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.base = create(directory / "base", family="qwen3", shape=SHAPE, words=("A", "B"), pattern="[AB]", seed=0)
         questions = [
             {"row_id": n, "question": "AB"[n % 2] * (1 + n), "choices": ["yes", "no"], "keys": ["A", "B"]}
@@ -88,17 +94,57 @@ def killed_once(mark: str) -> Any:
     return dying
 
 
-@pytest.mark.usefixtures("local_ray")
-def test_neither_the_number_of_workers_nor_a_kill_changes_the_student(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(tmp_path_factory.mktemp("rows"))
+
+
+@pytest.fixture(scope="module")
+def one(local_ray: Any, rows: Rows) -> TrainingResult:
+    """By one worker, undisturbed."""
+    return rows.trained(rows.directory / "one")
+
+
+def test_two_workers_of_which_one_dies_go_on_as_one(
+    one: TrainingResult, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = Rows(tmp_path)
-    one = rows.trained(tmp_path / "one")
+    """Two workers draw and learn what one does, and a checkpoint of two is one for any number."""
     assert len(one.record.losses) == 20 and one.record.curves["reward"][-1] > one.record.curves["reward"][0]
-    monkeypatch.setattr(student, "_train", killed_once(str(tmp_path / "died")))
-    two = rows.trained(tmp_path / "two", num_workers=2)
-    assert (tmp_path / "died").exists()
+    output = rows.directory / "two"
+    with monkeypatch.context() as patch:
+        patch.setattr(student, "_train", killed_once(str(rows.directory / "died")))
+        with pytest.raises(RunFailedError, match="training failed"):
+            rows.trained(output, num_workers=2, max_failures=0)
+    assert (rows.directory / "died").exists()
+    (checkpoint,) = output.with_name("two.partial").glob("checkpoints/checkpoint-*")
+    assert checkpoint.name == "checkpoint-10"
+    two = rows.trained(output)
     np.testing.assert_allclose(two.record.curves["reward"], one.record.curves["reward"], atol=1e-6)
     np.testing.assert_allclose(two.record.losses, one.record.losses, atol=1e-5)
     wanted, found = weights(one.model), weights(two.model)
     assert all(torch.allclose(found[name], wanted[name], atol=1e-4) for name in wanted)
+
+
+@pytest.mark.slow
+def test_a_killed_driver_run_again_goes_on_bit_by_bit(one: TrainingResult, rows: Rows) -> None:
+    program, file = Path(__file__).with_name("killed_driver.py"), rows.directory / "driver.json"
+    task = {
+        "method": "grpo",
+        "base": rows.base.to_json(),
+        "rows": rows.rows.to_json(),
+        "examples": rows.examples.to_json(),
+        "domain": "mcqa",
+        "config": CONFIG.model_dump(mode="json"),
+        "seed": 3,
+        "output": str(rows.directory / "driven"),
+    }
+    file.write_text(json.dumps(task | {"kill_at": 12}))
+    assert subprocess.run([sys.executable, program, file], timeout=300).returncode == -signal.SIGKILL
+    time.sleep(5)  # until Ray has ended what the driver had started
+    assert [path.name for path in rows.directory.glob("driven.partial/checkpoints/checkpoint-*")] == ["checkpoint-10"]
+    file.write_text(json.dumps(task))
+    subprocess.run([sys.executable, program, file], timeout=300, check=True)
+    driven = saved(rows.base, None, rows.directory / "driven")
+    assert driven.record.losses == one.record.losses and driven.record.curves == one.record.curves
+    wanted, found = weights(one.model), weights(driven.model)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
