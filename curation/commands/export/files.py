@@ -44,9 +44,12 @@ class Folder:
     path: Path
 
     def describe(self, lineage: Mapping[str, Any], card: str) -> None:
-        """Write the card and the lineage."""
+        """Write the card and the lineage; all files get the mode of a new one."""
         (self.path / CARD).write_text(card)
         (self.path / LINEAGE).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
+        mode = (self.path / LINEAGE).stat().st_mode
+        for name in _names(self.path):  # safetensors lets nobody but the owner read what it writes
+            (self.path / name).chmod(mode)
 
 
 @contextmanager

@@ -109,6 +109,7 @@ def test_an_adapter_loads_with_peft_and_a_merged_model_with_transformers(finishe
     names = {path.name for path in (tmp_path / "adapter").iterdir()}
     assert names == {"README.md", "lineage.json", "adapter_config.json", "adapter_model.safetensors"}
     for folder in (tmp_path / "adapter", merged):
+        assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
         for name, found in json.loads((folder / "lineage.json").read_text())["student"]["files"].items():
             assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == found["sha256"]
     assert not list(tmp_path.glob("**/.*"))
