@@ -31,7 +31,7 @@ test-vllm: $(VLLM_INSTALLED)
 ## MLflow and W&B, which the tests do without where they are not installed.
 test-tracking: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[mlflow,wandb]"
-	$(BIN)/python -m pytest tests/curation/tracking
+	$(BIN)/python -m pytest tests/curation/telemetry/tracking
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

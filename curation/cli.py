@@ -103,6 +103,7 @@ def run(
 
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough.
     """
+    from curation.commands.tables import arms_table
     from curation.errors import ConfigError
     from curation.pipeline.running import run_chain, run_part
 
@@ -115,7 +116,7 @@ def run(
         run_part(settings, part, alone=only is not None, wait=wait)
         return
     content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait)
-    click.echo(_arms_table(content))
+    click.echo(arms_table(content))
     click.echo(f"report: {settings.directory / 'report.html'}")
 
 
@@ -234,12 +235,33 @@ def report(
         raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
     (config,) = configs
 
+    from curation.commands.tables import arms_table
     from curation.pipeline.running import rewrite_report
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())
-    click.echo(json.dumps(content, indent=1) if as_json else _arms_table(content))
+    click.echo(json.dumps(content, indent=1) if as_json else arms_table(content))
     click.echo(f"report: {page}", err=as_json)
+
+
+@main.command("export-student")
+@click.argument("run_dir")
+@click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: neural, or the only one).")
+@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
+@click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
+def export_student(run_dir: str, output: str, **asked: Any) -> None:
+    """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
+    from curation.commands.export import export_student
+    from curation.storage.paths import place
+
+    given = [("arm", asked["arm"]), ("generation", asked["generation"])]
+    options = [f"--{name} {value}" for name, value in given if value is not None]
+    options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
+    command = " ".join([f"curate export-student {run_dir}", *options])
+    for line in export_student(place(run_dir), place(output), command=command, **asked):
+        click.echo(line)
 
 
 @main.command()
@@ -323,9 +345,10 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
 
 def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
     from curation.commands.combine import combine
+    from curation.commands.tables import combined_table
 
     content, page = combine(directories, output)
-    click.echo(json.dumps(content, indent=1) if as_json else _combined_table(content))
+    click.echo(json.dumps(content, indent=1) if as_json else combined_table(content))
     click.echo(f"report: {page}", err=as_json)
 
 
@@ -337,56 +360,6 @@ def _load(config: str, overrides: tuple[str, ...]) -> Any:
 
 def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
-
-
-def _arms_table(content: dict[str, Any]) -> str:
-    """One line each for teacher, base and the arms of the last generation: per cent with 95 % intervals."""
-    lines = [f"{'':<26}{'rows':>8}  {'purity %':<24}{'test accuracy %':<24}{'recovery':>9}  {'p against GT':>13}"]
-    for name in ("teacher", "base"):
-        accuracy = content.get(name) or {}
-        if told := _estimate(accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':>8}  {'':<24}{told}")
-    for arm in content["arms"]:
-        recovery, p_value = arm.get("recovery"), arm.get("p_value_vs_ground_truth")
-        lines.append(
-            f"{arm['name']:<26}{arm.get('num_selected') or '':>8}  {_estimate(arm.get('purity')):<24}"
-            f"{_estimate(arm.get('accuracy')):<24}{'' if recovery is None else f'{recovery:.2f}':>9}  "
-            f"{'' if p_value is None else f'{p_value:.3g}':>13}"
-        )
-    return "\n".join(lines)
-
-
-def _combined_table(content: dict[str, Any]) -> str:
-    """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
-    strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
-    lines = [f"{len(content['runs'])} runs: {strata}", f"{'':<26}{'purity %':<24}{'over runs':<16}"]
-    lines[-1] += f"{'test accuracy %':<24}{'over runs':<16}{'recovery':>9}  {'pooled p against GT':>19}"
-    for name in ("teacher", "base"):
-        accuracy = content.get(name) or {}
-        if told := _estimate(accuracy := accuracy.get("test", accuracy)):
-            lines.append(f"{name:<26}{'':<40}{told:<24}{_over_runs(accuracy)}")
-    for arm in content["arms"]:
-        recovery, p_value = arm["recovery"], arm["p_value_vs_ground_truth"]
-        lines.append(
-            f"{arm['name']:<26}{_estimate(arm['purity']):<24}{_over_runs(arm['purity']):<16}"
-            f"{_estimate(arm['accuracy']):<24}{_over_runs(arm['accuracy']):<16}"
-            f"{'' if recovery is None else format(recovery['value'], '.2f'):>9}  "
-            f"{'' if p_value is None else format(p_value, '.3g'):>19}"
-        )
-    if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
-        lines.append(f"{shared:,} of {rows['total']:,} test rows occur in several runs: use the intervals over runs")
-    return "\n".join(lines)
-
-
-def _over_runs(value: dict[str, Any] | None) -> str:
-    runs = (value or {}).get("runs")
-    return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"
-
-
-def _estimate(value: dict[str, Any] | None) -> str:
-    if value is None or value.get("value") is None:
-        return ""
-    return f"{100 * value['value']:.1f} ({100 * value['low']:.1f} to {100 * value['high']:.1f})"
 
 
 if __name__ == "__main__":

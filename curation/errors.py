@@ -49,6 +49,10 @@ class CombineError(UserError):
     """Runs cannot be combined in one report: they are not comparable, or one is unfinished or not a run."""
 
 
+class ExportError(UserError):
+    """A student cannot be exported: there is none, it is not trained, or its folder is taken or cannot be written."""
+
+
 class RowError(CurationError):
     """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
 

@@ -1,6 +1,7 @@
 """How the students of a generation were trained: what was measured on the way, as numbers and as one figure."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from curation.report.charts import drawing, line_of, svg
@@ -27,15 +28,26 @@ COLUMNS, PANEL = 3, (2.5, 1.75)
 
 
 def trainings(training: Mapping[str, Json]) -> dict[str, Json]:
-    """By arm: the curves of its student's training with its loss, seconds and why it ended early, if it did."""
+    """By arm: the curves of its student's training with its loss, seconds and why it ended early, if it did.
+
+    All curves of an arm have a value, or ``None``, at each ``step``: an optimizer step, or the number of the logging
+    interval where the method records no steps.
+    """
     return {
-        arm: {
-            "curves": {"loss": record["losses"], **record.get("curves", {})},
-            "seconds": record["seconds"],
-            "stopped": record.get("stopped"),
-        }
+        arm: {"curves": _curves(record), "seconds": record["seconds"], "stopped": record.get("stopped")}
         for arm, record in training.items()
     }
+
+
+def _curves(record: Json) -> dict[str, Sequence[float | None]]:
+    """The record's curves and its losses at the same steps; losses between two of them are averaged."""
+    losses, curves = record["losses"], dict(record.get("curves", {}))
+    steps = curves.pop("step", None) or [float(number) for number in range(1, 1 + len(losses))]
+    if len(losses) != len(steps):
+        ends = [round(len(losses) * step / steps[-1]) for step in steps]
+        parts = [losses[start:end] for start, end in pairwise([0, *ends])]
+        losses = [sum(part) / len(part) if part else None for part in parts]
+    return {"step": steps, "loss": losses, **curves}
 
 
 def training_chart(trained: Mapping[str, Json], name: str) -> str:
@@ -50,10 +62,8 @@ def training_chart(trained: Mapping[str, Json], name: str) -> str:
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):
-                values = found["curves"].get(key, ())
-                steps = found["curves"].get("step", ())
-                steps = steps if len(steps) == len(values) else range(1, 1 + len(values))
-                points = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
+                measured = zip(found["curves"]["step"], found["curves"].get(key, ()), strict=False)
+                points = [(step, value) for step, value in measured if value is not None]
                 colour, dashes = line_of(arm, index)
                 axes.plot(
                     [step for step, _ in points],

@@ -17,6 +17,7 @@ USER_ERRORS = {
     "ClusterError",
     "TableError",
     "CombineError",
+    "ExportError",
 }
 
 

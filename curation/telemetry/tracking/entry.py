@@ -1,6 +1,6 @@
-"""What a tracker records of a run: its settings, the main numbers of its report, and the report itself."""
+"""What a tracker records of a run: settings, the main numbers of its report, the students' curves, the report."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ class Entry:
     """The configuration, nested; without ``tracking``, whose address may hold a password."""
     numbers: Mapping[str, float]
     """``gen-0/neural/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
+    curves: Mapping[str, Sequence[tuple[int, float]]]
+    """Points of each student's training by ascending step, by name: ``gen-0/neural/training/loss``. A step is an
+    optimizer step, or a logging interval where the method records no steps."""
     tags: Mapping[str, str]
     """The place of the run, and the versions."""
     files: Mapping[str, str]
@@ -40,6 +43,7 @@ def entry_of(report: Json, directory: str, files: Mapping[str, str]) -> Entry:
         name=report["name"],
         settings=settings,
         numbers=dict(_numbers(report)),
+        curves=dict(_curves(report)),
         tags={"run_dir": directory, "domain": report["domain"], **report["versions"]},
         files=files,
     )
@@ -68,6 +72,17 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
                     for number in ("auc", "ece", "brier"):
                         yield from _estimate(f"{at}/trust/{function}/{rows}_{view}_{number}", found[number])
                 yield from _estimate(f"{at}/trust/constant/{rows}_{view}_brier", table["constant"]["brier"])
+
+
+def _curves(report: Json) -> Iterator[tuple[str, list[tuple[int, float]]]]:
+    for generation in report["generations"]:
+        for arm, training in generation["training"].items():
+            curves = dict(training["curves"])
+            steps = [round(step) for step in curves.pop("step")]
+            for name, values in curves.items():
+                points = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
+                if points:
+                    yield f"gen-{generation['index']}/{arm}/training/{name}", points
 
 
 def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""MLflow: a run of an experiment, settings as parameters, the report as artifacts."""
+"""MLflow: a run of an experiment, settings as parameters, curves by step, the report as artifacts."""
 
 import time
 
@@ -6,8 +6,8 @@ from curation.config import MlflowConfig
 from curation.telemetry.tracking.entry import Entry
 
 ID_TAG = "curation.id"
-BATCH = 100
-"""The number of parameters, and of metrics, per request: the limit of MLflow's servers."""
+NUM_PARAMS, NUM_METRICS = 100, 900
+"""The numbers of parameters and of metrics per request: MLflow's servers take 100 parameters, and 1,000 of both."""
 MAX_PARAMETER = 500
 """The number of characters of a parameter that servers of all versions accept."""
 
@@ -25,22 +25,25 @@ class MlflowTracker:
         """Write an entry as a finished run."""
         from mlflow.entities import Metric, Param
 
-        run_id = self._run(entry)
+        run_id, is_new = self._run(entry)
         now = int(1000 * time.time())
         metrics = [Metric(name, float(value), now, 0) for name, value in entry.numbers.items()]
+        for name, points in entry.curves.items():  # MLflow would keep a step that is given again as another point
+            known = set() if is_new else {point.step for point in self._client.get_metric_history(run_id, name)}
+            metrics += [Metric(name, float(value), now, step) for step, value in points if step not in known]
         params = [Param(name, value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
-        for start in range(0, max(len(metrics), len(params)), BATCH):
-            part = slice(start, start + BATCH)
-            self._client.log_batch(run_id, metrics=metrics[part], params=params[part])
+        while metrics or params:
+            self._client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
+            metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
         for name, text in entry.files.items():
             self._client.log_text(run_id, text, name)
         self._client.set_terminated(run_id)
 
-    def _run(self, entry: Entry) -> str:
-        """The run with the entry's id; a new one if there is none."""
+    def _run(self, entry: Entry) -> tuple[str, bool]:
+        """The id of the run with the entry's id, and whether it is new."""
         experiment = self._client.get_experiment_by_name(self._experiment)
         where = self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         for run in self._client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1):
-            return str(run.info.run_id)
+            return str(run.info.run_id), False
         tags = {ID_TAG: entry.id, **{f"curation.{name}": value for name, value in entry.tags.items()}}
-        return str(self._client.create_run(where, run_name=entry.name, tags=tags).info.run_id)
+        return str(self._client.create_run(where, run_name=entry.name, tags=tags).info.run_id), True

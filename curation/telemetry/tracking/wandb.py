@@ -1,4 +1,9 @@
-"""Weights & Biases: a run of a project, main numbers in its summary, the report as an artifact."""
+"""Weights & Biases: a run of a project, curves in its history, main numbers in its summary, the report as an artifact.
+
+The history has a row for each step at which a student was measured; a row holds all students' values at this step.
+"""
+
+from collections import defaultdict
 
 from curation.config import WandbConfig
 from curation.telemetry.tracking.entry import Entry
@@ -24,6 +29,13 @@ class WandbTracker:
             config={**entry.settings, "curation": dict(entry.tags)},
             settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
         )
+        rows: defaultdict[int, dict[str, float]] = defaultdict(dict)
+        for name, points in entry.curves.items():
+            for step, value in points:
+                rows[step][name] = value
+        for step in sorted(rows):
+            if step >= run.step:  # W&B's history only grows; a run that is resumed has the steps before
+                run.log(rows[step], step=step)
         for number, value in entry.numbers.items():
             run.summary[number] = value
         report = wandb.Artifact(f"report-{entry.id}", type="report")

@@ -3,9 +3,11 @@
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from curation.config import MlflowConfig, RunConfig, TrackingConfig
 from curation.errors import ConfigError
 from curation.pipeline.running import run_chain
+from curation.report.trained import training_chart, trainings
 from curation.telemetry import tracking
 from curation.telemetry.tracking import Entry
 
@@ -22,6 +25,11 @@ ENTRY = Entry(
     name="chess",
     settings={"seed": 3, "trust": {"states": ["output_last"], "width": 512}, "judge": None, "many": "x" * 900},
     numbers={f"gen-{index}/neural/purity": index / 300 for index in range(250)},
+    curves={
+        "gen-0/neural/training/loss": [(step, 1 / step) for step in range(2, 2002, 2)],
+        "gen-0/naive/training/loss": [(3, 0.5), (6, 0.25)],
+        "gen-0/naive/training/reward": [(6, 0.75)],
+    },
     tags={"run_dir": "/runs/chess", "domain": "chess", "version": "0.1.0"},
     files={"report.html": "<p>\u00e4</p>", "report.json": "{}"},
 )
@@ -38,6 +46,25 @@ def needs(name: str) -> pytest.MarkDecorator:
 def test_settings_are_flat_leaves():
     flat = ENTRY.flat_settings()
     assert flat["trust.states"] == "['output_last']" and flat["trust.width"] == "512" and flat["judge"] == "None"
+
+
+def test_curves_of_every_student_have_their_steps():
+    """Of GRPO a value a block of steps, of other methods one a logging interval where no steps are recorded."""
+    plain = {"num_rows": 9, "num_dropped": 0, "num_epochs": 1, "losses": [2.0, 1.0, 0.5], "seconds": 3.0}
+    losses = [float(step) for step in range(1, 402)]
+    curves = {"step": [*map(float, range(3, 402, 3)), 401.0], "reward": [0.5] * 133 + [None]}
+    grpo = {**plain, "losses": losses, "curves": curves, "stopped": "nothing was learnt"}
+    found = trainings({"naive": plain, "neural": grpo})
+    assert found["naive"]["curves"] == {"step": [1.0, 2.0, 3.0], "loss": [2.0, 1.0, 0.5]}
+    assert found["neural"]["curves"]["loss"] == [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
+    assert found["neural"]["stopped"] == "nothing was learnt" and "<svg" in training_chart(found, "drawn")
+    report = dict.fromkeys(("name", "domain"), "x") | {"config": {}, "versions": {}, "stages": []}
+    empty = {"index": 1, "num_pool": 5, "teacher": {"test": None, "pool": None}, "base": None, "arms": [], "trust": {}}
+    entry = tracking.entry_of(report | {"generations": [empty | {"training": found}]}, "/runs/x", {})
+    assert entry.curves["gen-1/naive/training/loss"] == [(1, 2.0), (2, 1.0), (3, 0.5)]
+    assert entry.curves["gen-1/neural/training/loss"][-1] == (401, 400.5)
+    assert entry.curves["gen-1/neural/training/reward"] == [(3 * part, 0.5) for part in range(1, 134)]
+    assert len(entry.curves) == 3
 
 
 def test_no_tracker_unless_named():
@@ -73,7 +100,11 @@ def test_mlflow_keeps_one_run_an_entry(mlflow_store: TrackingConfig):
     runs = {run.data.tags["curation.id"]: run for run in client.search_runs([experiment.experiment_id])}
     assert set(runs) == {ENTRY.id, "other"}
     run = runs[ENTRY.id]
-    assert run.data.metrics == ENTRY.numbers and run.info.status == "FINISHED" and run.info.run_name == "chess"
+    assert run.info.status == "FINISHED" and run.info.run_name == "chess"
+    assert run.data.metrics == ENTRY.numbers | {name: points[-1][1] for name, points in ENTRY.curves.items()}
+    for name, points in ENTRY.curves.items():
+        history = client.get_metric_history(run.info.run_id, name)
+        assert [(point.step, point.value) for point in history] == points  # each once, though published twice
     assert run.data.params["trust.width"] == "512" and run.data.params["many"] == "x" * 500
     assert run.data.tags["curation.run_dir"] == "/runs/chess"
     report = client.download_artifacts(run.info.run_id, "report.html")
@@ -101,13 +132,14 @@ def test_a_tracker_that_takes_too_long_is_left(monkeypatch: pytest.MonkeyPatch):
 def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     script = (
         "import json; from curation.telemetry import tracking; from curation.config import TrackingConfig, WandbConfig;"
-        "from curation.telemetry.tracking import Entry; from tests.curation.tracking.test_tracking import ENTRY;"
+        "from curation.telemetry.tracking import Entry; from test_tracking import ENTRY;"
         "config = TrackingConfig(wandb=WandbConfig(project='ours', mode='offline'));"
         "print(json.dumps(list(tracking.publish(config, ENTRY))))"
     )
+    paths = [Path(__file__).parents[4], Path(__file__).parent, *filter(None, [os.environ.get("PYTHONPATH")])]
     ran = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "WANDB_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[4])},
+        env={**os.environ, "WANDB_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(map(str, paths))},
         capture_output=True,
         text=True,
         timeout=120,
@@ -117,6 +149,45 @@ def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     written = (kept / f"run-{ENTRY.id}.wandb").read_bytes()
     for told in (b"ours", b"gen-7/neural/purity", b"output_last", b"report.html", b"/runs/chess"):
         assert told in written
+    assert history_of(kept / f"run-{ENTRY.id}.wandb") == history(ENTRY)
+
+
+def history(entry: Entry) -> dict[int, dict[str, float]]:
+    """The rows that W&B is to keep: all values of a step together."""
+    rows: dict[int, dict[str, float]] = {}
+    for name, points in entry.curves.items():
+        for step, value in points:
+            rows.setdefault(step, {})[name] = value
+    return rows
+
+
+def history_of(path: Path) -> dict[int, dict[str, float]]:
+    """The rows of history in W&B's own file, by step."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    rows = {}
+    for data in records_of(path.read_bytes()):
+        record = Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            items = {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in record.history.item}
+            rows[items["_step"]] = {name: value for name, value in items.items() if not name.startswith("_")}
+    return rows
+
+
+def records_of(content: bytes, block: int = 1 << 15, header: int = 7) -> Iterator[bytes]:
+    """The records of a log in LevelDB's format, after as many bytes of W&B's own as a record's header has."""
+    at, record = header, b""
+    while at + header <= len(content):
+        if block - at % block < header:
+            at += block - at % block
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        record += content[at + header : at + header + length]
+        at += header + length
+        if kind in (1, 4):  # whole, or its last part
+            yield record
+            record = b""
 
 
 @needs("mlflow")

@@ -1,0 +1,41 @@
+"""``curate export-student``: a trained student as a folder of its own, with a model card and its lineage."""
+
+from curation.commands.export.card import card_of
+from curation.commands.export.files import write_folder, write_model
+from curation.commands.export.lineage import lineage_of
+from curation.commands.export.student import find_student
+from curation.storage.paths import Place
+
+__all__ = ["export_student"]
+
+
+def export_student(
+    run: Place, output: Place, *, arm: str | None, generation: int | None, merged: bool, force: bool, command: str
+) -> list[str]:
+    """Write a student of the run directory ``run`` to the folder ``output``; what was written, in sentences.
+
+    Args:
+        run: a run directory.
+        output: the folder, which must be empty or missing, or with ``force`` hold an earlier export.
+        arm: the arm on whose rows the student was trained; unset, ``neural`` or the only one.
+        generation: unset, the run's last one.
+        merged: write full weights where the student is an adapter.
+        force: replace an earlier export.
+        command: the command line, for the card.
+
+    Raises:
+        ExportError: there is no such student, it is not trained, or ``output`` is taken or cannot be written.
+        ModelError: the base does not load.
+    """
+    student = find_student(run, arm, generation)
+    with write_folder(output, force=force) as folder:
+        written = write_model(student, folder, output, merged=merged)
+        lineage = lineage_of(student, written, command)
+        folder.describe(lineage, card_of(lineage))
+    told = [f"{output}: {written.kind} of {student.stage} of {student.run}, with README.md and lineage.json"]
+    if lineage["evaluation"] is None:
+        told.append(
+            f"warning: {run}/report.json does not tell of this student, so the card has no test accuracy, purity or "
+            "trust metrics; when `curate run` has ended, export again with --force"
+        )
+    return told

@@ -1,0 +1,94 @@
+"""The model card of an exported student, in the format of the Hugging Face Hub."""
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from curation.report.headline import points
+from curation.report.html import duration
+
+Json = Mapping[str, Any]
+
+METHODS = {"sft": "supervised fine-tuning", "grpo": "GRPO"}
+PAPER = "https://arxiv.org/abs/2606.01000"
+
+
+def card_of(lineage: Json) -> str:
+    """The card, from nothing but the lineage."""
+    card = ModelCard.from_template(_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
+    card.text = _template().render(lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"]))
+    return str(card)
+
+
+def _front_matter(lineage: Json) -> ModelCardData:
+    """The card's metadata; a base that is not on the hub cannot be named there."""
+    student, base, recipe = lineage["student"], lineage["base"], lineage["recipe"]
+    is_adapter = student["kind"] == "adapter"
+    accuracy = ((lineage["evaluation"] or {}).get("accuracy") or {}).get("student")
+    name = f"{lineage['run']['name']}-{student['arm']}-gen{student['generation']}"
+    result = EvalResult(
+        task_type="text-generation",
+        dataset_type=lineage["data"]["domain"]["name"],
+        dataset_name=f"test split of {lineage['run']['name']}",
+        metric_type="accuracy",
+        metric_value=None if accuracy is None else accuracy["value"],
+    )
+    return ModelCardData(
+        base_model=base["base"] if base["on_hub"] else None,
+        base_model_relation=("adapter" if is_adapter else "finetune") if base["on_hub"] else None,
+        library_name="peft" if is_adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=["trust-curation", "weak-to-strong", recipe["method"], student["arm"], *(["lora"] if is_adapter else [])],
+        datasets=sorted(set(_datasets(lineage["data"]["sources"]))) or None,
+        model_name=name,
+        eval_results=None if accuracy is None else [result],
+    )
+
+
+def _datasets(sources: Json) -> Iterator[str]:
+    """The hub ids of sources that are read from the hub."""
+    for source in sources.values():
+        if found := re.match(r"(?:hf://|https://huggingface\.co/)datasets/([\w.-]+/[\w.-]+)", str(source["path"])):
+            yield found[1]
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("curation.commands.export", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(share=share, number=number, duration=duration, points=points, plain=plain)
+    return environment.get_template("card.md.j2")
+
+
+def share(estimate: Json | None) -> str:
+    """A share with its interval and number of rows."""
+    if estimate is None or estimate.get("value") is None:
+        return "not measured"
+    value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
+    return f"{value:.1f} % ({low:.1f} to {high:.1f}, n = {estimate['n']:,})"
+
+
+def number(estimate: Json | None) -> str:
+    """A metric with its interval and number of rows."""
+    if estimate is None or estimate.get("value") is None:
+        return "not measured"
+    bounds = "" if estimate["low"] is None else f"{estimate['low']:.3f} to {estimate['high']:.3f}, "
+    return f"{estimate['value']:.3f} ({bounds}n = {estimate['n']:,})"
+
+
+def plain(value: Any) -> str:
+    """A setting as text: mappings as ``key value`` pairs, nothing as ``none``."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {plain(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value) or "none"
+    return "none" if value is None else str(value)

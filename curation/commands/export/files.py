@@ -1,0 +1,197 @@
+"""The files of an exported student: written beside their place, and put there at once when all of them are there."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from safetensors import SafetensorError
+
+from curation.commands.export.student import Student
+from curation.errors import ExportError
+from curation.models import configuration_of, hub_revision, load_model, load_tokenizer
+from curation.refs import ModelRef
+from curation.storage.cache import fetched
+from curation.storage.paths import Place, Remote, place, remove, require_reachable
+
+CARD, LINEAGE = "README.md", "lineage.json"
+LEFT_OUT = (CARD, "training.json")
+"""Files of a saved student that are not exported: peft's empty card, and the record that the lineage has."""
+CHUNK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The weights that were written."""
+
+    kind: Literal["adapter", "full model", "merged model"]
+    has_base: bool
+    """Whether the adapter's base stands beside it, in ``base``: it was merged from an adapter and is nowhere else."""
+    files: Mapping[str, Mapping[str, Any]]
+    """``bytes`` and ``sha256`` by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """The folder while it is written."""
+
+    path: Path
+
+    def describe(self, lineage: Mapping[str, Any], card: str) -> None:
+        """Write the card and the lineage; all files get the mode of a new one."""
+        (self.path / CARD).write_text(card)
+        (self.path / LINEAGE).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
+        mode = (self.path / LINEAGE).stat().st_mode
+        for name in _names(self.path):  # safetensors lets nobody but the owner read what it writes
+            (self.path / name).chmod(mode)
+
+
+@contextmanager
+def write_folder(target: Place, *, force: bool) -> Iterator[Folder]:
+    """A local folder that becomes ``target`` when the context ends; after an error nothing is left there.
+
+    In an object store ``lineage.json`` is written last: a folder that has it is complete. ``force`` replaces an earlier
+    export, and nothing else.
+
+    Raises:
+        ExportError: ``target`` is taken, or cannot be written.
+    """
+    try:
+        require_reachable(target)
+        taken = _taken(target, force=force)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _beside(target) as folder:
+            folder.path.mkdir()
+            yield folder
+            if isinstance(target, Remote):
+                _upload(folder.path, target, replaced=taken)
+            else:
+                _move(folder.path, target)
+    except (OSError, SafetensorError) as error:
+        raise ExportError(
+            f"{target}: cannot be written ({error}); nothing new was left there; give another --output"
+        ) from error
+
+
+def _taken(target: Place, *, force: bool) -> bool:
+    """Whether an earlier export is to be replaced.
+
+    Raises:
+        ExportError: something else stands there, or ``force`` was not given.
+    """
+    if target.is_file():
+        raise ExportError(f"--output: {target} is a file; name a folder")
+    if not target.is_dir() or not any(target.iterdir()):
+        return False
+    if not (target / LINEAGE).is_file():
+        raise ExportError(f"--output: {target} is not empty and is no earlier export; name another folder")
+    if not force:
+        raise ExportError(f"--output: {target} has an earlier export; name another folder, or replace it with --force")
+    return True
+
+
+@contextmanager
+def _beside(target: Place) -> Iterator[Folder]:
+    """A path on the same file system, or for an object store in a temporary folder; it is removed in any case."""
+    if isinstance(target, Remote):
+        with tempfile.TemporaryDirectory(prefix="curation-") as directory:
+            yield Folder(path=Path(directory) / "export")
+        return
+    path = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        yield Folder(path=path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _move(folder: Path, target: Path) -> None:
+    old = folder.with_name(f"{folder.name}.old")
+    if target.is_dir():
+        target.rename(old)
+    folder.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _upload(folder: Path, target: Remote, *, replaced: bool) -> None:
+    names = sorted(_names(folder), key=lambda name: name == LINEAGE)
+    (target / LINEAGE).unlink(missing_ok=True)  # from here on the earlier export is incomplete
+    try:
+        for name in names:
+            (target / name).put(folder / name)
+    except OSError:
+        if not replaced:
+            with suppress(OSError):
+                remove(target)
+        raise
+    for entry in target.entries():
+        if entry.path not in names:
+            (target / entry.path).unlink()
+
+
+def write_model(student: Student, folder: Folder, output: Place, *, merged: bool) -> Written:
+    """Write the student's weights, which will stand in ``output``.
+
+    Raises:
+        ModelError: the base does not load.
+    """
+    model, path = student.model, folder.path
+    has_base = False
+    if merged and model.adapter is not None:
+        _merge(model, path)
+        kind: Literal["adapter", "full model", "merged model"] = "merged model"
+    else:
+        source = fetched(str(student.folder))
+        shutil.copytree(source, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*LEFT_OUT))
+        kind = "full model" if model.adapter is None else "adapter"
+        if model.adapter is not None:
+            has_base = place(model.base) == student.folder / "base"
+            _name_base(path, replace_base(model, output) if has_base else model)
+    files = {name: {"bytes": (path / name).stat().st_size, "sha256": _sha256(path / name)} for name in _names(path)}
+    return Written(kind=kind, has_base=has_base, files=files)
+
+
+def replace_base(model: ModelRef, output: Place) -> ModelRef:
+    """The model on the base that is exported with it."""
+    return ModelRef(base=str(output.absolute() / "base"), adapter=model.adapter)
+
+
+def _merge(model: ModelRef, path: Path) -> None:
+    """The adapter merged into the base in float32, in the type of the base's own weights."""
+    import torch
+
+    dtype = getattr(configuration_of(model), "dtype", None) or torch.float32
+    merged: Any = load_model(model)
+    merged.to(dtype).save_pretrained(path)
+    load_tokenizer(model).save_pretrained(path)
+
+
+def _name_base(path: Path, model: ModelRef) -> None:
+    """Name the base in peft's own file: a hub id with its commit, else where it is."""
+    file = path / "adapter_config.json"
+    settings = json.loads(file.read_text())
+    settings |= {"base_model_name_or_path": model.base, "revision": hub_revision(model) if is_on_hub(model) else None}
+    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def is_on_hub(model: ModelRef) -> bool:
+    """Whether the base is a hub id, not a path or a URL."""
+    path = place(model.base)
+    return isinstance(path, Path) and not path.is_absolute() and not path.exists() and len(path.parts) <= 2
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(CHUNK_BYTES):
+            digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,192 @@
+"""Where an exported student comes from, as JSON: model, teacher, trust function, selection, data, recipe, results."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from curation.arms import ARMS, TRUST, Draw
+from curation.cluster.versions import versions
+from curation.commands.export.files import Written, is_on_hub
+from curation.commands.export.student import Student
+from curation.config.base import TrainSection
+from curation.refs import ModelRef
+from curation.report.decodings import in_words
+from curation.report.trained import trainings
+
+Json = dict[str, Any]
+
+METRICS = ("auc", "ece", "brier")
+COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_teacher", "against_ground_truth")
+"""What an arm of the report says of its student beside the accuracy."""
+
+
+def lineage_of(student: Student, written: Written, command: str) -> Json:
+    """Everything that the card tells; ``evaluation`` is ``None`` where no report tells of the student."""
+    arm, report = ARMS[student.arm], student.report
+    generation = None if report is None else report["generations"][student.generation]
+    own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
+    return {
+        "format": 1,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "run": {
+            "name": student.run,
+            "directory": str(student.manifest.directory.resolve()),
+            "command": None if report is None else report["command"],
+            "seed": student.config.seed,
+        },
+        "student": {
+            "stage": student.stage,
+            "arm": student.arm,
+            "words": arm.words,
+            "generation": student.generation,
+            "kind": written.kind,
+            "has_base": written.has_base,
+            "files": written.files,
+        },
+        "base": {**student.base.to_json(), "on_hub": is_on_hub(student.base)},
+        "teacher": _teacher(student),
+        "trust_function": _trust(student, generation),
+        "selection": _selection(student, own),
+        "guarantee": _guarantee(student, generation),
+        "data": _data(student),
+        "recipe": _recipe(student),
+        "training": _training(student),
+        "evaluation": None if own is None else _evaluation(student, generation, own),
+        "versions": {"run": dict(versions() if report is None else report["versions"]), "export": dict(versions())},
+    }
+
+
+def _teacher(student: Student) -> Json:
+    """The labelling model, and what it was made of: an adaptation, or the student of an earlier generation."""
+    selected = student.of_generation("select")
+    assert selected is not None, "find_student compares the digest of its rows"
+    found = selected.inputs["teacher"]
+    if found is None:
+        return {"base": "scripted", "revision": None, "adapter": None, "on_hub": False, "made_by": None}
+    made = next((item for item in student.manifest.stages.values() if item.outputs.get("model") == found), None)
+    return {
+        **found,
+        "on_hub": is_on_hub(ModelRef.from_json(found)),
+        "made_by": None if made is None else {"stage": made.name, "base": made.inputs.get("base")},
+    }
+
+
+def _trust(student: Student, generation: Json | None) -> Json | None:
+    """What ranked the rows, and how well it tells right labels from wrong; ``None`` for a draw."""
+    arm = ARMS[student.arm]
+    if not arm.ranked:
+        return None
+    trust = TRUST[arm.trust]
+    found: Json = {"name": arm.trust, "words": trust.words, "kind": None, "digest": None, "reads": None, "fit": None}
+    if (fitted := student.trust) is not None:
+        settings = fitted.inputs.get("trust", {})
+        fit = fitted.outputs.get("fit", {})
+        found |= {
+            "kind": fit.get("kind", arm.trust),
+            "digest": fitted.outputs["trust"]["digest"],
+            "reads": [*settings.get("states", ()), *settings.get("columns", ())] or None,
+            "fit": fit,
+            "settings": settings,
+        }
+    return {**found, "measured": None if generation is None else _measured(generation["trust"], arm.trust)}
+
+
+def _measured(tables: Json, trust: str) -> Json | None:
+    """The metrics on the parsed rows of the pool if it is graded, else of the validation part of the source."""
+    for rows in ("pool", "validation"):
+        functions = tables.get(rows, {}).get("parsed", {}).get("functions", {})
+        if trust in functions:
+            return {"rows": rows, **{name: functions[trust][name] for name in METRICS}}
+    return None
+
+
+def _selection(student: Student, own: Json | None) -> Json:
+    selected = student.of_generation("select")
+    assert selected is not None, "find_student compares the digest of its rows"
+    budget, rows = selected.outputs["budget"], selected.outputs["arms"][student.arm]
+    facts = ("num_rows", "digest", "threshold", "oracle", "format", "completion_source", "table")
+    arm = ARMS[student.arm]
+    return {
+        **{name: rows[name] for name in facts},
+        "label_source": "gold" if arm.gold else "weak",
+        "is_draw": isinstance(TRUST[arm.trust], Draw),
+        "budget": {name: budget[name] for name in ("rule", "n", "reference", "oracle", "threshold")},
+        "purity": None if own is None else own["purity"],
+        "by_definition": arm.gold,
+    }
+
+
+def _guarantee(student: Student, generation: Json | None) -> Json:
+    """Whether a share of wrong labels is guaranteed, and in words what, or why not."""
+    selected = student.of_generation("select")
+    assert selected is not None, "find_student compares the digest of its rows"
+    budget = selected.outputs["budget"]
+    if budget["risk"] is None:
+        return {"claimed": False, "words": f"none was asked for: the budget's rule is {budget['rule']}"}
+    if student.arm != budget["reference"]:
+        return {"claimed": False, "words": f"none: it is of the rows of the arm {budget['reference']}, not of these"}
+    found = None if generation is None else generation["guarantee"]
+    if found is None:
+        return {"claimed": False, "words": "not known: no report of the run tells of this student"}
+    if not found["claimed"]:
+        return {"claimed": False, "words": f"withheld: {found['withheld']}", "text": found["text"]}
+    return {"claimed": True, "words": f"{found['text']} (exchangeable rows: {found['exchangeable']})"}
+
+
+def _data(student: Student) -> Json:
+    stages, config = student.manifest.stages, student.config
+    labels, pool = student.of_generation("label-pool"), student.of_generation("score-pool")
+    prepared = stages["prepare"].outputs if "prepare" in stages else {}
+    scored = pool or labels
+    return {
+        "domain": config.domain.model_dump(mode="json"),
+        "sources": {
+            name: {"path": source.path, "files": student.manifest.files.get(name, [])}
+            for name, source in config.sources.items()
+        },
+        "tables": prepared.get("tables", {}),
+        "labels": None if scored is None else scored.outputs.get("labels"),
+    }
+
+
+def _recipe(student: Student) -> Json:
+    """The method and all its settings that the weights depend on."""
+    recipe: Mapping[str, Any] = student.record.inputs["recipe"]
+    return {
+        **{key: value for key, value in recipe.items() if key not in TrainSection.RESOURCES},
+        "seed": student.record.inputs["seed"],
+    }
+
+
+def _training(student: Student) -> Json:
+    """The record, with the last value of each curve."""
+    record: Json = student.record.outputs["training"]
+    curves = dict(trainings({student.arm: record})[student.arm]["curves"])
+    curves.pop("step")
+    last = {name: next((v for v in reversed(values) if v is not None), None) for name, values in curves.items()}
+    kept = ("num_rows", "num_dropped", "num_epochs", "seconds", "stopped")
+    return {**{name: record.get(name) for name in kept}, "last": last, "record": record}
+
+
+def _evaluation(student: Student, generation: Json | None, own: Json) -> Json | None:
+    assert generation is not None, "its arm was found in it"
+    arms = {arm["name"]: arm["accuracy"] for arm in generation["arms"]}
+    evaluation = student.config.evaluation
+    return {
+        "decoding": {"words": in_words(evaluation.decoding), **asdict_of(evaluation.decoding)},
+        "num_runs": evaluation.num_runs,
+        "accuracy": {
+            "student": own["accuracy"],
+            "base": generation["base"],
+            "teacher": generation["teacher"]["test"],
+            "ground truth": None if student.arm == "ground_truth" else arms.get("ground_truth"),
+        },
+        **{name: own.get(name) for name in COMPARED},
+    }
+
+
+def asdict_of(section: Any) -> Json:
+    """A section of the configuration, or a dataclass, as JSON."""
+    return dict(section.model_dump(mode="json") if hasattr(section, "model_dump") else asdict(section))

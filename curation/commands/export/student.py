@@ -1,0 +1,155 @@
+"""Finds a trained student in a run directory, by the manifest alone: no source, no cluster and no Ray is needed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from curation.arms import ARMS, REFERENCE_ARM, TRUST, Fitted
+from curation.config import RunConfig
+from curation.config.load import load_config
+from curation.errors import ExportError
+from curation.refs import ModelRef
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.storage.paths import Place, place, require_reachable
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student:
+    """A trained student, and the run that trained it."""
+
+    config: RunConfig
+    manifest: Manifest
+    arm: str
+    generation: int
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return self.config.name
+
+    @property
+    def stage(self) -> str:
+        """The stage that trained it."""
+        return f"gen-{self.generation}/student-{self.arm}"
+
+    @property
+    def record(self) -> StageRecord:
+        """The record of that stage."""
+        return self.manifest.stages[self.stage]
+
+    def of_generation(self, name: str) -> StageRecord | None:
+        """The record of another stage of the generation; ``None`` where it is not done."""
+        return self.manifest.stages.get(f"gen-{self.generation}/{name}")
+
+    @property
+    def trust(self) -> StageRecord | None:
+        """The record of the stage that fitted the arm's trust function; ``None`` where nothing is fitted."""
+        trust = ARMS[self.arm].trust
+        if not isinstance(TRUST[trust], Fitted):
+            return None
+        name = ("search" if self.config.trust.search else "trust") if trust == REFERENCE_ARM else f"trust-{trust}"
+        return self.of_generation(name)
+
+    @cached_property
+    def model(self) -> ModelRef:
+        """Its weights, where they are now."""
+        return self.here(ModelRef.from_json(self.record.outputs["model"]))
+
+    @cached_property
+    def base(self) -> ModelRef:
+        """The model that it was trained from, where that is now."""
+        return self.here(ModelRef.from_json(self.record.inputs["base"]))
+
+    @property
+    def folder(self) -> Place:
+        """Where the training saved it."""
+        return place(self.model.adapter or self.model.base)
+
+    def here(self, ref: ModelRef) -> ModelRef:
+        """The same model after the run directory was moved or copied: the manifest names where it was made."""
+        made = ref_path(ModelRef.from_json(self.record.outputs["model"]))
+        was, _, _ = made.partition(f"/{self.stage}-{self.record.fingerprint[:8]}")
+        now = str(self.manifest.directory.resolve())
+        moved = {
+            name: f"{now}{path.removeprefix(was)}"
+            for name, path in (("base", ref.base), ("adapter", ref.adapter))
+            if path is not None and was != made and path.startswith(f"{was}/")
+        }
+        return replace(ref, **moved)
+
+    @cached_property
+    def report(self) -> Json | None:
+        """The run's report if it tells of this very training; ``None``: none does."""
+        try:
+            content: Json = json.loads((self.manifest.directory / "report.json").read_text())
+        except (OSError, ValueError):
+            return None
+        for stage in content["stages"]:
+            if stage["name"] == self.stage:
+                same = (stage["started"], stage["seconds"]) == (self.record.started, self.record.seconds)
+                return content if same else None
+        return None
+
+
+def ref_path(ref: ModelRef) -> str:
+    """Where the weights that were trained last are: the adapter's folder or the model's."""
+    return ref.adapter or ref.base
+
+
+def _changed(student: Student) -> str | None:
+    """The stage that was done anew after the student was trained: the manifest has only its newest outputs."""
+    selected, scored = student.of_generation("select"), student.of_generation("score-pool")
+    digests = {} if selected is None else {name: item["digest"] for name, item in selected.outputs["arms"].items()}
+    if selected is None or student.record.inputs["digest"] != digests.get(student.arm):
+        return "select"
+    if scored is not None and selected.inputs["choice"]["labels"] != scored.outputs["labels"]:
+        return "score-pool"
+    fitted, arm = student.trust, ARMS[student.arm]
+    if arm.ranked and fitted is not None:
+        scoring = [student.of_generation(name) for name in ("score-pool", "label-pool")]
+        if fitted.outputs["trust"]["digest"] not in json.dumps([item.inputs for item in scoring if item is not None]):
+            return fitted.name
+    return None
+
+
+def find_student(run: Place, arm: str | None, generation: int | None) -> Student:
+    """The trained student of an arm and a generation (``commands.export.export_student``).
+
+    Raises:
+        ExportError: the directory is no run, has no such student, or it is not trained on the newest selection.
+    """
+    require_reachable(run)
+    if not all((run / name).is_file() for name in ("manifest.json", "config.yaml")):
+        raise ExportError(
+            f"{run}: is not a run directory (manifest.json or config.yaml is missing); give the run_dir of a run"
+        )
+    config = load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",))
+    if not config.generations:
+        raise ExportError(f"{run}: the run only curates (it has no generations), so there is no student to export")
+    generation = len(config.generations) - 1 if generation is None else generation
+    arms = config.selection.arms
+    manifest = Manifest.load(run)
+    done = [name for name in manifest.stages if "/student-" in name and "training" in manifest.stages[name].outputs]
+    trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
+    if not 0 <= generation < len(config.generations):
+        last = len(config.generations) - 1
+        raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {trained}")
+    if arm is None:
+        if REFERENCE_ARM not in arms and len(arms) > 1:
+            raise ExportError(f"--arm: name one of the run's arms ({', '.join(arms)}); {trained}")
+        arm = REFERENCE_ARM if REFERENCE_ARM in arms else arms[0]
+    if arm not in arms:
+        raise ExportError(f"--arm {arm}: the run's arms are {', '.join(arms)}; {trained}")
+    student = Student(config=config, manifest=manifest, arm=arm, generation=generation)
+    finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {student.stage}` trains it"
+    if student.stage not in manifest.stages:
+        raise ExportError(f"{run}: {student.stage} is not trained yet; {finish}; {trained}")
+    if (changed := _changed(student)) is not None:
+        raise ExportError(f"{run}: {changed} changed since {student.stage} was trained; {finish} again")
+    if not student.folder.is_dir():
+        raise ExportError(f"{student.folder}: the files of {student.stage} are gone; restore them, or run it elsewhere")
+    return student

@@ -1,0 +1,307 @@
+"""Exports of students: what loads with plain peft and transformers, what card and lineage say, what is refused."""
+
+import hashlib
+import json
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+from huggingface_hub import ModelCard
+from object_store import ObjectStore, object_store
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from curation import run
+from curation.cli import main
+from curation.commands.export.card import card_of
+from curation.config.load import load_config
+from curation.models import load_model
+from curation.refs import ModelRef
+
+ROOT = Path(__file__).parents[3]
+BASE = str(ROOT / "examples/bases/student")
+CONFIG = {
+    "name": "exported",
+    "sources": {"puzzles": {"path": str(ROOT / "examples/data/puzzles.parquet")}},
+    "splits": {
+        "source": {"from": "puzzles", "rows": 600},
+        "test": {"from": "puzzles", "rows": 30},
+        "pool": {"from": "puzzles", "rows": 200},
+        "overlap": "drop",
+        "audit": True,
+    },
+    "teacher": {
+        "model": {"path": str(ROOT / "examples/bases/teacher")},
+        "states": ["output_last"],
+        "decoding": {"max_tokens": 4},
+    },
+    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
+    "selection": {"budget": {"n": 20}, "arms": ["naive", "neural", "ground_truth"]},
+    "student": {"epochs": 1, "global_batch_size": 4, "learning_rate": 1e-2, "gradient_checkpointing": False},
+    "generations": [{"student": {"path": BASE}}],
+    "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
+}
+STAGE = "gen-0/student-neural"
+
+
+@pytest.fixture(scope="module")
+def finished(local_ray, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run directory and its report."""
+    directory = tmp_path_factory.mktemp("runs")
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(CONFIG | {"run_dir": str(directory / "run")}))
+    return directory / "run", run(load_config(path))
+
+
+def export(*arguments: object) -> str:
+    found = CliRunner().invoke(main, ["export-student", *map(str, arguments)], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def refused(*arguments: object) -> str:
+    found = CliRunner().invoke(main, ["export-student", *map(str, arguments)], catch_exceptions=False)
+    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
+    return found.stderr
+
+
+def changed(finished: tuple[Path, Any], directory: Path, change: Callable[[dict[str, Any], Path], None]) -> Path:
+    """A copy of the run directory elsewhere, with another manifest; stages by name."""
+    copy = directory / "elsewhere"
+    shutil.copytree(finished[0], copy)
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest["stages"], copy)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.float().eval()(torch.arange(3, 40)[None]).logits
+
+
+def trained(directory: Path, stage: str = STAGE) -> dict[str, Any]:
+    return json.loads((directory / "manifest.json").read_text())["stages"][stage]
+
+
+def test_an_adapter_loads_with_peft_and_a_merged_model_with_transformers(finished, tmp_path: Path):
+    from peft import AutoPeftModelForCausalLM
+
+    ours = logits(load_model(ModelRef.from_json(trained(finished[0])["outputs"]["model"])))
+    base = AutoModelForCausalLM.from_pretrained(BASE)
+    dtype, step = base.dtype, (ours - logits(base)).abs().max().item()
+    assert dtype == torch.float16 and step > 0.1
+    assert "adapter of gen-0/student-neural" in export(finished[0], "-o", tmp_path / "adapter")
+    assert "merged model" in export(finished[0], "-o", tmp_path / "deep/er/merged", "--merged")
+    adapter = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
+    assert torch.allclose(logits(adapter), ours, atol=1e-3)
+    merged = tmp_path / "deep/er/merged"
+    full = AutoModelForCausalLM.from_pretrained(merged)
+    assert full.dtype == dtype and torch.allclose(logits(full), ours, atol=step / 10)  # the base's own precision
+    assert AutoTokenizer.from_pretrained(merged)("a")["input_ids"] == AutoTokenizer.from_pretrained(BASE)("a").input_ids
+    names = {path.name for path in (tmp_path / "adapter").iterdir()}
+    assert names == {"README.md", "lineage.json", "adapter_config.json", "adapter_model.safetensors"}
+    for folder in (tmp_path / "adapter", merged):
+        assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
+        for name, found in json.loads((folder / "lineage.json").read_text())["student"]["files"].items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == found["sha256"]
+    assert not list(tmp_path.glob("**/.*"))
+
+
+def test_lineage_and_card_say_what_manifest_and_report_say(finished, tmp_path: Path):
+    directory, report = finished
+    export(directory, "--arm", "neural", "--generation", 0, "-o", tmp_path / "out")
+    lineage = json.loads((tmp_path / "out/lineage.json").read_text())
+    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    (own,) = [arm for arm in report["arms"] if arm["name"] == "neural"]
+    (truth,) = [arm for arm in report["arms"] if arm["name"] == "ground_truth"]
+    selected = stages["gen-0/select"]["outputs"]["arms"]["neural"]
+    assert lineage["selection"]["digest"] == selected["digest"] and lineage["selection"]["table"] == selected["table"]
+    assert lineage["selection"]["purity"] == own["purity"] and lineage["selection"]["num_rows"] == 20
+    assert lineage["evaluation"]["accuracy"] == {
+        "student": own["accuracy"],
+        "base": report["base"],
+        "teacher": report["teacher"]["test"],
+        "ground truth": truth["accuracy"],
+    }
+    trust = lineage["trust_function"]
+    assert trust["digest"] == stages["gen-0/trust"]["outputs"]["trust"]["digest"] and trust["reads"] == ["output_last"]
+    measured = report["generations"][0]["trust"]["pool"]["parsed"]["functions"]["neural"]
+    assert trust["measured"] == {"rows": "pool", **{name: measured[name] for name in ("auc", "ece", "brier")}}
+    assert lineage["data"]["tables"] == stages["prepare"]["outputs"]["tables"]
+    assert lineage["data"]["labels"] == stages["gen-0/select"]["inputs"]["choice"]["labels"]
+    assert lineage["training"]["record"] == stages[STAGE]["outputs"]["training"]
+    assert lineage["recipe"]["learning_rate"] == 1e-2 and "cpus_per_worker" not in lineage["recipe"]
+    assert lineage["base"]["base"] == BASE and lineage["teacher"]["base"] == str(ROOT / "examples/bases/teacher")
+    card = ModelCard.load(tmp_path / "out/README.md")
+    assert card.data.library_name == "peft" and card.data.base_model is None  # a folder is no hub id
+    assert {"trust-curation", "sft", "neural", "lora"} <= set(card.data.tags)
+    assert card.data.eval_results[0].metric_value == own["accuracy"]["value"]
+    value, low, high = (100 * own["purity"][name] for name in ("value", "low", "high"))
+    for words in (
+        f"| purity: right labels among them | {value:.1f} % ({low:.1f} to {high:.1f}, n = 20) |",
+        "none was asked for: the budget's rule is n",
+        f"digest `{trust['digest']}`",
+        "| learning_rate | 0.01 |",
+        "curate export-student",
+        "No share of wrong labels is guaranteed.",
+    ):
+        assert words in card.text, words
+    export(directory, "--arm", "ground_truth", "-o", tmp_path / "gold")
+    text = (tmp_path / "gold/README.md").read_text()
+    assert "| trust function | none: a uniform draw |" in text and "100 % by definition" in text
+    assert "student of ground truth" not in text and "labels of a weaker model" not in text
+
+
+def test_a_base_on_the_hub_is_named_with_its_commit_and_a_guarantee_in_words(finished, tmp_path: Path):
+    def published(stages: dict[str, Any], copy: Path) -> None:
+        hub = {"base": "Qwen/Qwen3-1.7B-Base", "revision": "0123abc", "adapter": None}
+        stages[STAGE]["inputs"]["base"] = hub
+        stages[STAGE]["outputs"]["model"] |= {"base": hub["base"], "revision": hub["revision"]}
+        curves = {"step": [1.0, 2.0], "reward": [0.25, 0.5], "kl": [0.0, None]}
+        stages[STAGE]["outputs"]["training"] |= {"losses": [0.5, 0.125], "curves": curves, "stopped": "nothing learnt"}
+        stages["gen-0/select"]["outputs"]["budget"] |= {"rule": "risk", "risk": {"rule": "ours"}}
+        report = json.loads((copy / "report.json").read_text())
+        report["generations"][0]["guarantee"] = {
+            "claimed": True, "withheld": None, "text": "at most 10 % wrong", "exchangeable": "by construction",
+        }  # fmt: skip
+        (copy / "report.json").write_text(json.dumps(report))
+
+    directory = changed(finished, tmp_path, published)
+    export(directory, "-o", tmp_path / "out")
+    settings = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert (settings["base_model_name_or_path"], settings["revision"]) == ("Qwen/Qwen3-1.7B-Base", "0123abc")
+    card = ModelCard.load(tmp_path / "out/README.md")
+    assert card.data.base_model == "Qwen/Qwen3-1.7B-Base" and card.data.to_dict()["base_model_relation"] == "adapter"
+    assert "claimed: at most 10 % wrong (exchangeable rows: by construction)" in card.text
+    assert "Last loss 0.125, reward 0.5, kl 0." in card.text and "It ended early: nothing learnt." in card.text
+    assert 'from_pretrained("Qwen/Qwen3-1.7B-Base", revision="0123abc")' in card.text
+    export(directory, "--arm", "naive", "-o", tmp_path / "other")
+    assert "none: it is of the rows of the arm neural" in (tmp_path / "other/README.md").read_text()
+    lineage = json.loads((tmp_path / "out/lineage.json").read_text())
+    lineage["data"]["sources"]["puzzles"]["path"] = "hf://datasets/Lichess/chess-puzzles/data/*.parquet"
+    assert ModelCard(card_of(lineage)).data.datasets == ["Lichess/chess-puzzles"]
+
+
+def test_full_weights_and_an_adapter_with_its_own_base_from_a_moved_run(finished, tmp_path: Path):
+    model = Path(trained(finished[0])["outputs"]["model"]["adapter"])
+
+    def full(stages: dict[str, Any], copy: Path) -> None:
+        folder = copy / model.relative_to(finished[0])
+        shutil.rmtree(folder)
+        shutil.copytree(BASE, folder)
+        (folder / "training.json").write_text("{}")
+        stages[STAGE]["outputs"]["model"] = {"base": str(model), "revision": "x", "adapter": None}
+
+    moved = changed(finished, tmp_path / "full", full)
+    assert "full model" in export(moved, "-o", tmp_path / "out", "--merged")
+    same = logits(AutoModelForCausalLM.from_pretrained(BASE))
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), same)
+    assert not (tmp_path / "out/training.json").exists()
+
+    def with_base(stages: dict[str, Any], copy: Path) -> None:
+        shutil.copytree(BASE, copy / model.relative_to(finished[0]) / "base")
+        stages[STAGE]["outputs"]["model"]["base"] = str(model / "base")
+
+    moved = changed(finished, tmp_path / "chained", with_base)
+    export(moved, "-o", tmp_path / "pair")
+    settings = json.loads((tmp_path / "pair/adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == str(tmp_path / "pair/base")
+    assert (tmp_path / "pair/base/config.json").is_file() and (tmp_path / "pair/base/README.md").exists() is False
+
+
+def test_what_is_not_there_or_not_trained_is_refused_with_what_is(finished, tmp_path: Path):
+    directory, out = finished[0], tmp_path / "out"
+    others = "trained students: gen-0/student-ground_truth, gen-0/student-naive, gen-0/student-neural"
+    assert others in (line := refused(directory, "--arm", "nural", "-o", out)) and "naive, neural" in line
+    assert others in (line := refused(directory, "--generation", 3, "-o", out)) and "generations are 0 to 0" in line
+    assert "is not a run directory" in refused(tmp_path, "-o", out)
+
+    def unfinished(stages: dict[str, Any], copy: Path) -> None:
+        del stages[STAGE]
+
+    line = refused(copy := changed(finished, tmp_path / "a", unfinished), "-o", out)
+    assert f"is not trained yet; `curate run {copy}/config.yaml --set run_dir={copy} --until {STAGE}`" in line
+
+    def selected_anew(stages: dict[str, Any], copy: Path) -> None:
+        stages["gen-0/select"]["outputs"]["arms"]["neural"]["digest"] = "another"
+
+    assert "select changed since" in refused(changed(finished, tmp_path / "b", selected_anew), "-o", out)
+
+    def fitted_anew(stages: dict[str, Any], copy: Path) -> None:
+        stages["gen-0/trust"]["outputs"]["trust"]["digest"] = "another"
+
+    copy = changed(finished, tmp_path / "c", fitted_anew)
+    assert "gen-0/trust changed since" in refused(copy, "-o", out)
+    assert "naive" in export(copy, "--arm", "naive", "-o", tmp_path / "naive")  # it reads no trust function
+    assert not out.exists()
+
+
+def test_without_a_report_of_it_the_card_says_that_nothing_was_measured(finished, tmp_path: Path):
+    copy = changed(finished, tmp_path, lambda stages, copy: stages[STAGE].update(seconds=0.5))
+    assert "warning: " in export(copy, "-o", tmp_path / "out")
+    text = (tmp_path / "out/README.md").read_text()
+    assert "no report of the run told of this student" in text and "Nobody knows how many" in text
+    assert ModelCard(text).data.eval_results is None
+
+
+def test_a_folder_that_is_taken_is_kept_and_a_full_disk_leaves_nothing(finished, tmp_path: Path):
+    directory, out = finished[0], tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("precious")
+    for options in ([], ["--force"]):
+        assert "is not empty and is no earlier export" in refused(directory, "-o", out, *options)
+    assert (out / "mine").read_text() == "precious"
+    (out / "mine").unlink()
+    export(directory, "-o", out)
+    assert "replace it with --force" in refused(directory, "-o", out)
+    export(directory, "-o", out, "--arm", "naive", "--force", "--merged")
+    assert json.loads((out / "lineage.json").read_text())["student"]["arm"] == "naive"
+    assert not (out / "adapter_config.json").exists()
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    for options in (["-o", str(out), "--force", "--merged"], ["-o", str(tmp_path / "new")]):
+        done = subprocess.run(
+            [sys.executable, "-m", "curation.cli", "export-student", str(directory), *options],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    with object_store() as found:
+        yield found
+
+
+def test_a_run_in_an_object_store_is_exported_to_a_folder_and_to_a_url(finished, store, tmp_path: Path, monkeypatch):
+    from curation.storage.paths import Remote, place
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run_dir, target = Remote(store.url("run")), Remote(store.url("models/ours"))
+    for path in finished[0].rglob("*"):
+        if path.is_file() and ".lance" not in str(path):
+            (run_dir / str(path.relative_to(finished[0]))).put(path)
+    export(run_dir, "-o", tmp_path / "out")
+    weights = (tmp_path / "out/adapter_model.safetensors").read_bytes()
+    export(run_dir, "-o", target)
+    assert (target / "adapter_model.safetensors").read_bytes() == weights
+    assert json.loads((target / "lineage.json").read_text())["run"]["directory"] == str(run_dir)
+    assert "earlier export" in refused(run_dir, "-o", target)
+    export(run_dir, "-o", target, "--force", "--merged")
+    assert {entry.path for entry in target.entries()} >= {"model.safetensors", "tokenizer.json", "lineage.json"}
+    assert not (target / "adapter_config.json").is_file()
+    with store.writes_refused(403):
+        assert "cannot be written" in refused(run_dir, "-o", store.url("models/new"))
+    assert not place(store.url("models/new")).exists()
