@@ -13,6 +13,7 @@ import torch
 
 from curation.config import DomainConfig, LoraConfig
 from curation.config.grpo import GrpoConfig
+from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
@@ -190,20 +191,20 @@ def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path) -
     rows = [{"row_id": row["row_id"], "prompt": row["question"], "label": "0"} for row in questions]
     selected = io.write(pa.Table.from_pylist(rows), str(tmp_path / "rows.lance"))
 
-    def run(num_workers: int) -> TrainingRecord:
-        config = SETTINGS | {"global_batch_size": 4, "micro_batch_size": 8, "epochs": 4, "num_workers": num_workers}
-        return train_grpo(
-            base,
-            selected,
-            GrpoConfig.model_validate(config),
-            seed=3,
-            output=tmp_path / f"out-{num_workers}",
-            name=f"workers-{num_workers}",
-            domain=DomainConfig(name="mcqa"),
-            examples=examples,
-        ).record
-
-    one, two = run(1), run(2)
+    config = GrpoConfig.model_validate(SETTINGS | {"global_batch_size": 4, "micro_batch_size": 8, "epochs": 4})
+    domain, prompts = DomainConfig(name="mcqa"), [row["prompt"] for row in rows]
+    how = {"seed": 3, "output": tmp_path / "one"}
+    one = reinforce(base, prompts, ["0"] * 4, questions, get_domain(domain), config, **how)
+    two = train_grpo(
+        base,
+        selected,
+        config.model_copy(update={"num_workers": 2}),
+        seed=3,
+        output=tmp_path / "two",
+        name="two",
+        domain=domain,
+        examples=examples,
+    ).record
     assert max(two.curves["gap"]) < 1e-4
     np.testing.assert_allclose(two.curves["reward"], one.curves["reward"], atol=1e-6)
     np.testing.assert_allclose(two.curves["length"], one.curves["length"], atol=1e-6)
