@@ -186,15 +186,16 @@ class Work:
         args = _arguments(self.config, self.base, num_steps=steps, seed=SEED, work=self.folder())
         order = np.random.default_rng([SEED, 0]).permutation(len(self.prompts))  # as ours
         with _by_vllm(self, args) if self.vllm else contextlib.nullcontext():
+            model = load_model(self.base)
             trainer: Any = GRPOTrainer(
-                model=load_model(self.base),
+                model=model,
                 reward_funcs=[
                     lambda completions, **kwargs: [float(domain.parse(text, {}) == "1") for text in completions]
                 ],
                 args=args,
                 train_dataset=Dataset.from_dict({"prompt": [self.prompts[place] for place in order]}),
                 processing_class=load_tokenizer(self.base),
-                peft_config=None if self.config.lora is None else adapter(self.config.lora),
+                peft_config=None if self.config.lora is None else adapter(model, self.config.lora),
                 callbacks=[_Ticking(clock)],
             )
             trainer.remove_callback(PrinterCallback)

@@ -1,6 +1,6 @@
 """Settings of the trust function on a development deal: ``python -m benchmarks.trust_settings --seeds 10 11 12``.
 
-The quickstart's puzzles are dealt anew by each seed (not those of ``benchmarks.quickstart_seeds``) and labelled once.
+The quickstart's puzzles are dealt anew by each seed (not those of ``benchmarks.seeds``) and labelled once.
 Each setting is then fitted on the same labels, without Ray, and ranks the same pool. Printed a setting: purity of the
 first n = 2,000 of the parsed pool rows, AUC on all parsed pool rows, Brier score against that of the constant, and
 seconds. The controls are a uniform draw of what can be read, and internal confidence.

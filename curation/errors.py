@@ -65,6 +65,10 @@ class RunFailedError(CurationError):
     """A stage could not finish; the message names the stage, the run directory and how to resume (exit code 1)."""
 
 
+class TrainingError(RunFailedError):
+    """A training met what every further try would meet, in all its workers together: it is not tried again."""
+
+
 class CommitError(CurationError):
     """The store refused or lost a commit, or rows in and rows out differ."""
 

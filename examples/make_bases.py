@@ -37,6 +37,7 @@ from curation.domains.chess import Chess
 from curation.models import create, load_model, load_tokenizer
 from train.models import saved
 from train.sft import fine_tune
+from train.stream import write_pairs
 from train.tokens import Pair
 
 HERE = Path(__file__).resolve().parent
@@ -111,7 +112,7 @@ def make_base(name: str, init: InitConfig, pairs: list[Pair], config: SftConfig)
             seed=SEED,
         )
         output = Path(work) / name
-        record = fine_tune(start, pairs, config, seed=SEED, output=output)
+        record = fine_tune(start, write_pairs(pairs, Path(work) / "rows.lance"), config, seed=SEED, output=output)
         path, model = HERE / "bases" / name, saved(start, config.lora, output).model
         load_model(model, dtype="float16").save_pretrained(path)
         load_tokenizer(model).save_pretrained(path)

@@ -6,9 +6,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from train import preemption
+from train.agreement import any_worker
+from train.partial import Partial
+
 log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 600.0
+"""The longest time between two checkpoints, where the share of the steps asks for none in between."""
+PREEMPTION_SECONDS = 5.0
+"""The time between two questions whether a node of the workers drains."""
 
 
 class Kept(Protocol):
@@ -23,15 +33,57 @@ class Kept(Protocol):
         ...
 
 
-class Keeping(TrainerCallback):
-    """Stores each checkpoint elsewhere, from all workers at once."""
+class TerminatedError(RuntimeError):
+    """SIGTERM reached a worker, and its checkpoint is saved: another process goes on from there."""
 
-    def __init__(self, kept: Kept, partial: Path) -> None:
-        self._kept, self._partial = kept, partial
+
+class Checkpointing(TrainerCallback):
+    """Adds checkpoints by time and before a worker is taken away; seals each one, and removes the one before.
+
+    Leave ``save_total_limit`` of ``TrainingArguments`` unset: it would remove the last good checkpoint too early.
+    """
+
+    def __init__(self, partial: Partial, kept: Kept | None = None) -> None:
+        """``kept`` stores checkpoints where the workers do not share the folder of ``partial``."""
+        self._partial, self._kept = partial, kept
+        self._saved = self._asked = time.monotonic()
+        self._is_preempted = False
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Ask for a checkpoint where one is due, by the first worker's clock, or where a worker is about to go."""
+        now, is_first = time.monotonic(), args.process_index == 0
+        is_due, is_terminated, ask = any_worker(
+            [
+                is_first and now - self._saved >= CHECKPOINT_SECONDS,
+                preemption.is_terminated(),
+                is_first and not self._is_preempted and now - self._asked >= PREEMPTION_SECONDS,
+            ],
+            args.device,
+        )
+        if ask:
+            self._asked = now
+            self._is_preempted = preemption.is_preempted()
+            if self._is_preempted:
+                log.warning("a worker's node is about to go: saving a checkpoint at step %d", state.global_step)
+        if is_due or is_terminated or (ask and self._is_preempted):
+            control.should_save = True
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Store the checkpoint that was just written."""
-        self._kept.keep(self._partial)
+        """Seal the checkpoint that all workers have written, and remove the one before.
+
+        Raises:
+            TerminatedError: this process received SIGTERM.
+        """
+        if args.world_size > 1:
+            torch.distributed.barrier()
+        if args.process_index == 0 or self._kept is not None:
+            self._partial.seal(self._partial.checkpoints / f"checkpoint-{state.global_step}")
+            self._partial.keep_last()
+        if self._kept is not None:
+            self._kept.keep(self._partial.folder)
+        self._saved = time.monotonic()
+        if preemption.is_terminated():
+            raise TerminatedError(f"SIGTERM: a checkpoint was saved at step {state.global_step}; the process ends")
 
 
 class Progress(TrainerCallback):

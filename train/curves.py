@@ -10,6 +10,7 @@ from curation.config.grpo import GrpoConfig
 NUM_POINTS = 200
 """Points of a curve in the record; those of more steps are averaged."""
 CURVES = {
+    "loss": "loss",
     "reward": "reward",
     "right": "right",
     "parsed": "parsed",

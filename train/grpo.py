@@ -28,7 +28,7 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.telemetry.standing import Update
-from train.callbacks import Keeping, Kept, Progress
+from train.callbacks import Checkpointing, Kept, Progress
 from train.curves import curves, steps_of, without_signal
 from train.grpo_trainer import Game, GRPOConfig, Trainer, Watch
 from train.models import TrainingRecord, TrainingResult, adapter, save, trainable
@@ -118,7 +118,7 @@ def reinforce(
         SourceError: no row is left.
         ConfigError: the batch sizes do not divide.
         ModelError: the base does not load.
-        RunFailedError: the loss or a gradient is no longer finite.
+        TrainingError: the loss or a gradient is not finite, or a checkpoint cannot be written.
     """
     start = time.monotonic()
     set_seed(seed)
@@ -127,14 +127,21 @@ def reinforce(
     tasks = _tasks(tokenizer, prompts, labels, examples, config, name=output.name)
     num_steps = -(-len(tasks) * config.epochs // config.global_batch_size)
     order = _order(len(tasks), num_steps * config.global_batch_size, seed)
-    told = [base.to_json(), config.model_dump(mode="json"), seed, [(task.row_id, task.label) for task in tasks]]
-    partial = Partial(output, fingerprint(told))
-    args = _arguments(config, base, num_steps=num_steps, seed=seed, work=partial.checkpoints)
+    args = _arguments(
+        config,
+        base,
+        num_steps=num_steps,
+        seed=seed,
+        work=output.with_name(f"{output.name}.partial") / "checkpoints",
+    )
+    recipe = config.without(config.RESOURCES).model_dump(mode="json")
+    learnt = [(task.row_id, task.label) for task in tasks]
+    unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, learnt, bool(args.fsdp)]))
     if kept is not None:
-        kept.restore(partial.folder)
+        kept.restore(unfinished.folder)
     if args.process_index == 0 or kept is not None:
-        partial.prepare()
-    model = _policy(base, config, partial.folder)
+        unfinished.prepare()
+    model = _policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
     rollouts = _rollouts(tokenizer, model, base, config, tasks)
     set_seed(seed)  # an engine sets it, too
@@ -146,16 +153,14 @@ def reinforce(
         train_dataset=Dataset.from_dict({"prompt": [str(place) for place in range(len(order))]}),
         processing_class=tokenizer,
         rollout_func=game.play,
-        peft_config=None if config.lora is None else adapter(config.lora),
-        callbacks=[Watch(game, config), Progress(output.name, len(order), progress)],
+        peft_config=None if config.lora is None else adapter(model, config.lora),
+        callbacks=[Watch(config), Progress(output.name, len(order), progress), Checkpointing(unfinished, kept)],
     )
     trainer.game = game
-    if kept is not None:
-        trainer.add_callback(Keeping(kept, partial.folder))
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
     try:
-        trainer.train(resume_from_checkpoint=partial.last_checkpoint)
+        trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
     finally:
         rollouts.close()
     history = steps_of(trainer.state.log_history)
@@ -168,9 +173,10 @@ def reinforce(
         curves=curves(history),
         stopped=without_signal(history, config),
     )
+    weights = trainer.full_weights()
     if trainer.is_world_process_zero():
         trained = trainer.accelerator.unwrap_model(trainer.model)
-        partial.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, output))
+        unfinished.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, output, weights))
     trainer.accelerator.wait_for_everyone()
     return record
 
@@ -218,7 +224,9 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
     return GRPOConfig(
         output_dir=str(work),
         use_cpu=not use_gpu,
-        bf16=False,
+        bf16=config.compute_dtype == "bfloat16",
+        fsdp=config.sharding == "fsdp" and num_workers > 1,  # type: ignore[arg-type]  # annotated for the command line
+        fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
         # the objective
         loss_type="dapo",  # the mean over all tokens of the batch
         num_generations=config.group_size,
@@ -263,8 +271,8 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         # what is kept and told
         save_strategy="steps",
         save_steps=CHECKPOINT_SHARE,
-        save_total_limit=1,
         logging_steps=1,
+        logging_nan_inf_filter=False,  # what is not finite stops the training (train.trainer)
         log_completions=False,
         report_to="none",
         disable_tqdm=True,
@@ -300,7 +308,7 @@ def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, ta
         config,
         ends,
         model=ModelRef(base=model.config.name_or_path, revision=None if base.adapter else base.revision),
-        dtype=model.dtype,
+        dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
         num_answers=config.global_batch_size * config.group_size // num_workers,
     )

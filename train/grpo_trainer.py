@@ -11,10 +11,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain
-from curation.errors import RunFailedError
 from train.curves import steps_of, without_signal
 from train.rewards import Task, grade
 from train.rollouts import Rollout, Rollouts, Wanted, seeds
+from train.trainer import Guarded
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its rollout_func is pinned by constraints.txt
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
@@ -26,8 +26,6 @@ __all__ = ["GRPOConfig", "Game", "Trainer", "Watch"]
 
 MAX_WEIGHT = 2.0
 """The largest importance weight of a token: the probability of the trained model over that of its draw."""
-SHOWN_ROWS = 20
-"""Row ids in a message."""
 
 
 class Game:
@@ -78,8 +76,8 @@ class Game:
         return [item.reward for item in graded]
 
 
-class Trainer(GRPOTrainer):
-    """TRL's trainer, which stops at a loss that is not finite and measures how far draws are from the model.
+class Trainer(Guarded, GRPOTrainer):
+    """TRL's trainer, guarded, which measures how far draws are from the model.
 
     Tokens weigh by their importance (Yao et al. 2025, truncated importance sampling): a draw's backend computes its
     probabilities a little differently. TRL's own weights cost a further forward pass; here the loss's own pass has the
@@ -89,19 +87,14 @@ class Trainer(GRPOTrainer):
     game: Game
     _inputs: dict[str, Any] | None = None
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """One micro-batch."""
-        loss: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[no-untyped-call]
-        if not torch.isfinite(loss):
-            raise not_finite("the loss", float(loss), self.state.global_step + 1, self.game.row_ids)
-        return loss
-
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """The loss of a micro-batch, while its inputs are at hand to be weighted."""
         self._inputs = dict(inputs)
-        return super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
+        loss: torch.Tensor = super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
+        self.remember(self.game.row_ids, loss)
+        return loss
 
     def _get_per_token_logps_and_entropies(
         self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **kwargs: Any
@@ -124,28 +117,11 @@ class Trainer(GRPOTrainer):
         super().log(logs, start_time)
 
 
-def not_finite(what: str, value: float, step: int, row_ids: Sequence[int]) -> RunFailedError:
-    """The error of a training whose numbers have broken."""
-    more = f" and {len(row_ids) - SHOWN_ROWS} more" if len(row_ids) > SHOWN_ROWS else ""
-    return RunFailedError(
-        f"step {step}: {what} is {value} on rows {', '.join(map(str, row_ids[:SHOWN_ROWS]))}{more}; the last "
-        "checkpoint is kept; lower student.learning_rate, or look at these rows with `curate inspect`"
-    )
-
-
 class Watch(TrainerCallback):
-    """Stops a training whose gradient is not finite, or whose rewards teach nothing."""
+    """Stops a training whose rewards teach nothing."""
 
-    def __init__(self, game: Game, config: GrpoConfig) -> None:
-        self._game, self._config = game, config
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Look at the gradient; clipping has spread a number that is not finite to all of it."""
-        gradient = next((weight.grad for weight in kwargs["model"].parameters() if weight.grad is not None), None)
-        if gradient is not None and not torch.isfinite(gradient).all():
-            raise not_finite("the gradient's norm", float("nan"), state.global_step + 1, self._game.row_ids)
+    def __init__(self, config: GrpoConfig) -> None:
+        self._config = config
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Look at the rewards."""

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.config import LoraConfig
+from curation.errors import ConfigError
 from curation.models import load_model, resolve
 from curation.refs import ModelRef
 from curation.storage.paths import Place
@@ -48,26 +50,49 @@ class TrainingResult:
 
 
 def trainable(model: "PreTrainedModel", lora: LoraConfig | None) -> Any:
-    """The model to train: unchanged, or with a new adapter (:func:`adapter`)."""
+    """The model to train: unchanged, or with a new adapter (:func:`adapter`).
+
+    Raises:
+        ConfigError: as :func:`adapter`.
+    """
     model.config.use_cache = False  # also avoids a warning of transformers under gradient checkpointing
     if lora is None:
         return model
     from peft import get_peft_model
 
-    return get_peft_model(model, adapter(lora))
+    return get_peft_model(model, adapter(model, lora))
 
 
-def adapter(lora: LoraConfig) -> "peft.LoraConfig":
-    """An adapter on all linear layers but the output embedding, as peft describes it."""
+def adapter(model: "PreTrainedModel", lora: LoraConfig) -> "peft.LoraConfig":
+    """An adapter on the modules that ``lora`` names, by default all linear layers but the output embedding.
+
+    Raises:
+        ConfigError: the model has no module of a given name that can have an adapter.
+    """
     import peft
 
+    if lora.targets != "all-linear":
+        _check_targets(model, lora.targets)
     return peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules="all-linear",
+        target_modules=lora.targets,
         task_type="CAUSAL_LM",
     )
+
+
+def _check_targets(model: "PreTrainedModel", targets: Sequence[str]) -> None:
+    from torch import nn
+
+    kinds = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
+    known = [name for name, module in model.named_modules() if isinstance(module, kinds)]
+    unknown = [name for name in targets if not any(each == name or each.endswith(f".{name}") for each in known)]
+    if unknown:
+        raise ConfigError(
+            f"lora.targets: the model {model.config.name_or_path!r} has no module {', '.join(map(repr, unknown))} for "
+            f"an adapter; known: {', '.join(sorted({name.rpartition('.')[2] for name in known}))}, or all-linear"
+        )
 
 
 def save(
@@ -78,21 +103,24 @@ def save(
     record: TrainingRecord,
     path: Path,
     output: Path,
+    weights: Mapping[str, Any] | None = None,
 ) -> None:
     """Save an adapter, or a full model with its tokenizer, and the record of its training to ``path``.
 
     An adapter that was trained on a base with an adapter gets the merged base beside it, in ``base``, and names it by
-    where it will stand: in ``output``.
+    where it will stand: in ``output``. ``weights`` stand for those of ``model`` where it holds only a share of them.
     """
     shutil.rmtree(path, ignore_errors=True)
     model.config.use_cache = True
     if lora is None:
-        model.save_pretrained(path)
+        model.save_pretrained(path, state_dict=weights)
         tokenizer.save_pretrained(path)
     else:
         if base.adapter is not None:
             model.peft_config["default"].base_model_name_or_path = str(output / "base")  # not what was merged into it
-        model.save_pretrained(path, save_embedding_layers=False)  # else peft asks the hub whether they were changed
+        model.save_pretrained(
+            path, state_dict=weights, save_embedding_layers=False
+        )  # else peft asks the hub whether they were changed
     if lora is not None and base.adapter is not None:
         merged = load_model(base)
         merged.save_pretrained(path / "base")

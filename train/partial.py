@@ -1,8 +1,18 @@
-"""The folder of an unfinished training, ``<output>.partial``: its checkpoints, and the result until it is complete."""
+"""The folder of an unfinished training, ``<output>.partial``: its checkpoints, and the result until it is complete.
 
+A checkpoint counts only once it is sealed: a list of its files with their sizes is written last. A process that dies
+while it writes, or a disk that is full, so never costs more than the checkpoint that was being written: the one before
+is removed after the new one is sealed, and what is not sealed is never read.
+"""
+
+import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+SEAL = "sealed.json"
+"""The file in a checkpoint that lists its other files with their sizes."""
 
 
 class Partial:
@@ -19,22 +29,35 @@ class Partial:
         self.checkpoints = self.folder / "checkpoints"
 
     def prepare(self) -> None:
-        """Keep the folder's checkpoints if they belong to this training, else empty it."""
+        """Keep the folder's last good checkpoint if it belongs to this training, else empty the folder."""
         stamp_file = self.folder / "stamp"
         if not stamp_file.is_file() or stamp_file.read_text() != self._stamp:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder.mkdir(parents=True)
             stamp_file.write_text(self._stamp)
+        self.keep_last()
 
     @property
     def last_checkpoint(self) -> str | None:
-        """The newest complete checkpoint of ``transformers.Trainer``; ``None`` where there is none."""
-        from transformers.trainer_utils import get_last_checkpoint
+        """The newest good checkpoint of ``transformers.Trainer``; ``None`` where there is none."""
+        return next((str(path) for path in self._newest_first() if _is_good(path)), None)
 
-        if not self.checkpoints.is_dir():
-            return None
-        found: str | None = get_last_checkpoint(str(self.checkpoints))  # type: ignore[no-untyped-call]
-        return found
+    def seal(self, checkpoint: Path) -> None:
+        """Declare a checkpoint complete."""
+        sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in sorted(_files(checkpoint))}
+        written = checkpoint / f"{SEAL}.new"
+        with written.open("w") as file:
+            json.dump(sizes, file)
+            file.flush()
+            os.fsync(file.fileno())
+        written.rename(checkpoint / SEAL)
+
+    def keep_last(self) -> None:
+        """Remove all checkpoints but the newest good one."""
+        kept = self.last_checkpoint
+        for path in self._newest_first():
+            if str(path) != kept:
+                shutil.rmtree(path, ignore_errors=True)
 
     def finish(self, save: Callable[[Path], None]) -> None:
         """Write the result with ``save``, put it in its place at once, and remove the folder."""
@@ -42,3 +65,19 @@ class Partial:
         shutil.rmtree(self._output, ignore_errors=True)
         (self.folder / "result").rename(self._output)
         shutil.rmtree(self.folder)
+
+    def _newest_first(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("checkpoint-*"), key=lambda path: -int(path.name.partition("-")[2]))
+
+
+def _files(checkpoint: Path) -> list[Path]:
+    return [path for path in checkpoint.rglob("*") if path.is_file() and not path.name.startswith(SEAL)]
+
+
+def _is_good(checkpoint: Path) -> bool:
+    """Whether a checkpoint is sealed and still has all its files."""
+    try:
+        sizes = json.loads((checkpoint / SEAL).read_text())
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False

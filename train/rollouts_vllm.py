@@ -83,7 +83,7 @@ class VllmRollouts:
         ends: Sequence[int],
         *,
         model: ModelRef,
-        dtype: torch.dtype,
+        dtype: str,
         longest_prompt: int,
         num_answers: int,
     ) -> None:
@@ -115,7 +115,7 @@ class VllmRollouts:
                 tokenizer,
                 config,
                 model,
-                dtype=str(dtype).removeprefix("torch."),
+                dtype=dtype,
                 max_model_len=longest_prompt + config.rollouts.max_tokens,
                 max_num_seqs=min(num_answers, MAX_RUNNING),
                 distributed_executor_backend="uni" if self._owns_group else "external_launcher",

@@ -1,9 +1,9 @@
 """Supervised fine-tuning of a causal language model on (prompt, completion) pairs, in one or several processes.
 
 The loss covers only the completion's tokens and the end token, as the mean over all of them in a global batch (paper,
-App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch. Batches are padded
-on the right, which causal attention never reads, and logits are computed from the end of the batch's shortest prompt
-on.
+App. "Training Details"). The paper leaves open, and we chose: rows of similar length share a batch
+(:mod:`train.order`). Batches are padded on the right, which causal attention never reads, and logits are computed from
+the end of the batch's shortest prompt on.
 
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import lance
 import torch
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
+from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers.utils import is_flash_attn_2_available  # type: ignore[attr-defined]
 from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
@@ -26,15 +26,18 @@ from curation.models import check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.telemetry.standing import Update
-from train.callbacks import Keeping, Kept, Progress
+from train.callbacks import Checkpointing, Kept, Progress
 from train.models import TrainingRecord, TrainingResult, save, trainable
+from train.order import Division, Order
+from train.packing import IGNORED, check, pack
 from train.partial import Partial
+from train.stream import Loader, Source
 from train.student import train_student
-from train.tokens import Pair, Row, tokenize
+from train.tokens import Row
+from train.trainer import SftTrainer
 
 log = logging.getLogger(__name__)
 
-IGNORED = -100
 CHECKPOINT_SHARE = 0.25
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""
 LOGGING_SHARE = 0.02
@@ -53,7 +56,7 @@ def train_sft(
 ) -> TrainingResult:
     """Fine-tune ``base`` on the ``prompt`` and ``completion`` columns of ``rows``, and save the student to ``output``.
 
-    Rows are read in the order of their ids, so that a seed defines the run.
+    The order of rows follows from their ids, their lengths and the seed.
 
     Raises:
         ConfigError: the batch sizes do not divide.
@@ -64,22 +67,22 @@ def train_sft(
 
 
 def _learn(base: ModelRef, rows: TableRef, config: SftConfig, **how: Any) -> TrainingRecord:
-    return fine_tune(base, read_pairs(rows), config, **how)
+    return fine_tune(base, rows, config, **how)
 
 
-def read_pairs(rows: TableRef) -> list[Pair]:
-    """The pairs of a table, in the order of ``row_id``."""
-    columns = ["row_id", "prompt", "completion"]
-    table = lance.dataset(rows.uri, version=rows.version).to_table(columns=columns).sort_by("row_id")
-    return [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
+def collate(rows: Sequence[Row], pad: int, mean_trust: float | None = None) -> dict[str, Any]:
+    """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K], ``row_ids``.
 
-
-def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
-    """A right-padded batch: ``input_ids`` and ``attention_mask`` int64 [B, T], ``labels`` int64 [B, K].
+    With ``mean_trust`` also ``weights`` float32 [B, 1]: each row's trust over it.
 
     Labels are the ids at the last K positions, ``IGNORED`` outside the completion. The first of these positions is the
-    one before the batch's first completion, because its logits predict that completion's first token.
+    one before the batch's first completion, because its logits predict that completion's first token. A batch of no
+    rows, as the last step may give some workers, is one padding token without a label.
     """
+    if not rows:
+        nothing = {"input_ids": torch.tensor([[pad]]), "labels": torch.tensor([[IGNORED]])}
+        return nothing | {"attention_mask": torch.tensor([[1]]), "logits_to_keep": 1, "row_ids": []}
+    weights = {} if mean_trust is None else {"weights": torch.tensor([[row["trust"] / mean_trust] for row in rows])}
     width = max(len(row["input_ids"]) for row in rows)
     first = max(min(row["num_prompt"] for row in rows) - 1, 0)
     ids_BT = torch.full((len(rows), width), pad)
@@ -95,21 +98,33 @@ def collate(rows: Sequence[Row], pad: int) -> dict[str, Any]:
         "attention_mask": mask_BT,
         "labels": labels_BT[:, first:],
         "logits_to_keep": width - first,
-    }
+        "row_ids": [row["row_id"] for row in rows],
+    } | weights
 
 
 def completion_loss(
-    logits_BTV: torch.Tensor, labels_BK: torch.Tensor, num_tokens: torch.Tensor | int | None = None
+    logits_BTV: torch.Tensor,
+    labels_BK: torch.Tensor,
+    num_tokens: torch.Tensor | int | None = None,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Cross-entropy summed over the labelled tokens, divided by ``num_tokens`` (by default their number), a scalar.
 
-    Models that ignore ``logits_to_keep`` return logits of all positions; only the last K are used.
+    ``weights`` [B, 1], or [1, K - 1] by label, multiply the losses, not the number of tokens. Models that ignore
+    ``logits_to_keep`` return logits of all positions; only the last K are used.
     """
     logits_BKV = logits_BTV[:, -labels_BK.shape[1] :].float()
-    total = torch.nn.functional.cross_entropy(
-        logits_BKV[:, :-1].flatten(0, 1), labels_BK[:, 1:].flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    return total / (num_tokens if num_tokens is not None else (labels_BK[:, 1:] != IGNORED).sum())
+    targets = labels_BK[:, 1:]
+    if weights is None:
+        total = torch.nn.functional.cross_entropy(
+            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+    else:
+        losses = torch.nn.functional.cross_entropy(
+            logits_BKV[:, :-1].flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="none"
+        )
+        total = (losses.view_as(targets) * weights).sum()
+    return total / (num_tokens if num_tokens is not None else (targets != IGNORED).sum())
 
 
 def accumulation_steps(config: SftConfig, num_workers: int) -> int:
@@ -129,7 +144,7 @@ def accumulation_steps(config: SftConfig, num_workers: int) -> int:
 
 def fine_tune(
     base: ModelRef,
-    pairs: Sequence[Pair],
+    rows: TableRef,
     config: SftConfig,
     *,
     seed: int,
@@ -140,93 +155,125 @@ def fine_tune(
     """Fine-tune ``base`` and save an adapter or a full model to ``output`` atomically (:func:`train.models.save`).
 
     Under ``torch.distributed`` every worker calls this with the same arguments, and the first one saves. After a kill,
-    a call with the same arguments resumes from the last checkpoint in ``<output>.partial``; if the workers do not share
-    that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first. ``progress`` receives rows
-    done and rows in all, over all epochs.
+    a call with the same arguments resumes from the last checkpoint in ``<output>.partial``, with any number of workers;
+    if the workers do not share that folder, ``kept`` stores it elsewhere too. An adapter of ``base`` is merged first.
+    ``progress`` receives rows done and rows in all, over all epochs.
 
     Raises:
-        SourceError: there are no pairs, or none within ``max_length``.
-        ConfigError: the batch sizes do not divide.
+        SourceError: there are no rows, or none within ``max_length``, or no trust to weight them by.
+        ConfigError: the batch sizes do not divide, or the base lacks an adapter's module.
         ModelError: the base does not load.
+        TrainingError: a loss is not finite, or a checkpoint cannot be written.
     """
-    if not pairs:
-        raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
     start = time.monotonic()
     set_seed(seed)
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = load_tokenizer(base)
-    data = tokenize(tokenizer, pairs, config.max_length, chat_template=config.chat_template)
-    if data.num_dropped:
-        log.warning("%s: %d of %d rows exceed %d tokens", output.name, data.num_dropped, len(pairs), config.max_length)
-    if not data.rows:
-        raise SourceError(f"{output.name}: all {len(pairs)} rows exceed max_length {config.max_length}; raise it")
-    num_epochs = config.num_epochs(len(pairs))  # of all given rows: arms of one n get equal epochs
-    stamp = fingerprint([base.to_json(), config.model_dump(mode="json"), seed, [tuple(pair) for pair in pairs]])
-    partial = Partial(output, stamp)
-    args = _arguments(config, num_rows=len(data.rows), num_epochs=num_epochs, seed=seed, work=partial.checkpoints)
-    if kept is not None:
-        kept.restore(partial.folder)
-    if args.process_index == 0 or kept is not None:
-        partial.prepare()
-    loaded = load_model(base)
-    check_tokens(base, tokenizer, loaded)
-    trainer = Trainer(
-        model=trainable(loaded, config.lora),
-        args=args,
-        data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
-        train_dataset=data.rows,
-        compute_loss_func=lambda outputs, labels, num_items_in_batch=None: completion_loss(
-            outputs.logits, labels, num_items_in_batch
-        ),
-        callbacks=[Progress(output.name, len(data.rows) * num_epochs, progress)],
+    source = Source(
+        rows,
+        tokenizer,
+        max_length=config.max_length,
+        chat_template=config.chat_template,
+        with_trust=config.weight_by_trust,
     )
+    if not source.num_rows:
+        raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
+    args = _arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
+    survey = source.survey(args.process_index, args.world_size)
+    num_rows, num_dropped = len(survey.positions_N), survey.num_dropped
+    if num_dropped:
+        log.warning("%s: %d of %d rows exceed %d tokens", output.name, num_dropped, source.num_rows, config.max_length)
+    if not num_rows:
+        raise SourceError(f"{output.name}: all {num_dropped} rows exceed max_length {config.max_length}; raise it")
+    if survey.mean_trust is not None and not 0 < survey.mean_trust < math.inf:
+        raise SourceError(
+            f"{output.name}: weight_by_trust needs rows of positive trust; the mean of their trust is "
+            f"{survey.mean_trust}; set student.weight_by_trust: false"
+        )
+    num_epochs = config.num_epochs(source.num_rows)  # of all given rows: arms of one n get equal epochs
+    order = Order(lengths_N=survey.lengths_N, global_batch_size=config.global_batch_size, seed=seed)
+    args.num_train_epochs = num_epochs
+    args.warmup_steps = math.ceil(config.warmup_ratio * order.num_steps * num_epochs)
+    recipe = config.without(config.RESOURCES).model_dump(mode="json")
+    unfinished = Partial(output, fingerprint([base.to_json(), recipe, seed, survey.digest, bool(args.fsdp)]))
     if kept is not None:
-        trainer.add_callback(Keeping(kept, partial.folder))
+        kept.restore(unfinished.folder)
+    if args.process_index == 0 or kept is not None:
+        unfinished.prepare()
+    division = Division(
+        order=order, micro_batch_size=config.micro_batch_size, rank=args.process_index, num_workers=args.world_size
+    )
+    model = load_model(base)
+    check_tokens(base, tokenizer, model)
+    if config.packing:
+        check(model)
+        if args.device.type == "cuda" and args.bf16 and is_flash_attn_2_available():
+            model.set_attn_implementation("flash_attention_2")
+
+    def batch(rows: Sequence[Row]) -> dict[str, Any]:
+        if config.packing and rows:
+            return pack(rows, survey.mean_trust)
+        return collate(rows, tokenizer.pad_token_id, survey.mean_trust)
+
+    trainer = SftTrainer(
+        Loader(
+            source,
+            survey.positions_N,
+            division,
+            collate_fn=batch,
+            pin_memory=args.dataloader_pin_memory,
+        ),
+        model=trainable(model, config.lora),
+        args=args,
+        loss=completion_loss,
+        callbacks=[Progress(output.name, num_rows * num_epochs, progress), Checkpointing(unfinished, kept)],
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=partial.last_checkpoint)
+    trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
     record = TrainingRecord(
-        num_rows=len(data.rows),
-        num_dropped=data.num_dropped,
+        num_rows=num_rows,
+        num_dropped=num_dropped,
         num_epochs=num_epochs,
-        losses=[entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
+        losses=[entry["loss"] for entry in logged],
+        curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
         seconds=time.monotonic() - start,
     )
+    weights = trainer.full_weights()
     if trainer.is_world_process_zero():
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        partial.finish(lambda path: save(model, tokenizer, base, config.lora, record, path, output))
+        trained = trainer.accelerator.unwrap_model(trainer.model)
+        unfinished.finish(lambda path: save(trained, tokenizer, base, config.lora, record, path, output, weights))
     trainer.accelerator.wait_for_everyone()
     return record
 
 
-def _arguments(config: SftConfig, *, num_rows: int, num_epochs: int, seed: int, work: Path) -> TrainingArguments:
+def _arguments(config: SftConfig, *, seed: int, work: Path) -> TrainingArguments:
     use_gpu = config.gpus_per_worker > 0
     num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    accumulation = accumulation_steps(config, num_workers)
-    num_steps = math.ceil(num_rows / config.global_batch_size) * num_epochs
     return TrainingArguments(
         output_dir=str(work),
         use_cpu=not use_gpu,
         per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=num_epochs,
+        gradient_accumulation_steps=accumulation_steps(config, num_workers),
         learning_rate=config.learning_rate,
         adam_beta1=config.adam_betas[0],
         adam_beta2=config.adam_betas[1],
         weight_decay=config.weight_decay,
         lr_scheduler_type=config.schedule,
-        warmup_steps=math.ceil(config.warmup_ratio * num_steps),
         max_grad_norm=config.max_grad_norm,
+        bf16=config.compute_dtype == "bfloat16",
+        fsdp=config.sharding == "fsdp" and num_workers > 1,  # type: ignore[arg-type]  # annotated for the command line
+        fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
         gradient_checkpointing=config.gradient_checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
-        train_sampling_strategy="group_by_length",
         ddp_find_unused_parameters=False,
         dataloader_pin_memory=use_gpu,
         remove_unused_columns=False,
         save_strategy="steps",
         save_steps=CHECKPOINT_SHARE,
-        save_total_limit=1,
         logging_steps=LOGGING_SHARE,
+        logging_nan_inf_filter=False,  # a loss that is not finite stops the training (train.trainer)
         report_to="none",
         disable_tqdm=True,
         log_level="error",

@@ -4,6 +4,7 @@ A killed worker is replaced and resumes from the last checkpoint beside ``output
 directory that all of them share, or in an object store; with an object store, workers train in local directories.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,21 @@ import ray.train
 import torch
 
 from curation.config import LmStudentConfig
-from curation.errors import SourceError
+from curation.errors import ConfigError, SourceError, TrainingError
 from curation.refs import ModelRef, TableRef
 from curation.storage.cache import scratch, staged
-from curation.storage.paths import Place, Remote, place
+from curation.storage.paths import Place, Remote, place, write_atomically
 from curation.telemetry import progress
 from curation.telemetry.standing import Update
+from train import preemption
 from train.launch import launch
 from train.models import TrainingRecord, TrainingResult, saved
 
+FINAL = (ConfigError, SourceError, TrainingError)
+"""Errors that all workers meet together, and would meet again: no further try is made."""
 Learn = Callable[..., TrainingRecord]
 """A method as each worker runs it: ``learn(base, rows, config, seed=, output=, progress=, kept=, **read)``.
+
 
 It trains ``base`` on ``rows`` and saves the result to the path ``output`` atomically. All workers call it with the same
 arguments, but only the first has ``progress``, a function of rows done and rows in all. ``kept``
@@ -48,13 +53,15 @@ def train_student(
     ``update`` receives rows done and rows in all, over all epochs.
 
     Raises:
-        SourceError: the table has no rows.
+        SourceError: the table has no rows, or none that the method can use.
+        ConfigError: the configuration does not fit the base.
         RunFailedError: the training failed more than ``config.max_failures`` times; the same call resumes it.
+        TrainingError: no further try would do better.
     """
     if not lance.dataset(rows.uri, version=rows.version).count_rows():
         raise SourceError(f"student {name}: {rows.uri} (version {rows.version}) has no rows; select at least one")
     output = output.resolve()
-    note = output.with_name(f"{output.name}.progress")
+    note, failure = (output.with_name(f"{output.name}.{kind}") for kind in ("progress", "failure"))
     task = {
         "learn": learn,
         "base": base.to_json(),
@@ -63,11 +70,16 @@ def train_student(
         "seed": seed,
         "output": str(output),
         "note": str(note),
+        "failure": str(failure),
         "read": read,
     }
     with progress.follow(note, update):
         launch(_train, task, config, name=name, storage=output.with_name(f"{output.name}.ray"))
     note.unlink(missing_ok=True)
+    if failure.is_file():
+        kind, message = json.loads(failure.read_text())
+        failure.unlink()
+        raise next(error for error in FINAL if error.__name__ == kind)(f"student {name}: {message}")
     return saved(base, config.lora, output)
 
 
@@ -77,17 +89,22 @@ def _train(task: dict[str, Any]) -> None:
     torch.set_num_threads(config.cpus_per_worker)
     output, note = place(task["output"]), place(task["note"])
     is_first = ray.train.get_context().get_world_rank() == 0
-    with staged(output) if is_first else scratch(output) as local:
-        task["learn"](
-            ModelRef.from_json(task["base"]),
-            TableRef.from_json(task["rows"]),
-            config,
-            seed=task["seed"],
-            output=local,
-            progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
-            kept=_Checkpoints() if isinstance(output, Remote) else None,
-            **task["read"],
-        )
+    local_output = staged(output) if is_first else scratch(output)
+    try:
+        with local_output as local, preemption.noticing():
+            task["learn"](
+                ModelRef.from_json(task["base"]),
+                TableRef.from_json(task["rows"]),
+                config,
+                seed=task["seed"],
+                output=local,
+                progress=(lambda done, total: progress.note(note, done, total)) if is_first else None,
+                kept=_Checkpoints() if isinstance(output, Remote) else None,
+                **task["read"],
+            )
+    except FINAL as error:
+        if is_first:
+            write_atomically(place(task["failure"]), json.dumps([type(error).__name__, str(error)]))
 
 
 class _Checkpoints:

@@ -6,7 +6,7 @@ imports neither torch nor transformers: callers pass the tokenizer.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict
 
 from curation.errors import ModelError
 from curation.models import as_user_turns, text_ids
@@ -27,6 +27,8 @@ class Row(TypedDict):
 
     input_ids: list[int]
     num_prompt: int
+    row_id: NotRequired[int]
+    trust: NotRequired[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,9 @@ class Tokenized:
 
 
 def tokenize(
-    tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int, *, chat_template: bool = False
+    tokenizer: "PreTrainedTokenizerBase", pairs: Sequence[Pair], max_length: int | None, *, chat_template: bool = False
 ) -> Tokenized:
-    """Token ids of each pair with at most ``max_length`` of them; longer pairs are only counted.
+    """Token ids of each pair with at most ``max_length`` of them; longer pairs are only counted. None: no limit.
 
     Raises:
         ModelError: as :func:`prompt_ids` and :func:`completion_ids`.
@@ -51,7 +53,7 @@ def tokenize(
     kept: list[Row] = [
         {"input_ids": [*prompt, *completion], "num_prompt": len(prompt)}
         for prompt, completion in zip(prompts, completions, strict=True)
-        if len(prompt) + len(completion) <= max_length
+        if max_length is None or len(prompt) + len(completion) <= max_length
     ]
     return Tokenized(rows=kept, num_dropped=len(pairs) - len(kept))
 

@@ -5,12 +5,12 @@ range 0.2, the k3 estimate of KL, the mean loss over all tokens of a batch, a co
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from curation.config.base import NotNegative, PositiveInt, Section, Share
-from curation.config.models import LmStudentConfig, LoraConfig
+from curation.config.base import NotNegative, PositiveInt, Section, Share, TrainSection
+from curation.config.models import DIVISION, LmStudentConfig, LoraConfig
 
 
 class RolloutsConfig(Section):
@@ -32,6 +32,9 @@ class GrpoConfig(LmStudentConfig):
 
     Preset ``paper``: the table of GRPO hyperparameters. Preset ``scratch``: all weights of a small model on a CPU.
     """
+
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION}
+    """Also keys that only divide the answers of a step: draws do not depend on them (``train.rollouts``)."""
 
     preset: Literal["paper", "scratch"] = "paper"
     max_length: PositiveInt = 1024

@@ -1,7 +1,7 @@
 """Models, existing or from scratch, and how to fine-tune them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -53,11 +53,14 @@ class ModelConfig(Section):
 
 
 class LoraConfig(Section):
-    """LoRA on all linear layers (paper, table of SFT hyperparameters)."""
+    """LoRA, on all linear layers unless set (paper, table of SFT hyperparameters)."""
 
     rank: PositiveInt = 16
     alpha: PositiveInt = 32
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
+    """Names of the modules that get an adapter, e.g. ``[q_proj, v_proj]``; all linear layers but the output embedding
+    unless set."""
 
 
 class StudentConfig(TrainSection):
@@ -96,6 +99,10 @@ def student_section(value: Any) -> type[StudentConfig]:
     return found
 
 
+DIVISION = frozenset({"num_workers", "micro_batch_size", "gradient_checkpointing", "sharding"})
+"""Keys of a student's training that divide the rows of a step among workers and passes."""
+
+
 class LmStudentConfig(StudentConfig):
     """A student whose weights, or an adapter on them, are trained by AdamW; the defaults are of the paper's SFT."""
 
@@ -112,6 +119,11 @@ class LmStudentConfig(StudentConfig):
     lora: LoraConfig | None = LoraConfig()
     """The adapter to train; null trains all weights."""
     gradient_checkpointing: bool = True
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the forward and backward pass (autocast). Weights, gradients and the optimizer's state stay float32."""
+    sharding: Literal["ddp", "fsdp"] = "ddp"
+    """What several workers hold: each all weights (``ddp``), or a share of weights, gradients and the optimizer's state
+    (``fsdp``: PyTorch's ``fully_shard``, FSDP2). Checkpoints of shards are not resumed without, nor the reverse."""
 
 
 class SftConfig(LmStudentConfig):
@@ -121,11 +133,21 @@ class SftConfig(LmStudentConfig):
     model from random ones, or from a small base.
     """
 
+    RESOURCES: ClassVar[set[str]] = {*TrainSection.RESOURCES, *DIVISION, "packing"}
+    """Also keys that only divide the rows of a step: the order of rows does not depend on them (``train.order``)."""
+
     preset: Literal["paper", "scratch"] = "paper"
     epochs: PositiveInt | None = None
     """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """The share of the steps in which the learning rate rises from 0."""
+    packing: bool = False
+    """Put the rows of a micro-batch one after the other instead of padding them; attention keeps them apart. It saves
+    what padding costs where FlashAttention-2 is installed (GPUs, ``compute_dtype: bfloat16``); elsewhere attention
+    masks all pairs of tokens of a micro-batch."""
+    weight_by_trust: bool = False
+    """Multiply each row's loss by its trust over the mean trust of the rows trained on. Arms whose trust is a draw
+    train unweighted."""
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:

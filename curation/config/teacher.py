@@ -186,6 +186,13 @@ class TeacherConfig(AskConfig):
     test); the other splits are then labelled after the fit, and labelled again where the fit changes. ``{pca: k}``:
     k numbers a row; labelled again where the projection changes (``trust.states``, ``trust.validation_fraction``)."""
 
+    @field_validator("adapt")
+    @classmethod
+    def _unweighted(cls, value: SftConfig | None) -> SftConfig | None:
+        if value is not None and value.weight_by_trust:
+            raise ValueError("weight_by_trust: true needs rows with a trust; gold labels have none; remove it")
+        return value
+
     @property
     def ask(self) -> AskConfig:
         """How every teacher is asked."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from curation import arms
-from curation.config import JudgeConfig, PcaConfig, RunConfig
+from curation.config import JudgeConfig, PcaConfig, RunConfig, SftConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
@@ -272,13 +272,15 @@ def _student_base(generation: Generation) -> Model | None:
 
 
 def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> Stage:
-    config = generation.config
+    config, recipe = generation.config, generation.config.student
+    if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
+        recipe = recipe.without({"weight_by_trust"})
     return student(
         generation.name(f"student-{arm}"),
         base,
         selected.table("rows_of", arm),
         selected.value("arms", arm, "digest"),
-        config.student,
+        recipe,
         config.domain_of("pool"),
         generation.tables["pool"],
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation

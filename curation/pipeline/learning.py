@@ -12,6 +12,9 @@ from curation.registry import METHODS, code
 from curation.rundir.graph import Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
 
+REVISION = 2
+"""Of trainings: raised when their order of rows changed."""
+
 
 def base_model(
     model: ModelConfig,
@@ -63,6 +66,7 @@ def adapted(
         rows=rows,
         takes=recipe.takes,
         host=training_host(recipe),
+        revision=REVISION,
     )
     return stage.model("model")
 
@@ -79,7 +83,10 @@ def student(
     seed: int,
     num: int | None,
 ) -> Stage:
-    """A student of the selected ``rows``; it is trained again only where what they teach, their ``digest``, changed."""
+    """A student of the selected ``rows``; it is trained again only where what they teach changed.
+
+    That is their ``digest``, and the rows themselves where a recipe reads more of them.
+    """
     method = METHODS[recipe.method]
     inputs = {
         "base": base,
@@ -89,18 +96,20 @@ def student(
         "trained_by": method.trained_by,
         "read": {"domain": domain} if "domain" in method.reads else {},
     }
+    reads_trust = isinstance(recipe, SftConfig) and recipe.weight_by_trust
     return Stage(
         name=name,
         work=train,
-        inputs=inputs,
+        inputs=inputs | ({"rows": rows} if reads_trust else {}),
         settings={
-            "rows": rows,
             "examples": {"examples": pool} if "examples" in method.reads else {},  # the digest names the rows
             "resources": recipe.resources,
-        },
+        }
+        | ({} if reads_trust else {"rows": rows}),
         rows=num,
         takes=recipe.takes,
         host=training_host(recipe),
+        revision=REVISION,
     )
 
 

@@ -50,11 +50,13 @@ def training_chart(trained: Mapping[str, Json], name: str) -> str:
         panels = figure.subplots(num_rows, min(COLUMNS, len(shown)), squeeze=False).ravel()
         for axes, key in zip(panels, shown, strict=False):
             for index, (arm, found) in enumerate(trained.items()):
-                points = [(at, value) for at, value in enumerate(found["curves"].get(key, ())) if value is not None]
-                steps = found["curves"].get("step") or range(1, 1 + len(found["curves"]["loss"]))
+                values = found["curves"].get(key, ())
+                steps = found["curves"].get("step", ())
+                steps = steps if len(steps) == len(values) else range(1, 1 + len(values))
+                points = [(step, value) for step, value in zip(steps, values, strict=True) if value is not None]
                 colour, dashes = line_of(arm, index)
                 axes.plot(
-                    [steps[at] for at, _ in points],
+                    [step for step, _ in points],
                     [value for _, value in points],
                     color=colour,
                     linestyle=dashes,

@@ -16,6 +16,7 @@ from curation.refs import ModelRef
 from curation.teachers import load_teacher
 from tests.families import GEMMA3, LLAMA, NUM_SPARE, QWEN3, make_model
 from train.sft import fine_tune
+from train.stream import write_pairs
 from train.tokens import Pair, prompt_ids, tokenize
 
 
@@ -117,7 +118,9 @@ def test_a_padding_token_that_the_model_has_no_embedding_for_is_refused(llama: M
     with pytest.raises(ModelError, match=match):
         load_teacher(TeacherConfig(model=ModelConfig(path=ref.base)), ref)
     with pytest.raises(ModelError, match=match):
-        fine_tune(ref, [Pair("a", "b")], SftConfig(), seed=0, output=tmp_path / "out")
+        fine_tune(
+            ref, write_pairs([Pair("a", "b")], tmp_path / "rows.lance"), SftConfig(), seed=0, output=tmp_path / "out"
+        )
 
 
 def test_a_model_whose_generation_settings_contradict_themselves_is_saved(llama: ModelRef, tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_a_model_whose_generation_settings_contradict_themselves_is_saved(llama:
     path.write_text(json.dumps(given | {"do_sample": False}))
     ref = resolve(str(tmp_path / "odd"))
     config = SftConfig(preset="scratch", global_batch_size=2, micro_batch_size=2, epochs=1)
-    fine_tune(ref, [Pair("a", "b")], config, seed=0, output=tmp_path / "out")
+    fine_tune(ref, write_pairs([Pair("a", "b")], tmp_path / "rows.lance"), config, seed=0, output=tmp_path / "out")
     saved = json.loads((tmp_path / "out" / "generation_config.json").read_text())
     assert all(saved[name] == given[name] for name in ("eos_token_id", "temperature", "top_p"))
     with_adapter = resolve(ref.base, adapter=str(adapter_of(ref, tmp_path / "adapter")))

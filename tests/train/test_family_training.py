@@ -15,6 +15,7 @@ from curation.refs import ModelRef
 from tests.families import Family, pairs
 from train.models import saved
 from train.sft import IGNORED, collate, completion_loss, fine_tune
+from train.stream import write_pairs
 from train.tokens import Pair, tokenize
 
 FULL = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=8, learning_rate=5e-3, epochs=4)
@@ -99,7 +100,7 @@ def test_lora_adapts_every_linear_layer_and_loads_in_plain_peft(
     family: Family, family_model: ModelRef, tmp_path: Path
 ) -> None:
     config = LORA.model_copy(update={"chat_template": family.template is not None})
-    fine_tune(family_model, pairs(16), config, seed=0, output=tmp_path / "adapter")
+    fine_tune(family_model, write_pairs(pairs(16), tmp_path / "16.lance"), config, seed=0, output=tmp_path / "adapter")
     ref = saved(family_model, config.lora, tmp_path / "adapter").model
     assert ref == resolve(family_model.base, adapter=str(tmp_path / "adapter"))
     loaded = PeftModel.from_pretrained(plain(family_model.base), str(tmp_path / "adapter")).eval()
@@ -116,7 +117,8 @@ def test_lora_adapts_every_linear_layer_and_loads_in_plain_peft(
     assert (peft_TV - base_TV).abs().max() > 0.1
 
     # The next one starts from the merged model, which is saved with its tokenizer; tied weights stay one matrix.
-    fine_tune(ref, pairs(8), config.model_copy(update={"epochs": 1}), seed=0, output=tmp_path / "next")
+    again = config.model_copy(update={"epochs": 1})
+    fine_tune(ref, write_pairs(pairs(8), tmp_path / "8.lance"), again, seed=0, output=tmp_path / "next")
     chained = saved(ref, config.lora, tmp_path / "next").model
     torch.testing.assert_close(logits(plain(chained.base), chained), ours_TV, atol=1e-5, rtol=0)
     named = AutoPeftModelForCausalLM.from_pretrained(chained.adapter).eval()  # on the base that the adapter names
@@ -138,7 +140,8 @@ def test_full_weights_are_saved_whole_and_tied_ones_once(
         def restore(self, directory: Path) -> None:
             """There is nothing yet."""
 
-    record = fine_tune(family_model, pairs(48), FULL, seed=0, output=tmp_path / "full", kept=Last())
+    rows = write_pairs(pairs(48), tmp_path / "48.lance")
+    record = fine_tune(family_model, rows, FULL, seed=0, output=tmp_path / "full", kept=Last())
     ref = saved(family_model, FULL.lora, tmp_path / "full").model
     kept, last = load_file(tmp_path / "full" / "model.safetensors"), load_file(tmp_path / "last.safetensors")
     assert ("lm_head.weight" in kept) == (not family.tied) and set(kept) == set(last)

@@ -13,7 +13,7 @@ import torch
 from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig, RolloutsConfig
 from curation.domains import get_domain
-from curation.errors import ConfigError, RunFailedError, SourceError
+from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train import grpo_trainer
@@ -81,7 +81,7 @@ class Seen:
         self.played: list[list[tuple[Task, Rollout]]] = []
         self.advantages: list[torch.Tensor] = []
         self.steps: list[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]] = []
-        play, watch = grpo_trainer.Game.play, grpo_trainer.Watch.on_pre_optimizer_step
+        play, watch = grpo_trainer.Game.play, grpo_trainer.Trainer._get_grad_norm
         score = grpo_trainer.Trainer._generate_and_score_completions
 
         def playing(game: Any, *args: Any) -> Any:
@@ -94,19 +94,19 @@ class Seen:
             self.advantages.append(found["advantages"].clone())
             return found
 
-        def watching(watcher: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            watch(watcher, args, state, control, **kwargs)
-            named = {name: weight for name, weight in kwargs["model"].named_parameters() if weight.requires_grad}
+        def watching(trainer: Any, model: Any, **norm: Any) -> Any:
+            named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
             self.steps.append(
                 (
                     {name: weight.detach().clone() for name, weight in named.items()},
                     {name: weight.grad.clone() for name, weight in named.items() if weight.grad is not None},
                 )
             )
+            return watch(trainer, model, **norm)
 
         monkeypatch.setattr(grpo_trainer.Game, "play", playing)
         monkeypatch.setattr(grpo_trainer.Trainer, "_generate_and_score_completions", scoring)
-        monkeypatch.setattr(grpo_trainer.Watch, "on_pre_optimizer_step", watching)
+        monkeypatch.setattr(grpo_trainer.Trainer, "_get_grad_norm", watching)
 
 
 def logprobs(model: Any, task: Task, rollout: Rollout, temperature: float) -> torch.Tensor:
@@ -336,16 +336,17 @@ def test_rewards_that_are_always_one_end_the_training(base: ModelRef, tmp_path: 
 def test_a_loss_that_is_not_finite_stops_with_the_rows_and_keeps_the_checkpoint(
     base: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compute = grpo_trainer.Trainer.compute_loss
+    compute = grpo_trainer.GRPOTrainer.compute_loss
 
-    def broken(trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        loss = compute(trainer, model, inputs, *args, **kwargs)
-        return loss * math.nan if trainer.state.global_step == 5 else loss
+    def broken(trainer: Any, *args: Any) -> Any:
+        return compute(trainer, *args) * (math.nan if trainer.state.global_step == 5 else 1)
 
     config = SMALL.model_copy(update={"epochs": 10, "global_batch_size": 2, "micro_batch_size": 8})
     with monkeypatch.context() as patch:
-        patch.setattr(grpo_trainer.Trainer, "compute_loss", broken)
-        with pytest.raises(RunFailedError, match=r"step 6: the loss is nan on rows 10\d, 10\d; the last checkpoint"):
+        patch.setattr(grpo_trainer.GRPOTrainer, "compute_loss", broken)
+        with pytest.raises(
+            TrainingError, match=r"step 6: the loss is not finite \(norm nan\) on rows 10\d, 10\d; look"
+        ):
             trained(base, tmp_path / "out", config)
     checkpoints = list((tmp_path / "out.partial" / "checkpoints").glob("checkpoint-*"))
     assert len(checkpoints) == 1

@@ -14,8 +14,8 @@ from curation.errors import ConfigError, RunFailedError, SourceError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from train.models import TrainingResult, saved
-from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fine_tune, read_pairs, train_sft
-from train.tokens import Pair, tokenize
+from train.sft import IGNORED, accumulation_steps, collate, completion_loss, fine_tune, train_sft
+from train.tokens import Pair, Row, tokenize
 
 WORDS = tuple("abcdefgh")
 SHAPE = {
@@ -35,8 +35,21 @@ def base(tmp_path: Path) -> ModelRef:
     return create(tmp_path / "base", family="qwen3", shape=SHAPE, words=WORDS, pattern="[a-h]", seed=0)
 
 
+def table(path: Path, pairs: list[Pair]) -> TableRef:
+    """A selection, its rows in another order than that of their ids."""
+    order = np.random.default_rng(0).permutation(len(pairs))
+    data = pa.table(
+        {
+            "row_id": pa.array(order, pa.int64()),
+            "prompt": pa.array([pairs[i].prompt for i in order], pa.string()),
+            "completion": pa.array([pairs[i].completion for i in order], pa.string()),
+        }
+    )
+    return TableRef(uri=str(path), version=lance.write_dataset(data, path, mode="overwrite").version)
+
+
 def tuned(base: ModelRef, pairs: list[Pair], config: SftConfig, *, seed: int, output: Path) -> TrainingResult:
-    record = fine_tune(base, pairs, config, seed=seed, output=output)
+    record = fine_tune(base, table(output.parent / "rows.lance", pairs), config, seed=seed, output=output)
     found = saved(base, config.lora, output)
     assert found.record == record
     return found
@@ -49,9 +62,14 @@ def copies(num_rows: int) -> list[Pair]:
     return [Pair(prompt, prompt[-1]) for prompt in prompts]
 
 
+def rows_of(base: ModelRef, pairs: list[Pair]) -> list[Row]:
+    rows = tokenize(load_tokenizer(base), pairs, max_length=16).rows
+    return [{**row, "row_id": number} for number, row in enumerate(rows)]
+
+
 def test_labels_cover_the_completion_and_the_end_token_only(base: ModelRef) -> None:
     tokenizer = load_tokenizer(base)
-    rows = tokenize(tokenizer, [Pair("abc", "d"), Pair("a", "ef")], max_length=8).rows
+    rows = rows_of(base, [Pair("abc", "d"), Pair("a", "ef")])
     a, b, c, d, e, f = tokenizer.convert_tokens_to_ids(list("abcdef"))
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     batch = collate(rows, pad)
@@ -65,8 +83,9 @@ def test_labels_cover_the_completion_and_the_end_token_only(base: ModelRef) -> N
 def test_loss_equals_the_mean_over_rows_computed_one_at_a_time(base: ModelRef) -> None:
     tokenizer, model = load_tokenizer(base), load_model(base)
     pairs = [Pair("abcde", "fg"), Pair("ab", "c"), Pair("hgf", "edc")]
-    batch = collate(tokenize(tokenizer, pairs, max_length=16).rows, tokenizer.pad_token_id)
-    labels = batch.pop("labels")
+    batch = collate(rows_of(base, pairs), tokenizer.pad_token_id)
+    labels, row_ids = batch.pop("labels"), batch.pop("row_ids")
+    assert row_ids == [0, 1, 2]
     loss = completion_loss(model(**batch).logits, labels)
     full = completion_loss(model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits, labels)
     terms = []
@@ -88,7 +107,7 @@ def test_full_weights_learn_and_a_second_run_gives_the_same(base: ModelRef, tmp_
     assert first.record.losses[-1] < 0.5 * first.record.losses[0]
     weights = [load_model(result.model).state_dict() for result in (first, second)]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "first", "second"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "first", "rows.lance", "second"]
 
 
 def test_accumulated_micro_batches_equal_one_batch(base: ModelRef, tmp_path: Path) -> None:
@@ -115,12 +134,12 @@ def test_a_killed_run_goes_on_from_its_checkpoint(base: ModelRef, tmp_path: Path
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
         patch.setattr("train.sft.completion_loss", dying_loss)
-        fine_tune(base, copies(200), config, seed=1, output=tmp_path / "killed")
+        tuned(base, copies(200), config, seed=1, output=tmp_path / "killed")
     assert list((tmp_path / "killed.partial" / "checkpoints").glob("checkpoint-*"))
     resumed = tuned(base, copies(200), config, seed=1, output=tmp_path / "killed")
     straight = tuned(base, copies(200), config, seed=1, output=tmp_path / "straight")
     weights = [load_model(result.model).state_dict() for result in (resumed, straight)]
-    assert all(torch.allclose(weights[0][key], weights[1][key], atol=1e-5) for key in weights[0])
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
 def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef, tmp_path: Path) -> None:
@@ -139,13 +158,13 @@ def test_lora_saves_an_adapter_and_a_chained_one_its_merged_base(base: ModelRef,
 def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pairs = [*copies(16), Pair("abcdefgh" * 4, "a")]
     config = SCRATCH.model_copy(update={"max_length": 16, "epochs": 1})
-    record = fine_tune(base, pairs, config, seed=0, output=tmp_path / "out")
+    record = tuned(base, pairs, config, seed=0, output=tmp_path / "out").record
     assert (record.num_rows, record.num_dropped) == (16, 1)
     assert "1 of 17 rows exceed 16 tokens" in caplog.text
     with pytest.raises(SourceError, match="all 1 rows exceed max_length 16"):
-        fine_tune(base, pairs[-1:], config, seed=0, output=tmp_path / "none")
+        tuned(base, pairs[-1:], config, seed=0, output=tmp_path / "none")
     with pytest.raises(SourceError, match="no rows"):
-        fine_tune(base, [], config, seed=0, output=tmp_path / "none")
+        tuned(base, [], config, seed=0, output=tmp_path / "none")
 
 
 def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: ModelRef, tmp_path: Path) -> None:
@@ -155,12 +174,13 @@ def test_epochs_follow_the_rows_given_and_not_those_left_after_dropping(base: Mo
         update={"max_length": 16, "epochs": None, "global_batch_size": 500, "micro_batch_size": 500}
     )
     told: list[tuple[int, int]] = []
+    rows = table(tmp_path / "rows.lance", pairs)
     record = fine_tune(
-        base, pairs, config, seed=0, output=tmp_path / "one", progress=lambda done, total: told.append((done, total))
+        base, rows, config, seed=0, output=tmp_path / "one", progress=lambda done, total: told.append((done, total))
     )
     assert (record.num_rows, record.num_dropped, record.num_epochs) == (1_999, 1, 1)
     assert told[-1] == (1_999, 1_999)  # one pass over the rows that are there
-    fewer = fine_tune(base, pairs[:1_999], config, seed=0, output=tmp_path / "three")
+    fewer = tuned(base, pairs[:1_999], config, seed=0, output=tmp_path / "three").record
     assert (fewer.num_rows, fewer.num_dropped, fewer.num_epochs) == (1_999, 0, 3)
 
 
@@ -172,23 +192,10 @@ def test_batch_sizes_that_do_not_divide_are_refused() -> None:
         accumulation_steps(SftConfig(preset="scratch"), 2)
 
 
-def table(path: Path, pairs: list[Pair]) -> TableRef:
-    order = np.random.default_rng(0).permutation(len(pairs))
-    data = pa.table(
-        {
-            "row_id": pa.array(order, pa.int64()),
-            "prompt": pa.array([pairs[i].prompt for i in order], pa.string()),
-            "completion": pa.array([pairs[i].completion for i in order], pa.string()),
-        }
-    )
-    return TableRef(uri=str(path), version=lance.write_dataset(data, path).version)
-
-
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_path: Path) -> None:
     pairs = copies(40)
     rows = table(tmp_path / "rows.lance", pairs)
-    assert read_pairs(rows) == pairs
     config = SCRATCH.model_copy(update={"num_workers": 2, "epochs": 2, "max_failures": 0})
     student = train_sft(base, rows, config, seed=3, output=tmp_path / "student", name="naive")
     shutil.rmtree(base.base)
@@ -199,3 +206,9 @@ def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_
     assert not list(tmp_path.glob("student.*"))
     with pytest.raises(SourceError, match="no rows"):
         train_sft(base, table(tmp_path / "empty.lance", []), config, seed=3, output=tmp_path / "x", name="none")
+
+
+def test_an_adapter_on_modules_that_are_not_there_is_refused(base: ModelRef, tmp_path: Path) -> None:
+    config = SftConfig(global_batch_size=8, lora={"targets": ["q_proj", "query", "self_attn"]})
+    with pytest.raises(ConfigError, match=r"lora.targets: .* has no module 'query', 'self_attn' .*; known: .*q_proj"):
+        tuned(base, copies(8), config, seed=0, output=tmp_path / "out")

@@ -27,11 +27,13 @@ def adapted(family, family_model, requests, tmp_path_factory):
     """The family's model with an adapter that gives one answer, of characters of several tokens, to some prompts."""
     from train.models import saved
     from train.sft import fine_tune
+    from train.stream import write_pairs
     from train.tokens import Pair
 
     path = tmp_path_factory.mktemp("families") / "adapter"
     config = SftConfig(**LORA, chat_template=family.template is not None)
-    fine_tune(family_model, [Pair(request.prompt, ANSWER) for request in requests[1::2]], config, seed=0, output=path)
+    rows = write_pairs([Pair(request.prompt, ANSWER) for request in requests[1::2]], path.with_suffix(".lance"))
+    fine_tune(family_model, rows, config, seed=0, output=path)
     return saved(family_model, config.lora, path).model
 
 

@@ -51,6 +51,7 @@ def answers_of(models: Iterable[str]) -> set[str]:
 
 STUDENTS = {f"student-{arm}" for arm in NAMES} | answers_of(NAMES)
 CHOSEN = {"select"} | STUDENTS
+DRAWN = {"naive", "ground_truth"}  # their trust is a draw
 SCORES = {"score-source", "score-pool"}
 SIGNAL = "signal-icl_mean_logprob-pool"
 LABELLED = {"label-source", "label-pool", "grade-source", "grade-pool", SIGNAL, "trust", "trust-linear_probe", "shift"}
@@ -64,6 +65,13 @@ CHANGES: dict[str, set[str]] = {
     "student.schedule=constant": STUDENTS,
     "student.cpus_per_worker=2": set(),
     "student.max_failures=5": set(),
+    "student.weight_by_trust=true": {f"student-{arm}" for arm in {*NAMES} - DRAWN} | answers_of({*NAMES} - DRAWN),
+    "student.num_workers=2": set(),
+    "student.sharding=fsdp": set(),
+    "student.packing=true": set(),
+    "student.compute_dtype=bfloat16": STUDENTS,
+    "student.micro_batch_size=2": set(),
+    "student.gradient_checkpointing=false": set(),
     "student.max_length=512": {"length-pool", "rollouts"} | STUDENTS,
     "student.chat_template=true": {"length-pool", "rollouts"} | STUDENTS,
     "generations.0.student.path=%s" % (ROOT / "examples/bases/teacher"): {"length-pool", "rollouts"}

@@ -31,6 +31,7 @@ from curation.report import RunRecord, collect
 from curation.report.by_difficulty import accuracy_by_difficulty, bin_edges
 from curation.report.charts import bins_chart, risk_chart
 from curation.report.html import render
+from curation.report.trained import training_chart, trainings
 from curation.tables import schemas
 
 
@@ -241,3 +242,19 @@ def test_the_new_figures_are_the_same_for_the_same_numbers(run: RunRecord) -> No
     assert risk_chart(curves, "a") == risk_chart(curves, "a")
     svg = bins_chart(bins["edges"], bins["models"], "a", y="accuracy")
     assert svg == bins_chart(bins["edges"], bins["models"], "a", y="accuracy") and svg.startswith("<svg")
+
+
+def test_trainings_are_drawn_step_by_step_and_in_blocks():
+    losses = [1 / (1 + step) for step in range(300)]
+    blocks = {"step": [2.0, 4.0, 6.0], "loss": [0.5, 0.4, 0.3], "reward": [0.1, None, 0.3], "reward_errors": [0.0] * 3}
+    trained = trainings(
+        {
+            "naive": {"losses": losses, "seconds": 2.0, "curves": blocks, "stopped": "the reward was always 0"},
+            "neural": {"losses": losses[:5], "seconds": 2.0},
+        }
+    )
+    assert trained["naive"]["curves"]["loss"] == [0.5, 0.4, 0.3] and trained["neural"]["curves"]["loss"] == losses[:5]
+    assert trained["naive"]["stopped"] and trained["neural"]["stopped"] is None
+    drawn = training_chart(trained, "x")
+    assert drawn.startswith("<svg") and 'id="x-axes_2"' in drawn
+    assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"

@@ -13,6 +13,7 @@ from curation.teachers import Request, load_teacher
 from tests.families import sums
 from train.models import saved
 from train.sft import fine_tune
+from train.stream import write_pairs
 from train.tokens import Pair
 
 STATES = ("prompt_last", "output_first", "output_last", "output_mean", "layer1_output_last")
@@ -40,7 +41,7 @@ def saying(family_model, requests, tmp_path_factory):
     path = tmp_path_factory.mktemp("families") / "saying"
     config = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=8, learning_rate=1e-2, epochs=8)
     answered = [Pair(request.prompt, ANSWER) for request in requests]
-    fine_tune(family_model, answered, config, seed=0, output=path)
+    fine_tune(family_model, write_pairs(answered, path.with_suffix(".lance")), config, seed=0, output=path)
     return saved(family_model, config.lora, path).model
 
 

@@ -1,7 +1,7 @@
-"""The quickstart over several seeds, as the README's table: ``python -m benchmarks.quickstart_seeds --seeds 0 1 2``.
+"""A configuration over several seeds, as the README's tables: ``python -m benchmarks.seeds [CONFIG] --seeds 0 1 2``.
 
-A seed deals the shipped rows anew into the splits and draws everything else; each run is ``curate run`` on the
-quickstart's own configuration, in ``runs/quickstart-seed-<seed>``. A finished run is not done again.
+A seed deals the rows anew into the splits and draws everything else; each run is ``curate run`` on the configuration,
+by default the quickstart's, in ``runs/<name>-seed-<seed>``. A finished run is not done again.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from typing import Any
 from curation import run
 from curation.config.load import load_config
 
-CONFIG = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
 
 
 def table(reports: list[dict[str, Any]]) -> str:
@@ -48,10 +48,12 @@ def _each(estimates: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run the seeds that are not done, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, nargs="?", default=QUICKSTART)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    given = parser.parse_args()
     reports = []
-    for seed in parser.parse_args().seeds:
-        reports.append(run(load_config(CONFIG, [f"seed={seed}", f"name=quickstart-seed-{seed}"])))
+    for seed in given.seeds:
+        reports.append(run(load_config(given.config, [f"seed={seed}", f"name={given.config.stem}-seed-{seed}"])))
         print(table(reports), flush=True)
 
 

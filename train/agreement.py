@@ -1,0 +1,25 @@
+"""What the workers of a training tell each other; alone, a worker agrees with itself."""
+
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def gathered(value: T) -> list[T]:
+    """A value of each worker, by rank; equal in all of them."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return [value]
+    found: list[T | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, value)
+    return [each for each in found if each is not None]
+
+
+def any_worker(flags: list[bool], device: torch.device) -> list[bool]:
+    """Each flag: whether it is true in any worker; equal in all of them."""
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return flags
+    found = torch.tensor(flags, dtype=torch.int32, device=device)
+    torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
+    return [bool(flag) for flag in found.tolist()]

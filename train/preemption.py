@@ -1,0 +1,71 @@
+"""Whether this worker is about to be taken away: by SIGTERM, or with a node that drains (a spot machine's notice).
+
+Ray Train tells a group of workers of draining nodes; a worker alone asks Ray itself. The handler of SIGTERM must be set
+in a process's main thread, where a worker of a group does not train: there, its actor is called to set it.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+import ray.train
+
+_noticing = threading.Event()
+_terminated = threading.Event()
+
+
+def is_terminated() -> bool:
+    """Whether this process received SIGTERM since :func:`noticing` began."""
+    return _terminated.is_set()
+
+
+def is_preempted() -> bool:
+    """Whether a worker's node drains. All workers must ask together; False outside :func:`noticing`."""
+    if not _noticing.is_set():
+        return False
+    if ray.train.get_context().get_world_size() > 1:
+        return ray.train.get_preemption_info() is not None
+    from ray.train.v2._internal.execution.preemption import _get_draining_nodes
+
+    return ray.get_runtime_context().get_node_id() in _get_draining_nodes()
+
+
+@contextmanager
+def noticing() -> Iterator[None]:
+    """Within the context, SIGTERM does not end this worker of Ray Train, but :func:`is_terminated` says so.
+
+    A signal that came meanwhile has its effect when the context ends.
+    """
+    _terminated.clear()
+    _on_main_thread(_set_handler)
+    _noticing.set()
+    try:
+        yield
+    finally:
+        _noticing.clear()
+        _on_main_thread(_restore_handler)
+
+
+def _on_main_thread(call: Callable[[], None]) -> None:
+    if threading.current_thread() is threading.main_thread():
+        call()
+    else:
+        actor: Any = ray.get_runtime_context().current_actor
+        ray.get(actor.execute.remote(call))
+
+
+_previous: list[Any] = []
+
+
+def _set_handler() -> None:
+    _previous.append(signal.signal(signal.SIGTERM, lambda number, frame: _terminated.set()))
+
+
+def _restore_handler() -> None:
+    signal.signal(signal.SIGTERM, _previous.pop())
+    if _terminated.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)

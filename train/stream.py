@@ -1,0 +1,203 @@
+"""Rows of a selection as batches of tokens, read from the table while a training runs.
+
+A worker keeps the position and the length of each row (12 bytes), the order of an epoch (8 bytes a row) and the text of
+two blocks of rows. It reads and tokenises a block while the block before it is trained on.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from torch.utils.data import BatchSampler, DataLoader, Dataset
+
+from curation.refs import TableRef
+from curation.tables import io
+from train.agreement import gathered
+from train.order import Division
+from train.tokens import Pair, Row, tokenize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TEXT = ["row_id", "prompt", "completion"]
+SCAN_ROWS = 4096
+"""Rows that are tokenised at a time to learn their lengths."""
+BLOCK_ROWS = 1024
+"""Rows of a block, at least one micro-batch."""
+
+
+def write_pairs(pairs: Sequence[Pair], path: Path) -> TableRef:
+    """Pairs as a table to train on; row ids count them."""
+    rows = [{"row_id": number, **pair._asdict()} for number, pair in enumerate(pairs)]
+    schema = pa.schema([("row_id", pa.int64()), ("prompt", pa.string()), ("completion", pa.string())])
+    return io.write(pa.Table.from_pylist(rows, schema=schema), str(path))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Survey:
+    """What a training knows of all rows before its first step; the kept ones are in the order of their row ids."""
+
+    positions_N: npt.NDArray[np.int64]
+    """Where each kept row stands in the table."""
+    lengths_N: npt.NDArray[np.int32]
+    """Tokens of each kept row."""
+    num_dropped: int
+    """Rows with more tokens than the limit."""
+    digest: str
+    """Of all rows as they are read, whatever their order in the table."""
+    mean_trust: float | None
+    """Of the kept rows; None where trust was not asked for."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Share:
+    """What one worker found in its share of the rows."""
+
+    row_ids_N: npt.NDArray[np.int64]
+    lengths_N: npt.NDArray[np.int32]
+    trusts_N: npt.NDArray[np.float64]
+    digest: int
+
+
+class Source:
+    """A table of prompts and completions, as token ids."""
+
+    def __init__(
+        self,
+        rows: TableRef,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        max_length: int,
+        chat_template: bool,
+        with_trust: bool = False,
+    ) -> None:
+        """``with_trust``: also read the column ``trust``."""
+        self._table = lance.dataset(rows.uri, version=rows.version)
+        self._tokenizer, self._max_length, self._chat_template = tokenizer, max_length, chat_template
+        self._columns = [*TEXT, "trust"] if with_trust else TEXT
+        self.num_rows: int = self._table.count_rows()
+
+    def survey(self, rank: int = 0, num_workers: int = 1) -> Survey:
+        """Measure all rows; the workers of a training share the work, so all of them call it."""
+        first, last = (self.num_rows * worker // num_workers for worker in (rank, rank + 1))
+        shares = gathered(self._share(first, last - first))
+        row_ids_N = np.concatenate([share.row_ids_N for share in shares])
+        lengths_N = np.concatenate([share.lengths_N for share in shares])
+        by_id_N = np.argsort(row_ids_N, kind="stable")
+        positions_N = by_id_N[lengths_N[by_id_N] <= self._max_length]
+        trusts_N = np.concatenate([share.trusts_N for share in shares])
+        return Survey(
+            positions_N=positions_N,
+            lengths_N=lengths_N[positions_N],
+            num_dropped=self.num_rows - len(positions_N),
+            digest=f"{sum(share.digest for share in shares) % 2**128:032x}",
+            mean_trust=float(trusts_N[positions_N].mean()) if "trust" in self._columns and len(positions_N) else None,
+        )
+
+    def _share(self, first: int, num: int) -> _Share:
+        """Measure ``num`` rows of the table from ``first`` on."""
+        row_ids, lengths, trusts, digest = [np.empty(0, np.int64)], [np.empty(0, np.int32)], [np.empty(0)], 0
+        scanner = self._table.scanner(self._columns, offset=first, limit=num, batch_size=SCAN_ROWS)
+        for batch in scanner.to_batches() if num else ():
+            prompts, completions = batch["prompt"].to_pylist(), batch["completion"].to_pylist()
+            rows = self._tokens([Pair(*pair) for pair in zip(prompts, completions, strict=True)], limit=None)
+            row_ids.append(batch["row_id"].to_numpy())
+            lengths.append(np.array([len(row["input_ids"]) for row in rows], np.int32))
+            if "trust" in self._columns:
+                trusts.append(batch["trust"].to_numpy(zero_copy_only=False).astype(np.float64))
+            columns = [batch[name].to_pylist() for name in self._columns]
+            for row in zip(*columns, strict=True):
+                digest += int.from_bytes(hashlib.blake2b(repr(row).encode(), digest_size=16).digest())
+        return _Share(
+            row_ids_N=np.concatenate(row_ids),
+            lengths_N=np.concatenate(lengths),
+            trusts_N=np.concatenate(trusts),
+            digest=digest,
+        )
+
+    def take(self, positions: Sequence[int]) -> list[Row]:
+        """The rows at these positions of the table."""
+        table = self._table.take(list(positions), columns=self._columns)
+        pairs = [Pair(*pair) for pair in zip(table["prompt"].to_pylist(), table["completion"].to_pylist(), strict=True)]
+        rows = self._tokens(pairs, limit=self._max_length)
+        for row, row_id in zip(rows, table["row_id"].to_pylist(), strict=True):
+            row["row_id"] = row_id
+        if "trust" in self._columns:
+            for row, trust in zip(rows, table["trust"].to_pylist(), strict=True):
+                row["trust"] = trust
+        return rows
+
+    def _tokens(self, pairs: list[Pair], *, limit: int | None) -> list[Row]:
+        return tokenize(self._tokenizer, pairs, limit, chat_template=self._chat_template).rows
+
+
+class Loader(DataLoader[Any]):
+    """The micro-batches of one worker, epoch after epoch; batches skipped on resuming are not read."""
+
+    def __init__(self, source: Source, positions_N: npt.NDArray[np.int64], division: Division, **settings: Any) -> None:
+        """``settings``: of ``torch.utils.data.DataLoader``."""
+        self._numbers = _Numbers(division)
+        super().__init__(_Blocks(source, positions_N, division, self._numbers), batch_sampler=self._numbers, **settings)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose batches come next."""
+        self._numbers.set_epoch(epoch)
+
+
+class _Numbers(BatchSampler):
+    """The numbers of a worker's micro-batches, one at a time: their rows are read by the dataset."""
+
+    def __init__(self, division: Division) -> None:
+        self._division, self.epoch = division, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """``transformers`` calls this too, below a sampler that skips batches."""
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([number] for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return self._division.num_per_epoch
+
+
+class _Blocks(Dataset[Row]):
+    """Reads micro-batches in blocks, one block ahead."""
+
+    def __init__(
+        self, source: Source, positions_N: npt.NDArray[np.int64], division: Division, numbers: _Numbers
+    ) -> None:
+        self._source, self._positions_N, self._division, self._numbers = source, positions_N, division, numbers
+        self._num = max(BLOCK_ROWS // division.micro_batch_size, 1)
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rows")
+        self._blocks: dict[tuple[int, int], Future[list[list[Row]]]] = {}
+
+    def __getitems__(self, numbers: list[int]) -> list[Row]:
+        epoch, block = self._numbers.epoch, numbers[0] // self._num
+        wanted = [key for key in ((epoch, block), (epoch, block + 1)) if self._first(key[1]) is not None]
+        self._blocks = {key: self._blocks.get(key) or self._reader.submit(self._read, *key) for key in wanted}
+        return self._blocks[wanted[0]].result()[numbers[0] % self._num]
+
+    def __getitem__(self, number: int) -> Row:
+        raise NotImplementedError("rows are read a micro-batch at a time")
+
+    def __len__(self) -> int:
+        return len(self._positions_N)
+
+    def _first(self, block: int) -> int | None:
+        """The first micro-batch of a block; None past the end of the epoch."""
+        return first if (first := block * self._num) < self._division.num_per_epoch else None
+
+    def _read(self, epoch: int, block: int) -> list[list[Row]]:
+        last = min((block + 1) * self._num, self._division.num_per_epoch)
+        indices = [self._division.micro_batch(epoch, number) for number in range(block * self._num, last)]
+        together = np.concatenate(indices)
+        rows = iter(self._source.take(self._positions_N[together].tolist())) if len(together) else iter(())
+        return [[next(rows) for _ in part] for part in indices]

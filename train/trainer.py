@@ -1,0 +1,136 @@
+"""``transformers.Trainer`` as trainings here use it: it stops at what is not finite, and survives a full disk."""
+
+import errno
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # type: ignore[import-untyped]
+from torch.distributed.tensor import DTensor
+from transformers import Trainer
+
+from curation.errors import TrainingError
+from train.agreement import gathered
+
+SHOWN_ROWS = 20
+"""Row ids in a message."""
+
+
+class Guarded(Trainer):
+    """A trainer, or what stands before another: it stops at what is not finite, survives a full disk, shards on CPUs.
+
+    All workers stop together. ``remember`` each micro-batch.
+    """
+
+    _batches: list[tuple[Sequence[int], torch.Tensor]]
+
+    def remember(self, row_ids: Sequence[int], loss: torch.Tensor) -> None:
+        """Keep a micro-batch's rows and loss until the step ends."""
+        self._batches = [*getattr(self, "_batches", ()), (row_ids, loss.detach())]
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As in ``transformers``; but FSDP2 on CPUs too, which accelerate leaves out without a word."""
+        super().create_accelerator_and_postprocess()
+        state: Any = self.accelerator.state
+        if self.args.fsdp_plugin_args is None or state.distributed_type != DistributedType.MULTI_CPU:
+            return
+        plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+        if state.mixed_precision != "no":
+            plugin.set_mixed_precision(state.mixed_precision)
+        state.distributed_type, state.fsdp_plugin, self.is_fsdp_enabled = DistributedType.FSDP, plugin, True
+
+    def full_weights(self) -> dict[str, torch.Tensor] | None:
+        """The weights of a sharded model, gathered in the first worker's memory; None where the model is whole.
+
+        All workers call it together.
+        """
+        if not self.is_fsdp_enabled:
+            return None
+        model: Any = self.model
+        found = {}
+        for name, weight in model.state_dict().items():
+            whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
+            if self.is_world_process_zero():
+                found[name] = whole.detach().cpu().clone()
+        return found
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """The norm of the step's gradients, which is the same in all workers.
+
+        Raises:
+            TrainingError: it is not finite.
+        """
+        norm: Any = super()._get_grad_norm(model, grad_norm)  # type: ignore[no-untyped-call]
+        step, self._batches = self._batches, []
+        if torch.isfinite(torch.as_tensor(norm)):
+            return norm
+        own = {
+            "broken": [row for rows, loss in step if not torch.isfinite(loss) for row in rows],
+            "all": [row for rows, _ in step for row in rows],
+        }
+        found = gathered(own)
+        broken, rows = (sorted({row for each in found for row in each[kind]}) for kind in ("broken", "all"))
+        named = broken or rows
+        more = f" and {len(named) - SHOWN_ROWS} more" if len(named) > SHOWN_ROWS else ""
+        what = "the loss is" if broken else "the gradients are"
+        raise TrainingError(
+            f"step {self.state.global_step + 1}: {what} not finite (norm {float(norm)}) on rows "
+            f"{', '.join(map(str, named[:SHOWN_ROWS]))}{more}; look at these rows, or lower learning_rate; the last "
+            "checkpoint is kept"
+        )
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        problem: OSError | None = None
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, RuntimeError) as error:
+            problem = _cause(error)
+            if problem is None:
+                raise
+        problems = [text for text in gathered(str(problem) if problem else "") if text]
+        if problems:
+            folder = Path(str(self.args.output_dir))
+            shutil.rmtree(folder / f"checkpoint-{self.state.global_step}", ignore_errors=True)
+            raise TrainingError(
+                f"the checkpoint of step {self.state.global_step} was not saved to {folder}: {problems[0]}; make "
+                "room there and run the same command to resume from the checkpoint before"
+            )
+
+
+def _cause(error: BaseException | None) -> OSError | None:
+    """The error of the file system behind an error; torch's writer of archives hides it in a ``RuntimeError``."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error
+        if isinstance(error, RuntimeError) and "PytorchStreamWriter failed" in str(error):
+            return OSError(errno.EIO, str(error).splitlines()[0])
+        error = error.__cause__ or error.__context__
+    return None
+
+
+class SftTrainer(Guarded):
+    """Trains on batches of :func:`train.sft.collate`, from a loader of its own."""
+
+    def __init__(self, loader: Any, loss: Callable[..., torch.Tensor], **settings: Any) -> None:
+        """``loader``: a :class:`train.stream.Loader`; ``loss``: of logits, labels, number of tokens, and weights."""
+        super().__init__(train_dataset=loader.dataset, compute_loss_func=self._loss, **settings)
+        self._loader, self._loss_of = loader, loss
+        self._weights: torch.Tensor | None = None
+
+    def get_train_dataloader(self) -> Any:
+        """The loader; it is divided among the workers already."""
+        return self._loader
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The loss of a micro-batch, remembered with its row ids until the step ends."""
+        row_ids, self._weights = inputs.pop("row_ids"), inputs.pop("weights", None)
+        found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        self.remember(row_ids, found[0] if return_outputs else found)
+        return found
+
+    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        return self._loss_of(outputs.logits, labels, num_items_in_batch, self._weights)
