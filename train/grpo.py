@@ -1,8 +1,9 @@
 """Group relative policy optimisation (GRPO; Shao et al. 2024, arXiv 2402.03300) on the selected prompts.
 
-The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Ours are the draws (``train.rollouts``), the reward, the order
-of the rows and what is watched. A batch of prompts gives one optimizer step, so answers never come from older weights,
-and a checkpoint needs none of them. The reward is 1 where the label of an answer is the row's selected label.
+The engine is TRL's ``GRPOTrainer``; the paper's is VeRL. Ours are the draws (``train.rollouts``,
+``train.rollouts_vllm``), the reward, the order of the rows and what is watched. A batch of prompts gives one optimizer
+step, so answers never come from older weights, and a checkpoint needs none of them. The reward is 1 where the label of
+an answer is the row's selected label.
 """
 
 import logging
@@ -34,6 +35,7 @@ from train.models import TrainingRecord, TrainingResult, adapter, save, trainabl
 from train.partial import Partial
 from train.rewards import Task
 from train.rollouts import Rollouts, TransformersRollouts
+from train.rollouts_vllm import VllmRollouts, uses_vllm
 from train.student import train_student
 from train.tokens import prompt_ids
 
@@ -141,7 +143,9 @@ def reinforce(
         unfinished.prepare()
     model = _policy(base, config, unfinished.folder)
     check_tokens(base, tokenizer, model)
-    game = Game(tasks, order, domain, config, _rollouts(tokenizer, model, config), seed=seed)
+    rollouts = _rollouts(tokenizer, model, base, config, tasks)
+    set_seed(seed)  # an engine sets it, too
+    game = Game(tasks, order, domain, config, rollouts, seed=seed)
     trainer = Trainer(
         model=model,
         reward_funcs=[game.reward],
@@ -155,7 +159,10 @@ def reinforce(
     trainer.game = game
     trainer.remove_callback(PrinterCallback)
     trainer.accelerator.wait_for_everyone()
-    trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=unfinished.last_checkpoint)
+    finally:
+        rollouts.close()
     history = steps_of(trainer.state.log_history)
     record = TrainingRecord(
         num_rows=len(tasks),
@@ -234,7 +241,8 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         top_entropy_quantile=1.0,
         mask_truncated_completions=False,
         disable_dropout=True,
-        # the draws
+        # the draws are ours, whichever the backend, and so is their importance weight (train.grpo_trainer)
+        use_vllm=False,
         temperature=config.rollouts.temperature,
         top_p=1.0,
         top_k=0,
@@ -289,7 +297,18 @@ def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
     return trainable(load_model(here(base)), None)
 
 
-def _rollouts(tokenizer: Any, model: Any, config: GrpoConfig) -> Rollouts:
+def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[Task]) -> Rollouts:
     own = model.generation_config.eos_token_id
-    ends = {tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None}
-    return TransformersRollouts(tokenizer, config.rollouts, sorted(ends))
+    ends = sorted({tokenizer.eos_token_id, *(own if isinstance(own, list) else [own])} - {None})
+    if not uses_vllm(config, type(model).__name__):
+        return TransformersRollouts(tokenizer, config.rollouts, ends)
+    num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    return VllmRollouts(
+        tokenizer,
+        config,
+        ends,
+        model=ModelRef(base=model.config.name_or_path, revision=None if base.adapter else base.revision),
+        dtype=config.compute_dtype,
+        longest_prompt=max(len(task.prompt) for task in tasks),
+        num_answers=config.global_batch_size * config.group_size // num_workers,
+    )

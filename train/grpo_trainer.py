@@ -1,6 +1,7 @@
 """TRL's GRPO trainer with our draws and rewards, and what stops it."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,10 +18,14 @@ from train.trainer import Guarded
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # its rollout_func is pinned by constraints.txt
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-from trl.trainer.grpo_config import GRPOConfig
-from trl.trainer.grpo_trainer import GRPOTrainer
+with warnings.catch_warnings(action="ignore"):  # of versions of vLLM: draws are ours
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
 __all__ = ["GRPOConfig", "Game", "Trainer", "Watch"]
+
+MAX_WEIGHT = 2.0
+"""The largest importance weight of a token: the probability of the trained model over that of its draw."""
 
 
 class Game:
@@ -72,17 +77,22 @@ class Game:
 
 
 class Trainer(Guarded, GRPOTrainer):
-    """TRL's trainer, guarded, which measures how far draws are from the model."""
+    """TRL's trainer, guarded, which measures how far draws are from the model.
+
+    Tokens weigh by their importance (Yao et al. 2025, truncated importance sampling): a draw's backend computes its
+    probabilities a little differently. TRL's own weights cost a further forward pass; here the loss's own pass has the
+    log-probabilities, before the advantages are read, as a batch gives one step. KL has no weights, as in TRL.
+    """
 
     game: Game
-    _sampled_BT: torch.Tensor | None = None
+    _inputs: dict[str, Any] | None = None
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss of a micro-batch, while the log-probabilities of its draws are at hand."""
-        self._sampled_BT = inputs.get("sampling_per_token_logps")
-        loss: torch.Tensor = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        """The loss of a micro-batch, while its inputs are at hand to be weighted."""
+        self._inputs = dict(inputs)
+        loss: torch.Tensor = super().compute_loss(model, self._inputs, return_outputs, num_items_in_batch)
         self.remember(self.game.row_ids, loss)
         return loss
 
@@ -90,11 +100,13 @@ class Trainer(Guarded, GRPOTrainer):
         self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int, **kwargs: Any
     ) -> Any:
         found = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, logits_to_keep, **kwargs)
-        if self._sampled_BT is not None and torch.is_grad_enabled():
+        if self._inputs is not None and torch.is_grad_enabled():
+            inputs, self._inputs = self._inputs, None
             mask_BT = attention_mask[:, -logits_to_keep:].bool()
-            gap = (found[0].detach() - self._sampled_BT)[mask_BT].abs().mean()
+            difference_BT = (found[0].detach() - inputs["sampling_per_token_logps"]).masked_fill(~mask_BT, 0.0)
+            inputs["advantages"] = inputs["advantages"][:, None] * difference_BT.exp().clamp(max=MAX_WEIGHT)
+            gap = difference_BT.abs().sum() / mask_BT.sum()
             self._metrics["train"]["gap"].append(self.accelerator.gather(gap).mean().item())
-            self._sampled_BT = None
         return found
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

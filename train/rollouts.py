@@ -57,6 +57,10 @@ class Rollouts(Protocol):
         """An answer for each, in their order; every worker calls this with its own share."""
         ...
 
+    def close(self) -> None:
+        """Free what drawing alone needs."""
+        ...
+
 
 def seeds(seed: int, places_B: Sequence[int], group_size: int, start: int) -> list[int]:
     """The seeds of the answers to a worker's prompts.
@@ -90,6 +94,9 @@ class TransformersRollouts:
                 found.update(zip(batch, answers, strict=True))
         return [found[place] for place in range(len(wanted))]
 
+    def close(self) -> None:
+        """Nothing is held but the trained model."""
+
     def _draw(self, model: Any, wanted: Sequence[Wanted]) -> list[Rollout]:
         """The answers to prompts that fit one batch."""
         width = max(len(item.prompt) for item in wanted)
@@ -119,19 +126,30 @@ class TransformersRollouts:
         return [self._rollout(tokens, logprobs) for tokens, logprobs in zip(answers, logprob_BT, strict=True)]
 
     def _rollout(self, tokens: list[int], logprobs: list[float]) -> Rollout:
-        """The answer in a row of the batch, which goes on with padding after its end."""
-        num_all = len(tokens)
-        end = next((place + 1 for place, token in enumerate(tokens) if token in self._ends), None)
-        tokens = tokens[:end]
-        text, stops = self._text(tokens), self._config.stop
-        if cuts := [place for stop in stops if (place := text.find(stop)) >= 0]:
-            text = text[: min(cuts)]
-            end = next(k for k in range(1, num_all + 1) if any(stop in self._text(tokens[:k]) for stop in stops))
-            tokens = tokens[:end]
-        return Rollout(tokens, logprobs[: len(tokens)], text, truncated=end is None)
+        """The answer in a row of the batch."""
+        return ended(tokens, logprobs, self._ends, self._config.stop, self._text)
 
     def _text(self, tokens: list[int]) -> str:
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def ended(
+    tokens: list[int],
+    logprobs: list[float],
+    ends: Sequence[int],
+    stops: Sequence[str],
+    text_of: Callable[[list[int]], str],
+) -> Rollout:
+    """The answer in sampled tokens, which may go on with padding after its end."""
+    num_all = len(tokens)
+    end = next((place + 1 for place, token in enumerate(tokens) if token in ends), None)
+    tokens = tokens[:end]
+    text = text_of(tokens)
+    if cuts := [place for stop in stops if (place := text.find(stop)) >= 0]:
+        text = text[: min(cuts)]
+        end = next(k for k in range(1, num_all + 1) if any(stop in text_of(tokens[:k]) for stop in stops))
+        tokens = tokens[:end]
+    return Rollout(tokens, logprobs[: len(tokens)], text, truncated=end is None)
 
 
 class _Stopped(StoppingCriteria):

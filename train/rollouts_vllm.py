@@ -1,0 +1,260 @@
+"""Rollouts by a vLLM engine in the training's own process, which shares its GPU and sleeps while the weights train.
+
+Before each draw the engine gets the current weights. An adapter is added to copies of them, one layer at a time, so
+that a draw leaves the trained weights bit by bit as they were (TRL merges and unmerges in place; bfloat16 drifts so).
+"""
+
+import gc
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from curation.config.grpo import GrpoConfig
+from curation.errors import ConfigError, ModelError
+from curation.models import hub_revision
+from curation.refs import ModelRef
+from curation.teachers.vllm_choice import is_installed
+from curation.teachers.vllm_engine import ENVIRONMENT, OFFLINE_BY_DEFAULT
+from train.rollouts import Rollout, Wanted, ended
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+MAX_RUNNING = 256
+"""Answers that run at once."""
+CPU_CACHE_BYTES = 1 << 30
+
+_asleep: list[Any] = []
+"""Engines of ended trainings."""
+
+
+def uses_vllm(config: GrpoConfig, architecture: str) -> bool:
+    """Whether ``rollouts.backend`` stands for vLLM here: ``auto`` does with a GPU, if vLLM can draw for the training.
+
+    Args:
+        config: the training's.
+        architecture: the class of the trained model.
+
+    Raises:
+        ConfigError: vLLM is asked for and cannot draw.
+    """
+    backend = config.rollouts.backend
+    if backend == "transformers" or (backend == "auto" and not config.gpus_per_worker):
+        return False
+    lacks = _lacks(architecture, on_gpu=config.gpus_per_worker > 0)
+    if lacks and backend == "vllm":
+        raise ConfigError(f"rollouts.backend: vllm, but {lacks}; set rollouts.backend: transformers")
+    if lacks:
+        log.warning("rollouts are drawn by transformers, as %s", lacks)
+    return not lacks
+
+
+def _lacks(architecture: str, *, on_gpu: bool) -> str | None:
+    """Why vLLM cannot draw."""
+    if not is_installed():
+        return "vLLM is not installed"
+    from vllm.model_executor.models.registry import ModelRegistry
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu() == on_gpu:
+        device = current_platform.device_type or "no device found here"
+        return f"vLLM is built for {device}, and the training is on a {'GPU' if on_gpu else 'CPU'}"
+    known = ModelRegistry.models.get(architecture)
+    if known is None or getattr(known, "module_name", "").endswith(".transformers"):
+        # vLLM runs it by transformers' class, which it changes for the whole process, the trained model with it.
+        return f"it has no {architecture} of its own"
+    return None
+
+
+class VllmRollouts:
+    """Draws by vLLM, each answer with its own seed."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        config: GrpoConfig,
+        ends: Sequence[int],
+        *,
+        model: ModelRef,
+        dtype: str,
+        longest_prompt: int,
+        num_answers: int,
+    ) -> None:
+        """Start the engine; all workers of a training start theirs together.
+
+        Args:
+            tokenizer: decodes answers.
+            config: the training's.
+            ends: the tokens that end an answer.
+            model: the base, with files on this machine or at the hub.
+            dtype: of the engine's weights and cache.
+            longest_prompt: in tokens.
+            num_answers: drawn at a time.
+
+        Raises:
+            ModelError: the engine does not start.
+        """
+        os.environ.update(ENVIRONMENT)
+        for name, value in {**OFFLINE_BY_DEFAULT, "VLLM_LOGGING_LEVEL": "WARNING"}.items():
+            os.environ.setdefault(name, value)
+        # It warns at each push of heads that are the embeddings, as if they lacked weights.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+        self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)
+        self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
+        self._owns_group = not torch.distributed.is_initialized()
+        set_num_threads = torch.set_num_threads
+        try:
+            self._llm: Any = _start(
+                tokenizer,
+                config,
+                model,
+                dtype=dtype,
+                max_model_len=longest_prompt + config.rollouts.max_tokens,
+                max_num_seqs=min(num_answers, MAX_RUNNING),
+                distributed_executor_backend="uni" if self._owns_group else "external_launcher",
+            )
+        except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
+            raise ModelError(
+                f"model {model.base!r}: vLLM's engine for rollouts did not start: {type(error).__name__}: {error}"
+            ) from error
+        finally:
+            torch.set_num_threads = set_num_threads  # on a CPU vLLM replaces it by one that does nothing
+        self._sleep()
+
+    def draw(self, wanted: Sequence[Wanted], trainer: Any) -> list[Rollout]:
+        """As :meth:`train.rollouts.Rollouts.draw`."""
+        self._push(trainer.accelerator.unwrap_model(trainer.model))
+        params = [self._params(item.seed) for item in wanted]
+        prompts = [{"prompt_token_ids": item.prompt} for item in wanted]
+        found = self._llm.generate(prompts, params, use_tqdm=False)
+        self._sleep()
+        return [self._rollout(output.outputs[0]) for output in found]
+
+    def close(self) -> None:
+        """End the engine and free its memory; in a group of workers it sleeps on and ends with its process."""
+        if self._owns_group:
+            self._llm.llm_engine.engine_core.shutdown()
+        else:  # its end, at the latest when it is collected, would be that of the workers' group
+            _asleep.append(self._llm)
+        self._llm = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _push(self, model: Any) -> None:
+        """Give the engine the weights of ``model``."""
+        if self._sleeps:
+            torch.cuda.empty_cache()
+            self._llm.wake_up(tags=["weights"])
+        with torch.no_grad():
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": whole_weights(model)})
+            self._llm.collective_rpc(_renew_head)
+        if self._sleeps:
+            self._llm.wake_up(tags=["kv_cache"])
+        self._llm.reset_prefix_cache()
+
+    def _sleep(self) -> None:
+        """Free weights and cache: both are made anew for the next draw."""
+        if self._sleeps:
+            self._llm.sleep(level=2)
+
+    def _params(self, seed: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            max_tokens=self._config.max_tokens,
+            temperature=self._config.temperature,
+            seed=seed,
+            stop=list(self._config.stop),
+            stop_token_ids=self._ends,
+            ignore_eos=True,  # the tokens that end an answer are ours
+            detokenize=bool(self._config.stop),
+            logprobs=0,  # of the drawn token
+            flat_logprobs=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _rollout(self, output: Any) -> Rollout:
+        flat = output.logprobs
+        logprobs = [flat.logprobs[start] for start in flat.start_indices]
+        found = ended(list(output.token_ids), logprobs, self._ends, self._config.stop, self._text)
+        return found._replace(truncated=found.truncated and output.finish_reason == "length")
+
+    def _text(self, tokens: list[int]) -> str:
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -> Any:
+    """An ``LLM`` of vLLM; its tokenizer serves stop strings alone."""
+    from vllm import LLM
+
+    if config.gpus_per_worker > 0:
+        engine |= {"gpu_memory_utilization": config.rollouts.gpu_memory, "enable_sleep_mode": True}
+    else:
+        engine |= {"kv_cache_memory_bytes": CPU_CACHE_BYTES, "enforce_eager": True}
+    with tempfile.TemporaryDirectory(prefix="tokenizer-") as directory:
+        if config.rollouts.stop:
+            tokenizer.save_pretrained(directory)
+            engine["tokenizer"] = directory
+        return LLM(
+            model=model.base,
+            revision=hub_revision(model),
+            skip_tokenizer_init=not config.rollouts.stop,
+            logprobs_mode="processed_logprobs",  # at the temperature
+            disable_log_stats=True,
+            **engine,
+        )
+
+
+def _renew_head(worker: Any) -> None:
+    """Pack an output embedding anew that is the input's: of such, a push leaves a CPU's packed copy as it was."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    for layer in worker.get_model().modules():
+        if isinstance(layer, ParallelLMHead):
+            layer.quant_method.process_weights_after_loading(layer)
+
+
+def whole_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each weight under its name in the base, with what an adapter adds to it; shards are gathered.
+
+    Every worker must take all of them, in turn. What is trained is read and never written.
+
+    Raises:
+        ModelError: a weight is trained that has no place in the base.
+    """
+    modules = dict(model.named_modules())
+    is_adapted = hasattr(model, "peft_config")
+    for name, weight in model.named_parameters():
+        owner, _, kind = name.rpartition(".")
+        if is_adapted and ".lora_" in name:
+            continue
+        if weight.requires_grad and is_adapted:
+            raise ModelError(f"{name} is trained beside the adapter; rollouts by vLLM know adapters of LoRA alone")
+        value = _whole(weight)
+        if is_adapted and kind == "weight" and owner.endswith(".base_layer"):
+            value = _adapted(value, modules[owner.removesuffix(".base_layer")])
+        yield name.removeprefix("base_model.model.").replace(".base_layer.", ".") if is_adapted else name, value
+
+
+def _adapted(base: torch.Tensor, layer: Any) -> torch.Tensor:
+    """A copy of the weight of a layer with LoRA, with its adapters added; rounded once."""
+    value = base.to(torch.float32)
+    for name in layer.active_adapters:
+        down, up = (_whole(each[name].weight).to(torch.float32) for each in (layer.lora_A, layer.lora_B))
+        added = up @ down * layer.scaling[name]
+        value = value + (added.T if layer.fan_in_fan_out else added)
+    return value.to(base.dtype)
+
+
+def _whole(weight: torch.Tensor) -> torch.Tensor:
+    weight = weight.detach()
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
