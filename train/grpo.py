@@ -62,10 +62,14 @@ def train_grpo(
     ``examples`` are the rows of the pool, which the domain reads to grade an answer.
 
     Raises:
-        ConfigError: the batch sizes do not divide.
+        ConfigError: the batch sizes do not divide, or shards are asked for without GPUs.
         SourceError, RunFailedError: as :func:`train.student.train_student`.
     """
     accumulation_steps(config, config.num_workers)
+    if config.sharding == "fsdp" and not config.gpus_per_worker:
+        raise ConfigError(
+            "sharding: fsdp needs GPUs where students learn by grpo; set gpus_per_worker, or sharding: ddp"
+        )
     read = {"domain": domain, "examples": examples}
     return train_student(_learn, base, rows, config, seed=seed, output=output, name=name, update=update, **read)
 

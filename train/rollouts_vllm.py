@@ -111,8 +111,8 @@ class VllmRollouts:
         self._owns_group = not torch.distributed.is_initialized()
         if not self._owns_group:  # Ray Train sets these; a group that an engine before has left has none
             rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            for name, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}.items():
-                os.environ.setdefault(name, str(value))
+            for name, number in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}.items():
+                os.environ.setdefault(name, str(number))
         set_num_threads = torch.set_num_threads
         try:
             self._llm: Any = _start(

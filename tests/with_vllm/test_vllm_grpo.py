@@ -182,7 +182,7 @@ def test_vllm_draws_where_it_has_the_model_itself() -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_neither_the_number_of_workers_nor_shards_change_the_draws(base: ModelRef, tmp_path: Path) -> None:
+def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path) -> None:
     questions = [
         {"row_id": n, "question": "01"[n % 2] * (1 + n % 4), "choices": ["yes", "no"], "keys": ["0", "1"]}
         for n in range(4)
@@ -198,7 +198,7 @@ def test_neither_the_number_of_workers_nor_shards_change_the_draws(base: ModelRe
     two = train_grpo(
         base,
         selected,
-        config.model_copy(update={"num_workers": 2, "sharding": "fsdp"}),
+        config.model_copy(update={"num_workers": 2}),
         seed=3,
         output=tmp_path / "two",
         name="two",
