@@ -26,7 +26,7 @@ test-slow: $(INSTALLED)
 
 ## The vLLM teacher, in an environment of its own with the CPU build of the same version.
 test-vllm: $(VLLM_INSTALLED)
-	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/with_vllm -n 2 --dist loadfile --durations=10
+	OMP_NUM_THREADS=1 $(VLLM_VENV)/bin/python -m pytest tests/with_vllm -m "not slow" -n 2 --dist loadfile --durations=10
 
 ## MLflow and W&B, which the tests do without where they are not installed.
 test-tracking: $(INSTALLED)

@@ -143,6 +143,7 @@ class Parts:
         return {"event": recalled(directory).get(f"gen-0/{stage}"), "rows": rows, "run": str(directory / "run")}
 
 
+@pytest.mark.slow
 def test_answers_are_taken_where_model_decoding_questions_and_draw_are_the_same(local_ray, tmp_path, puzzles):
     parts = Parts(tmp_path, puzzles[:40])
     greedy, sampled = parts.run(), parts.run(stage="test-base-nucleus")

@@ -14,6 +14,8 @@ from typing import Any
 import ray
 import ray.train
 
+from curation.cluster import ray_private
+
 _noticing = threading.Event()
 _terminated = threading.Event()
 
@@ -29,9 +31,7 @@ def is_preempted() -> bool:
         return False
     if ray.train.get_context().get_world_size() > 1:
         return ray.train.get_preemption_info() is not None
-    from ray.train.v2._internal.execution.preemption import _get_draining_nodes
-
-    return ray.get_runtime_context().get_node_id() in _get_draining_nodes()
+    return ray.get_runtime_context().get_node_id() in ray_private.draining_nodes()
 
 
 @contextmanager

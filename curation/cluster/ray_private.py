@@ -148,3 +148,10 @@ def temp_directory() -> str:
 
     path: str = get_default_ray_temp_dir()  # type: ignore[no-untyped-call]
     return path
+
+
+def draining_nodes() -> set[str]:
+    """The ids of the nodes that are about to go, e.g. of a spot machine after its notice."""
+    from ray.train.v2._internal.execution.preemption import _get_draining_nodes
+
+    return set(_get_draining_nodes())

@@ -206,7 +206,7 @@ def test_ray_does_not_try_again_where_every_try_would_fail(case: Case, monkeypat
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_sigterm_saves_a_checkpoint_before_the_worker_ends(
     case: Case, num_workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

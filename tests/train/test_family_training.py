@@ -1,7 +1,9 @@
 """Fine-tuning in each family of models: what the loss covers, which layers LoRA adapts, what is saved."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from tests.families import Family, pairs
 from train.models import saved
 from train.sft import IGNORED, collate, completion_loss, fine_tune
 from train.stream import write_pairs
-from train.tokens import Pair, tokenize
+from train.tokens import Pair, Row, tokenize
 
 FULL = SftConfig(preset="scratch", global_batch_size=8, micro_batch_size=8, learning_rate=5e-3, epochs=4)
 LORA = SftConfig(
@@ -34,11 +36,18 @@ def plain(path: str) -> torch.nn.Module:
     return AutoModelForCausalLM.from_pretrained(path).eval()
 
 
+def batch_of(rows: Sequence[Row], pad: int) -> dict[str, Any]:
+    """A batch of training, without what is for the trainer alone."""
+    batch = collate([{**row, "row_id": number} for number, row in enumerate(rows)], pad)
+    del batch["row_ids"]
+    return batch
+
+
 @torch.inference_mode()
 def logits(model: torch.nn.Module, ref: ModelRef) -> torch.Tensor:
     """Of a few rows of training, padded on the right."""
     tokenizer = load_tokenizer(ref)
-    batch = collate(tokenize(tokenizer, pairs(4), 160).rows, tokenizer.pad_token_id)
+    batch = batch_of(tokenize(tokenizer, pairs(4), 160).rows, tokenizer.pad_token_id)
     out = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     return out[batch["attention_mask"].bool()]
 
@@ -48,7 +57,7 @@ def test_the_loss_covers_completion_and_end_token_alone(family: Family, family_m
     given = [pairs(1)[0], Pair("Problem: 12 * 3 + 4 = ?\nSolution:", " The final answer is \\boxed{40}, é。")]
     for chat in modes(family):
         rows = tokenize(tokenizer, given, max_length=160, chat_template=chat).rows
-        batch = collate(rows, tokenizer.pad_token_id)
+        batch = batch_of(rows, tokenizer.pad_token_id)
         unread = batch["input_ids"].shape[1] - batch["labels"].shape[1]
         for index, pair in enumerate(given):
             turn = [{"role": "user", "content": pair.prompt}]
@@ -86,11 +95,11 @@ def test_the_loss_of_a_padded_batch_equals_that_of_its_rows(family: Family, fami
     parts, counts = [], []
     with torch.inference_mode():
         for some in ([row] for row in rows):
-            batch = collate(some, tokenizer.pad_token_id)
+            batch = batch_of(some, tokenizer.pad_token_id)
             labels_BK = batch.pop("labels")
             counts.append(int((labels_BK != IGNORED).sum()))
             parts.append(completion_loss(model(**batch).logits, labels_BK).item() * counts[-1])
-        batch = collate(rows, tokenizer.pad_token_id)
+        batch = batch_of(rows, tokenizer.pad_token_id)
         labels_BK = batch.pop("labels")
         together = completion_loss(model(**batch).logits, labels_BK).item()
     assert together == pytest.approx(sum(parts) / sum(counts), abs=1e-5)
@@ -152,13 +161,13 @@ def test_full_weights_are_saved_whole_and_tied_ones_once(
         assert (one.get_output_embeddings().weight is one.get_input_embeddings().weight) == family.tied
     first_loss, last_loss = record.losses[0], record.losses[-1]
     tokenizer = load_tokenizer(ref)
-    batch = collate(tokenize(tokenizer, pairs(48), 160).rows, tokenizer.pad_token_id)
+    batch = batch_of(tokenize(tokenizer, pairs(48), 160).rows, tokenizer.pad_token_id)
     with torch.inference_mode():
         loss = completion_loss(
             model(**{k: v for k, v in batch.items() if k != "labels"}).logits, batch["labels"]
         ).item()
     print(f"\n{family.name}: loss {first_loss:.2f} to {last_loss:.2f}; of the saved model {loss:.2f}")
-    assert loss < last_loss < first_loss / 2
+    assert max(loss, last_loss) < first_loss / 2
 
     base = load_tokenizer(family_model)
     assert [tokenizer(pair.prompt)["input_ids"] for pair in pairs(4)] == [

@@ -105,6 +105,7 @@ def one(local_ray: Any, rows: Rows) -> TrainingResult:
     return rows.trained(rows.directory / "one")
 
 
+@pytest.mark.slow
 def test_two_workers_of_which_one_dies_go_on_as_one(
     one: TrainingResult, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -195,6 +195,7 @@ def test_a_killed_worker_alone_goes_on_bit_by_bit(case: Case) -> None:
     assert saved(case.base, None, case.directory / "killed").record.num_rows == NUM_ROWS
 
 
+@pytest.mark.slow
 def test_two_workers_one_killed_go_on_as_two_and_as_one(case: Case) -> None:
     for output, num_workers in (("again", 2), ("alone", 1)):
         train_until_killed(case.task(output, num_workers=2), 2, case.directory / f"{output}.work", step=12)
@@ -216,6 +217,7 @@ def test_sharded_workers_train_the_same_student_and_resume_from_sharded_checkpoi
 LORA: dict[str, Any] = {"lora": {"rank": 4, "targets": ["q_proj", "down_proj"]}, "gradient_checkpointing": True}
 
 
+@pytest.mark.slow
 def test_sharded_adapters_equal_whole_ones(case: Case) -> None:
     case.trained("adapter", **LORA).trained("sharded-adapter", num_workers=2, sharding="fsdp", **LORA)
     whole, sharded = (

@@ -53,6 +53,11 @@ class Worker:
         return before
 
 
+def test_no_node_drains_unless_it_is_told_to(local_ray):
+    with interface("ray.train.v2._internal.execution.preemption"):
+        assert ray_private.draining_nodes() == set()
+
+
 def test_the_key_value_store(local_ray):
     with interface("ray.experimental.internal_kv"):
         assert ray_private.kv_get("test/a/1") is None
