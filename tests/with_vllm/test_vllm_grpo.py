@@ -181,6 +181,7 @@ def test_vllm_draws_where_it_has_the_model_itself() -> None:
     assert not uses_vllm(config("auto", 1), "Qwen3ForCausalLM") and not uses_vllm(config("auto", 0), "Qwen3ForCausalLM")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_the_number_of_workers_changes_nothing(base: ModelRef, tmp_path: Path) -> None:
     questions = [
