@@ -192,6 +192,7 @@ def test_batch_sizes_that_do_not_divide_are_refused() -> None:
         accumulation_steps(SftConfig(preset="scratch"), 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_train_a_student_and_a_failure_names_it(base: ModelRef, tmp_path: Path) -> None:
     pairs = copies(40)

@@ -117,6 +117,7 @@ def test_recorded_fits_are_not_repeated_and_the_rest_ends_as_it_would_have(
     assert found(source, tmp_path).choice == result.choice  # nothing is left to do
 
 
+@pytest.mark.slow
 def test_bad_networks_end_early_and_the_same_ones_after_a_death(local_ray: Any, source: Source, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"search": "random", "halving": 2, "trials": 10, "ahead": 2, "parallel": 2}
     first = found(source, tmp_path / "whole", **settings)
