@@ -38,6 +38,7 @@ from train.rollouts import Rollouts, TransformersRollouts
 from train.rollouts_vllm import VllmRollouts, uses_vllm
 from train.student import train_student
 from train.tokens import prompt_ids
+from train.trainer import arguments, num_workers
 
 log = logging.getLogger(__name__)
 
@@ -222,15 +223,9 @@ def _order(num_rows: int, num_places: int, seed: int) -> list[int]:
 
 def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int, work: Path) -> GRPOConfig:
     """Everything that TRL is told. Its own defaults differ from the paper and change with its versions."""
-    use_gpu = config.gpus_per_worker > 0
-    num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-    accumulation = accumulation_steps(config, num_workers)
+    accumulation = accumulation_steps(config, num_workers())
     return GRPOConfig(
-        output_dir=str(work),
-        use_cpu=not use_gpu,
-        bf16=config.compute_dtype == "bfloat16",
-        fsdp=config.sharding == "fsdp" and num_workers > 1,  # type: ignore[arg-type]  # annotated for the command line
-        fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+        **arguments(config, accumulation=accumulation, seed=seed, work=work),
         # the objective
         loss_type="dapo",  # the mean over all tokens of the batch
         num_generations=config.group_size,
@@ -251,38 +246,18 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         top_p=1.0,
         top_k=0,
         max_completion_length=config.rollouts.max_tokens,
-        # the batches, counted in answers
-        per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=accumulation,
+        # the batches, of which each gives one step
         steps_per_generation=accumulation,
         shuffle_dataset=False,
         max_steps=num_steps,
-        remove_unused_columns=False,
-        # the optimizer
-        learning_rate=config.learning_rate,
-        adam_beta1=config.adam_betas[0],
-        adam_beta2=config.adam_betas[1],
-        weight_decay=config.weight_decay,
-        max_grad_norm=config.max_grad_norm,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,
         warmup_steps=config.warmup_steps,
-        gradient_checkpointing=config.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-        ddp_find_unused_parameters=False,
-        dataloader_pin_memory=use_gpu,
         # the reference of KL is loaded anew from the files of the base
         model_init_kwargs=None if (revision := hub_revision(base)) is None else {"revision": revision},
         # what is kept and told
-        save_strategy="steps",
         save_steps=CHECKPOINT_SHARE,
         logging_steps=1,
-        logging_nan_inf_filter=False,  # what is not finite stops the training (train.trainer)
         log_completions=False,
-        report_to="none",
-        disable_tqdm=True,
-        log_level="error",
-        seed=seed,
-        data_seed=seed,
     )
 
 

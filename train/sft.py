@@ -34,7 +34,7 @@ from train.partial import Partial
 from train.stream import Loader, Source
 from train.student import train_student
 from train.tokens import Row
-from train.trainer import SftTrainer
+from train.trainer import SftTrainer, arguments, num_workers
 
 log = logging.getLogger(__name__)
 
@@ -249,34 +249,10 @@ def fine_tune(
 
 
 def _arguments(config: SftConfig, *, seed: int, work: Path) -> TrainingArguments:
-    use_gpu = config.gpus_per_worker > 0
-    num_workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    accumulation = accumulation_steps(config, num_workers())
     return TrainingArguments(
-        output_dir=str(work),
-        use_cpu=not use_gpu,
-        per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=accumulation_steps(config, num_workers),
-        learning_rate=config.learning_rate,
-        adam_beta1=config.adam_betas[0],
-        adam_beta2=config.adam_betas[1],
-        weight_decay=config.weight_decay,
+        **arguments(config, accumulation=accumulation, seed=seed, work=work),
         lr_scheduler_type=config.schedule,
-        max_grad_norm=config.max_grad_norm,
-        bf16=config.compute_dtype == "bfloat16",
-        fsdp=config.sharding == "fsdp" and num_workers > 1,  # type: ignore[arg-type]  # annotated for the command line
-        fsdp_config={"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
-        gradient_checkpointing=config.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-        ddp_find_unused_parameters=False,
-        dataloader_pin_memory=use_gpu,
-        remove_unused_columns=False,
-        save_strategy="steps",
         save_steps=CHECKPOINT_SHARE,
         logging_steps=LOGGING_SHARE,
-        logging_nan_inf_filter=False,  # a loss that is not finite stops the training (train.trainer)
-        report_to="none",
-        disable_tqdm=True,
-        log_level="error",
-        seed=seed,
-        data_seed=seed,
     )

@@ -11,11 +11,48 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin  # 
 from torch.distributed.tensor import DTensor
 from transformers import Trainer
 
+from curation.config import LmStudentConfig
 from curation.errors import TrainingError
 from train.agreement import gathered
 
 SHOWN_ROWS = 20
 """Row ids in a message."""
+
+
+def num_workers() -> int:
+    """The workers of this training."""
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def arguments(config: LmStudentConfig, *, accumulation: int, seed: int, work: Path) -> dict[str, Any]:
+    """The fields of ``TrainingArguments`` that are the same for every method; ``work`` gets the checkpoints."""
+    use_gpu = config.gpus_per_worker > 0
+    return {
+        "output_dir": str(work),
+        "use_cpu": not use_gpu,
+        "bf16": config.compute_dtype == "bfloat16",
+        "fsdp": config.sharding == "fsdp" and num_workers() > 1,
+        "fsdp_config": {"version": 2, "state_dict_type": "SHARDED_STATE_DICT"},
+        "per_device_train_batch_size": config.micro_batch_size,
+        "gradient_accumulation_steps": accumulation,
+        "learning_rate": config.learning_rate,
+        "adam_beta1": config.adam_betas[0],
+        "adam_beta2": config.adam_betas[1],
+        "weight_decay": config.weight_decay,
+        "max_grad_norm": config.max_grad_norm,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "ddp_find_unused_parameters": False,
+        "dataloader_pin_memory": use_gpu,
+        "remove_unused_columns": False,
+        "save_strategy": "steps",
+        "logging_nan_inf_filter": False,  # a loss that is not finite stops the training
+        "report_to": "none",
+        "disable_tqdm": True,
+        "log_level": "error",
+        "seed": seed,
+        "data_seed": seed,
+    }
 
 
 class Guarded(Trainer):
