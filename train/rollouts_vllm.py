@@ -9,6 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -73,6 +74,26 @@ def _lacks(architecture: str, *, on_gpu: bool) -> str | None:
     return None
 
 
+@contextmanager
+def _ranks() -> Iterator[None]:
+    """Within, a group of workers has the variables by which vLLM finds its place in it.
+
+    Ray Train sets them; a group that an engine before has left has none. They do not stay: a process that starts from
+    here would take itself for one of a group.
+    """
+    lacking: dict[str, str] = {}
+    if torch.distributed.is_initialized():
+        rank, size = str(torch.distributed.get_rank()), str(torch.distributed.get_world_size())
+        wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}
+        lacking = {name: number for name, number in wanted.items() if name not in os.environ}
+    os.environ.update(lacking)
+    try:
+        yield
+    finally:
+        for name in lacking:
+            del os.environ[name]
+
+
 class VllmRollouts:
     """Draws by vLLM, each answer with its own seed."""
 
@@ -109,21 +130,18 @@ class VllmRollouts:
         self._tokenizer, self._config, self._ends = tokenizer, config.rollouts, list(ends)
         self._sleeps = config.gpus_per_worker > 0  # a CPU has no sleep mode
         self._owns_group = not torch.distributed.is_initialized()
-        if not self._owns_group:  # Ray Train sets these; a group that an engine before has left has none
-            rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            for name, number in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size}.items():
-                os.environ.setdefault(name, str(number))
         set_num_threads = torch.set_num_threads
         try:
-            self._llm: Any = _start(
-                tokenizer,
-                config,
-                model,
-                dtype=dtype,
-                max_model_len=longest_prompt + config.rollouts.max_tokens,
-                max_num_seqs=min(num_answers, MAX_RUNNING),
-                distributed_executor_backend="uni" if self._owns_group else "external_launcher",
-            )
+            with _ranks():
+                self._llm: Any = _start(
+                    tokenizer,
+                    config,
+                    model,
+                    dtype=dtype,
+                    max_model_len=longest_prompt + config.rollouts.max_tokens,
+                    max_num_seqs=min(num_answers, MAX_RUNNING),
+                    distributed_executor_backend="uni" if self._owns_group else "external_launcher",
+                )
         except (RuntimeError, ValueError, OSError, AssertionError, ImportError, AttributeError, KeyError) as error:
             raise ModelError(
                 f"model {model.base!r}: vLLM's engine for rollouts did not start: {type(error).__name__}: {error}"

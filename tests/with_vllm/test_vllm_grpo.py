@@ -1,5 +1,6 @@
 """GRPO with rollouts by vLLM: a training learns from them, and they are the trained model's own."""
 
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -72,11 +73,13 @@ def trained(base: ModelRef, output: Path, domain: Any = None, **changed: Any) ->
 @pytest.mark.parametrize("changed", [{}, LORA], ids=["full", "lora"])
 def test_it_learns_and_draws_from_the_weights_of_each_step(base: ModelRef, tmp_path: Path, changed: Any) -> None:
     threads, has_group = torch.set_num_threads, torch.distributed.is_initialized()  # an engine before may leave one
+    ranks = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     record = trained(base, tmp_path / "out", **changed)
     rewards, gaps = record.curves["reward"], record.curves["gap"]
     assert len(rewards) == 15 and np.mean(rewards[-3:]) > 0.3 + np.mean(rewards[:3])
     assert max(gaps) < 1e-4, gaps
     assert torch.set_num_threads is threads and torch.distributed.is_initialized() == has_group
+    assert ranks == {name: os.environ.get(name) for name in ranks}, "what starts from here would join a group"
     assert load_model(saved(base, LoraConfig() if changed else None, tmp_path / "out").model)
 
 
