@@ -53,8 +53,8 @@ def kill_and_resume(directory: Path, num_kills: int) -> None:
     assert any(0 < len(committed) < NUM_POOL for committed, _ in marks)
 
 
-def test_driver_killed_three_times(tmp_path: Path):
-    kill_and_resume(tmp_path, 3)
+def test_driver_killed_twice(tmp_path: Path):
+    kill_and_resume(tmp_path, 2)
 
 
 @pytest.mark.slow

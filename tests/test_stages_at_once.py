@@ -107,8 +107,7 @@ class Killer:
     def _start(self) -> subprocess.Popen[bytes]:
         return self._run.start("--address", self._nodes.address)
 
-    def kill(self) -> None:
-        kind = self._chance.choice(["driver", "node"])
+    def kill(self, kind: str) -> None:
         self.done[kind] += 1
         if kind == "node":
             self._nodes.kill(self._chance.randrange(self._nodes.number))
@@ -126,19 +125,20 @@ def kill_at_random(directory: Path, monkeypatch: pytest.MonkeyPatch, *, num_kill
     chance = random.Random(num_kills)
     with cluster_of(NUM_NODES, monkeypatch, num_cpus=NODE_CPUS) as nodes:
         killer = Killer(run, nodes, chance)
+        kinds = ["driver", "node"] * (num_kills // 2)
+        chance.shuffle(kinds)
         try:
-            for _ in range(num_kills):
+            for kind in kinds:
                 # The rows are the clock, however slow the machine is; those asked again can only put off the end.
                 share = chance.uniform(0.2, 1) * 0.85 / num_kills
                 target = len(run.labelled()) + share * run.num_asked
                 wait_until(lambda target=target: len(run.labelled()) >= target, killer.driver, run)
-                killer.kill()
+                killer.kill(kind)
             assert killer.driver.wait(400) == 0, run.errors()
         finally:
             killer.driver.kill()
             killer.driver.wait()
     print(f"killed: {dict(killer.done)}, {len(run.labelled()) - run.num_asked} of {run.num_asked} rows asked again")
-    assert killer.done["driver"] and killer.done["node"]
 
     check_rows(run)
     check_stages(run, killer.ends)
@@ -193,8 +193,8 @@ def check_stages(run: ManyStages, ends: Collection[int]) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_driver_and_nodes_killed_at_random_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    kill_at_random(tmp_path, monkeypatch, num_kills=3, num_pool=800)
+def test_driver_and_nodes_killed_at_random_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    kill_at_random(tmp_path, monkeypatch, num_kills=2, num_pool=400)
 
 
 @pytest.mark.slow
