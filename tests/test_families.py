@@ -89,13 +89,6 @@ def config(directory: Path, family: Family, base: ModelRef, student: dict[str, o
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "family",
-    # The parts of a run are tested for each family by default: teachers, training, vLLM.
-    ["qwen3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("olmo2", "gemma3_text", "llama"))],
-    indirect=True,
-    scope="module",
-)
 def test_a_run_of_each_family_by_each_method(local_ray, tmp_path, family: Family, base: ModelRef) -> None:
     """Both methods in one run directory: the second keeps the teacher's labels and the trust function."""
     generations = 2 if family is LLAMA else 1
