@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run tune test test-slow test-vllm test-tracking check environments bases clean
+.PHONY: run tune test test-slow test-vllm test-tracking check bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -42,9 +42,6 @@ check: $(INSTALLED)
 ## The models under examples/bases, again: make bases PUZZLES=lichess_puzzles.parquet
 bases: $(INSTALLED)
 	$(BIN)/python examples/make_bases.py $(PUZZLES)
-
-## Both environments; with --jobs 2 side by side.
-environments: $(INSTALLED) $(VLLM_INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
