@@ -5,8 +5,8 @@
     curl -d '[{"fen": "...", "moves": "..."}]' http://localhost:8000/
 
 The body is a row or a list of rows, as in the domain's files; the answer has the same shape. Rows of concurrent
-requests are labelled together. Each replica compares the newest rows with the package's sample of the teacher's states and
-emits the result as a metric; docs/operations.md has the alarm.
+requests are labelled together. Each replica compares the newest rows with the package's sample of the teacher's states
+and emits the result as a metric; docs/operations.md has the alarm.
 
 Arguments of ``app``, all but the first optional: ``package``; ``teacher``, where its weights are now; ``replicas``;
 ``num_cpus`` and ``num_gpus`` of a replica; ``batch_rows`` and ``batch_wait_seconds``; ``window`` and ``every`` of the
