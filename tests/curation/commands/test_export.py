@@ -388,24 +388,20 @@ def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tm
 
     assert "is not a run directory" in no(tmp_path)
     assert "did you mean 'neural'?; fitted: gen-0/trust" in no(directory, "--trust", "nural")
-    assert "internal confidence is not fitted, so there is nothing to export" in no(
-        directory, "--arm", "internal_confidence"
-    )
+    line = no(directory, "--arm", "internal_confidence")
+    assert "internal confidence is not fitted, so there is nothing to export" in line
     assert "gen-0/trust-linear_probe is not done; `curate run" in no(directory, "--trust", "linear_probe")
     assert "generations are 0 to 0; fitted: gen-0/trust" in no(directory, "--generation", 1)
-    copy = changed(
-        finished,
-        tmp_path / "a",
-        lambda stages, copy: stages["gen-0/label-source"]["outputs"]["labels"].update(version=99),
-    )
-    assert "gen-0/label-source changed since gen-0/trust was done" in no(copy)
+
+    def labelled_anew(stages: dict[str, Any], copy: Path) -> None:
+        stages["gen-0/label-source"]["outputs"]["labels"]["version"] = 99
+
+    line = no(changed(finished, tmp_path / "a", labelled_anew))
+    assert "gen-0/label-source changed since gen-0/trust was done" in line
 
     def emptied(stages: dict[str, Any], copy: Path) -> None:
-        (
-            copy
-            / Path(stages["gen-0/trust"]["outputs"]["trust"]["uri"]).relative_to(finished[0])
-            / "weights.safetensors"
-        ).unlink()
+        made = Path(stages["gen-0/trust"]["outputs"]["trust"]["uri"]).relative_to(finished[0])
+        (copy / made / "weights.safetensors").unlink()
 
     assert "has no weights.safetensors" in no(changed(finished, tmp_path / "b", emptied))
 
