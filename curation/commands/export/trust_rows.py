@@ -90,7 +90,8 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
         labels, graded = (fit.table(fit.record.inputs[name]) for name in ("labels", "grades"))
 
         def keep(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
-            return part_of(row_ids_N, settings, fit.seed) == CALIBRATION
+            held_N: npt.NDArray[np.bool_] = part_of(row_ids_N, settings, fit.seed) == CALIBRATION
+            return held_N
 
     rows = _graded(labels, graded, fit.name, function, keep)
     if not len(rows.correct_M):
@@ -132,7 +133,8 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
         scores = (np.where(parsed_B, score_B, np.float32(np.nan)) for score_B in (raw_B, trust_B))
         parts.append((row_ids_B[kept_B], *scores))
     if not parts:
-        return Graded(*(np.zeros(0, dtype=np.float32) for _ in range(2)), np.zeros(0, dtype=np.bool_))
+        none = np.zeros(0, dtype=np.float32)
+        return Graded(none, none, none.astype(np.bool_))
     row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
     order_M = np.argsort(row_ids_M)
     correct_M = graded.correct_N[np.searchsorted(graded.row_ids_N, row_ids_M[order_M])]

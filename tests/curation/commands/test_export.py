@@ -324,7 +324,9 @@ def export_trust(*arguments: object) -> str:
 
 def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, tmp_path: Path):
     directory, report = finished
-    assert "neural of gen-0/trust of exported" in (line := export_trust(directory, "-o", tmp_path / "trust"))
+    assert "neural (linear_probe) of gen-0/trust of exported" in (
+        line := export_trust(directory, "-o", tmp_path / "trust")
+    )
     package = package_of(tmp_path / "trust")
     told, stages = package.description, json.loads((directory / "manifest.json").read_text())["stages"]
     fit = stages["gen-0/trust"]
