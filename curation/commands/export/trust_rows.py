@@ -82,7 +82,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
     labelled, keep = fit.stage("label-calibration"), _every
     grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
     split, chose = "calibration", False
-    if labelled is not None and grades is not None and _is_of(fit, labelled):
+    if labelled is not None and grades is not None and _is_of(fit, labelled, grades):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
     else:
         split, settings = "source", fit.settings
@@ -101,11 +101,12 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
     )
 
 
-def _is_of(fit: Fit, labelled: StageRecord) -> bool:
-    """Whether a split was labelled by the teacher of the fit, in the same way, and scored by it, if it was scored."""
+def _is_of(fit: Fit, labelled: StageRecord, grades: StageRecord) -> bool:
+    """Whether a split was labelled as the source was, and these labels were graded, and scored by this fit, if any."""
     source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
     same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
-    return same and (own is None or own["digest"] == fit.trust.digest)
+    graded = grades.inputs["labels"] == labelled.outputs["labels"]
+    return same and graded and (own is None or own["digest"] == fit.trust.digest)
 
 
 def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
