@@ -4,7 +4,8 @@ Pools of files are the business of ``curate filter``, which labels each row once
 the user's own code and go back to it.
 """
 
+from curation.filter.replica import Replica
 from curation.filter.rows import Filter
 from curation.filter.watch import ShiftWatch
 
-__all__ = ["Filter", "ShiftWatch"]
+__all__ = ["Filter", "Replica", "ShiftWatch"]

@@ -1,6 +1,8 @@
 """The filter as a library, in this process: labels, trust and errors of a stream of rows, and the watch over it."""
 
+import json
 import shutil
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +13,13 @@ from tiny_package import COMPLETIONS, INTERCEPT, SEED, SLOPE, direction, of_mode
 
 import curation
 from curation.errors import PackageError, SourceError
-from curation.filter import Filter, ShiftWatch
+from curation.filter import Filter, Replica, ShiftWatch
 from curation.hashing import hash64
 from curation.metrics.shift import two_sample
 from curation.package import TrustPackage
 from curation.refs import ModelRef
 from curation.tables import schemas
+from curation.telemetry.metrics import Meter, Telemetry
 
 ADDED = ("label", "completion", "trust", "trust_raw", "error")
 
@@ -145,6 +148,45 @@ def test_a_stream_is_watched_as_it_is_scored(package: TrustPackage):
     drifted = ShiftWatch({"output_last": package.reference()["output_last"] + direction().astype(np.float16)}, every=50)
     list(filtered.score(sums(220), watch=drifted))
     assert drifted.alarm is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heard(Telemetry):
+    """Keeps what is emitted."""
+
+    said: list[tuple[str, str, float, dict[str, str]]] = field(default_factory=list)
+
+    def _emit(self, meter: Meter, verb: str, value: float, tags: dict[str, str]) -> None:
+        self.said.append((meter.name, verb, value, dict(tags)))
+
+
+def test_a_replica_answers_requests_and_emits_the_watch_s_result(package: TrustPackage):
+    heard = Heard()
+    replica = Replica(package.uri, window=100, every=40, told=heard)
+    rows = [*sums(60), {"problem": None}, {"text": "?"}]
+    asked, is_list = replica.rows_of(json.dumps(rows).encode())
+    found = replica.answer(asked)
+    assert is_list and found == list(Filter.load(package).score(rows))
+    auc = replica.watch.last.auc
+    assert heard.said == [
+        ("curation_rows_served_total", "inc", 62, {}),
+        ("curation_error_rows_total", "inc", 1, {"kind": "null_field"}),
+        ("curation_error_rows_total", "inc", 1, {"kind": "missing_column"}),
+        ("curation_shift_auc", "set", auc.value, {}),
+        ("curation_shift_auc_low", "set", auc.low, {}),
+    ]
+    heard.said.clear()
+    replica.answer(asked[:3])
+    assert [name for name, *_ in heard.said] == ["curation_rows_served_total"]  # no new test
+    assert replica.rows_of(json.dumps(rows[0]).encode()) == ([rows[0]], False)
+    for body, why in (
+        (b"{", "not JSON"),
+        (b"[1]", "a row is a JSON object"),
+        (json.dumps([{**rows[0], "trust": 1}]).encode(), "have the columns trust already"),
+        (json.dumps([{}] * 5000).encode(), "5,000 rows are more than 4,096"),
+    ):
+        with pytest.raises(SourceError, match=why):
+            replica.rows_of(body)
 
 
 def test_a_watch_that_cannot_test_is_refused():
