@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,21 @@ def test_the_documented_alarm_is_the_watch_s_own_rule():
 def served(tmp_path: Path, local_ray: Any):
     """The address of a served package, and the package."""
     pytest.importorskip("starlette", reason="needs `ray[serve]`")
+    import ray.cloudpickle
     from ray import serve
 
     spec = importlib.util.spec_from_file_location("deploy_serve", ROOT / "deploy" / "serve.py")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    import ray.cloudpickle
-
     ray.cloudpickle.register_pickle_by_value(module)  # the replica's process finds no such module
     package = tiny_package(tmp_path / "trust")
     serve.start(http_options={"port": 8765})
     serve.run(module.app({"package": package.uri, "num_cpus": "0.5", "window": "100", "every": "50"}))
     yield "http://127.0.0.1:8765/", package
     serve.shutdown()
+    ray.cloudpickle.unregister_pickle_by_value(module)
+    del sys.modules[spec.name]
 
 
 @pytest.mark.slow
