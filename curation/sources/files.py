@@ -28,7 +28,10 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
     Raises:
         SourceError: nothing exists at the path, the format is unknown, a file cannot be read, or there are no rows.
     """
-    found = _with_format(source, *find(source.path))
+    at_path, single = find(source.path)
+    if not at_path:
+        raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
+    found = _with_format(source, at_path, single)
     numbers = {file.path: file.index for file in known}
     following = max(numbers.values(), default=-1) + 1
     for file, _ in found:
