@@ -50,7 +50,11 @@ class CombineError(UserError):
 
 
 class ExportError(UserError):
-    """A student cannot be exported: there is none, it is not trained, or its folder is taken or cannot be written."""
+    """What is to be exported is not there, is not finished, or its folder is taken or cannot be written."""
+
+
+class PackageError(UserError):
+    """A trust package is missing, incomplete, changed or of another format, or does not fit what it is given."""
 
 
 class RowError(CurationError):

@@ -1,9 +1,18 @@
-"""A digest of what a folder holds."""
+"""Digests of what a folder holds."""
 
 import hashlib
+from collections.abc import Callable
 
 from curation.refs import fingerprint
 from curation.storage.paths import Place, Remote
+
+SMALL_BYTES = 64 << 20
+"""Files above this size are not read as a whole."""
+SAMPLES, SAMPLE_BYTES = 64, 1 << 18
+"""How many stretches of a large file are read, and how long each is."""
+
+WEIGHTS, WORDS = (".safetensors", ".bin"), (".json", ".jinja", ".model", ".txt")
+NO_WEIGHTS = ("training.json",)
 
 
 def directory_digest(path: Place) -> str:
@@ -16,7 +25,45 @@ def directory_digest(path: Place) -> str:
     entries = []
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         stat = file.stat()
-        small = stat.st_size <= 64 << 20
+        small = stat.st_size <= SMALL_BYTES
         content = hashlib.sha256(file.read_bytes()).hexdigest() if small else f"{stat.st_size}-{stat.st_mtime_ns}"
         entries.append((str(file.relative_to(path)), content))
     return fingerprint(entries)
+
+
+def model_digest(path: Place) -> str:
+    """A digest of a model's or an adapter's files that is equal for every copy, on a disk or in an object store.
+
+    It covers the files at the top of the folder that hold weights, tokenizer and configuration. A file above 64 MiB
+    counts by its size and by 64 stretches of 256 KiB, evenly spaced from its first byte to its last: every fine-tuning
+    changes all weights, so this tells models apart without reading tens of gigabytes.
+    """
+    if isinstance(path, Remote):
+        sizes = {entry.path: entry.size for entry in path.entries()}
+    else:
+        sizes = {file.name: file.stat().st_size for file in path.iterdir() if file.is_file()}
+    names = [name for name in sorted(sizes) if name.endswith((*WEIGHTS, *WORDS)) and "/" not in name]
+    return fingerprint([(name, _content(path / name, sizes[name])) for name in names if name not in NO_WEIGHTS])
+
+
+def _content(path: Place, size: int) -> str:
+    if size <= SMALL_BYTES:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    starts = [(size - SAMPLE_BYTES) * part // (SAMPLES - 1) for part in range(SAMPLES)]
+    digest = hashlib.sha256(str(size).encode())
+    if isinstance(path, Remote):
+        _feed(digest.update, lambda start: path.read_range(start, start + SAMPLE_BYTES), starts)
+        return digest.hexdigest()
+    with path.open("rb") as file:
+
+        def read(start: int) -> bytes:
+            file.seek(start)
+            return file.read(SAMPLE_BYTES)
+
+        _feed(digest.update, read, starts)
+    return digest.hexdigest()
+
+
+def _feed(update: Callable[[bytes], None], read: Callable[[int], bytes], starts: list[int]) -> None:
+    for start in starts:
+        update(read(start))

@@ -161,6 +161,13 @@ class Remote:
             result = obstore.get(self.store, self.key)
             return bytes(result.bytes()), _tag(result.meta)
 
+    def read_range(self, start: int, stop: int) -> bytes:
+        """The bytes ``start`` to ``stop`` of the object."""
+        import obstore
+
+        with _errors(self):
+            return bytes(obstore.get_range(self.store, self.key, start=start, end=stop))
+
     def download(self, path: Path) -> None:
         """Copy the object to a local file, in parts: a request times out after 30 s (AWS_TIMEOUT, GOOGLE_TIMEOUT)."""
         import obstore

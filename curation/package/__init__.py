@@ -1,0 +1,39 @@
+"""Trust packages: a fitted trust function as a small folder, with everything that its use on other rows depends on.
+
+``curate export-trust`` writes one. The folder can be copied, and stands alone but for the teacher's weights, which it
+names by hub commit or by a digest of their content:
+
+* ``package.json``: the format, the description (:class:`Description`) and a digest of every file;
+* ``trust/``: weights and description as ``curation.trust.saved`` writes them;
+* ``calibration.parquet``, where the run has such rows: raw score, trust and correctness of held-out labelled rows;
+* ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on;
+* ``README.md``: the facts for people. Nobody reads it back.
+
+A folder that holds anything else is refused, so that nothing that is unpickled or run can travel with it.
+"""
+
+from curation.package.description import CalibrationRows, Description, Interval, Made, Measured, Question, Sample
+from curation.package.fits import check_fits
+from curation.package.folder import FORMAT, PACKAGE, TrustPackage, load, write
+from curation.package.questions import asked, differs
+from curation.package.teacher import digests_of, teacher_of
+
+__all__ = [
+    "FORMAT",
+    "PACKAGE",
+    "CalibrationRows",
+    "Description",
+    "Interval",
+    "Made",
+    "Measured",
+    "Question",
+    "Sample",
+    "TrustPackage",
+    "asked",
+    "check_fits",
+    "differs",
+    "digests_of",
+    "load",
+    "teacher_of",
+    "write",
+]

@@ -1,0 +1,135 @@
+"""What a trust package says of itself: teacher, how it is asked, domain, trust function, its quality, its origin."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.config.base import Section
+from curation.refs import ModelRef, fingerprint
+
+
+class Interval(Section):
+    """A number with its 95 % interval and number of rows; ``None`` where it is not defined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+class Measured(Section):
+    """How well the trust function tells right labels from wrong on one set of rows (``curation.report.trusted``)."""
+
+    rows: str
+    """``validation``: source rows that are held out of the fit's weights, by which it may have been stopped. ``pool``:
+    graded rows of the run's pool, which no fit has seen."""
+    num_rows: int
+    """Rows with a label that could be read; only these can be selected."""
+    share_right: Interval | None
+    auc: Interval | None
+    ece: Interval | None
+    brier: Interval | None
+    num_top: int
+    purity: Interval | None
+    """The share of right labels among the ``num_top`` rows with the highest score."""
+
+
+class CalibrationRows(Section):
+    """The rows of ``calibration.parquet``."""
+
+    split: str
+    """``calibration``: the run's split of that name, drawn from the pool's own distribution. ``source``: the part of
+    the source split that was held out from weights and early stopping (``trust.calibration_fraction``)."""
+    num_rows: int
+    """Graded rows, unparsed ones too: those have no score."""
+    num_right: int
+    chose_kind: bool = False
+    """These rows also decided between network and linear probe, so they are not quite new to the function."""
+
+
+class Sample(Section):
+    """The rows of ``shift.safetensors``: labelled rows of the source split, drawn by a hash of the row id."""
+
+    split: str = "source"
+    num_rows: int
+    states: tuple[str, ...]
+    """None where the trust function reads no hidden state; then there is no such file."""
+
+
+class Question(Section):
+    """A stored example with what the teacher was asked and what it said, so that another version is noticed."""
+
+    example: dict[str, Any]
+    """The domain's own columns."""
+    prompt: str
+    options: tuple[str, ...] | None
+    completion: str
+    label: str | None
+
+
+class Made(Section):
+    """The run that the package comes from."""
+
+    run: str
+    directory: str
+    generation: int
+    stage: str
+    """The stage that fitted the trust function."""
+    fingerprint: str
+    """Of that stage's inputs, as the run's manifest has it."""
+    seed: int
+    command: str
+    """The command that wrote the package."""
+
+
+class Description(Section):
+    """The content of ``package.json`` but for the digests. Unknown keys are refused."""
+
+    teacher: ModelRef | None
+    """The model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
+    teacher_digests: dict[str, str] = Field(default={})
+    """``curation.storage.digest.model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub id is
+    known by its commit (``teacher.revision``)."""
+    state_size: int
+    """Numbers of one hidden state."""
+    ask: AskConfig
+    """How the teacher is asked, as far as answers and states depend on it: with the states that the trust function
+    reads and with the backend that the run used. Actors and chunks are at their defaults."""
+    decoding: DecodingConfig
+    seed: int
+    """Of sampled completions: with the same row ids they are those of the run's pool."""
+    domain: DomainConfig
+    questions: tuple[Question, ...] = ()
+    """A few rows of the run; empty where no row of this domain can be written as JSON."""
+    trust: str
+    """A name of ``curation.arms.TRUST``."""
+    kind: str
+    """What was fitted; another than ``trust`` where the run's search or a small source decided for it."""
+    inputs: tuple[str, ...]
+    """The states and scalar columns that it reads, in order."""
+    fit: dict[str, Any]
+    """How the fit went (``curation.pipeline.trusting.summary``), with the calibration of trust."""
+    calibration: CalibrationRows | None
+    """``None``: the package holds no calibration rows, so that no cut can be certified without fresh ones."""
+    sample: Sample
+    evaluation: tuple[Measured, ...] = ()
+    """Empty where no report of the run told of this fit."""
+    versions: dict[str, str]
+    """Of the packages that wrote it."""
+    made: Made
+    created: str
+    """ISO time, UTC."""
+
+    @property
+    def prompts_digest(self) -> str:
+        """A digest of what the teacher was asked, and how it was read, about the stored examples."""
+        return fingerprint([[item.prompt, item.options, item.label] for item in self.questions])
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        """What a use of the package depends on: all but when, where and by which command it was written."""
+        told = self.model_dump(mode="json", exclude={"created", "versions"})
+        told["made"] = {key: told["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
+        return told

@@ -1,0 +1,82 @@
+"""The teacher of a trust package: known by the content of its weights, wherever they are."""
+
+from curation.errors import PackageError
+from curation.models import resolve
+from curation.package.folder import TrustPackage
+from curation.refs import ModelRef
+from curation.storage.digest import model_digest
+from curation.storage.paths import place
+
+
+def digests_of(model: ModelRef) -> dict[str, str]:
+    """``model_digest`` of ``base`` and ``adapter``, of those that are folders; a hub id is known by its commit."""
+    parts = {"base": model.base, "adapter": model.adapter}
+    folders = {name: place(path) for name, path in parts.items() if path is not None}
+    return {name: model_digest(folder) for name, folder in folders.items() if folder.is_dir()}
+
+
+def teacher_of(package: TrustPackage, given: ModelRef | str | None = None) -> ModelRef | None:
+    """The package's teacher, checked, as it can be loaded here; ``None`` for a backend without weights.
+
+    Args:
+        package: a trust package.
+        given: where the teacher is now, if not where the package says; a path, URL or hub id stands for a model without
+            an adapter.
+
+    Raises:
+        PackageError: it is not where the package says, or is not that model.
+        ModelError: ``given`` is no model.
+    """
+    told = package.description
+    if given is None:
+        if told.teacher is None:
+            return None
+        for part in told.teacher_digests:
+            path = getattr(told.teacher, part)
+            if not place(path).is_dir():
+                raise PackageError(
+                    f"{package.uri}: the {part} of its teacher is not at {path}; name the place where it is now (its "
+                    "content is checked)"
+                )
+    model = resolve(given) if isinstance(given, str) else given or told.teacher
+    assert model is not None, "either is given"
+    check_teacher(package, model)
+    return model
+
+
+def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
+    """Refuse another teacher than the package's.
+
+    Raises:
+        PackageError: with both.
+    """
+    told = package.description
+    if told.teacher is None:
+        raise PackageError(
+            f"{package.uri}: was fitted on labels of the backend {told.ask.backend}, which has no weights, and is "
+            f"given the model {_named(teacher)}; use a package of that model"
+        )
+    found = digests_of(teacher)
+    if found.keys() != told.teacher_digests.keys() or (teacher.adapter is None) != (told.teacher.adapter is None):
+        raise PackageError(
+            f"{package.uri}: its teacher is {_named(told.teacher)}, and it is given {_named(teacher)}: one is a hub id "
+            "or has an adapter where the other has not; name the teacher in the same way"
+        )
+    for part, was in told.teacher_digests.items():
+        if found[part] != was:
+            raise PackageError(
+                f"{package.uri}: the {part} of its teacher is {getattr(told.teacher, part)} with the digest {was}, and "
+                f"it is given {getattr(teacher, part)} with the digest {found[part]}; give the teacher that it was "
+                "fitted for"
+            )
+    mine, theirs = (told.teacher.base, told.teacher.revision), (teacher.base, teacher.revision)
+    if "base" not in found and mine != theirs:
+        raise PackageError(
+            f"{package.uri}: its teacher is {_named(told.teacher)}, and it is given {_named(teacher)}; give the "
+            "teacher that it was fitted for"
+        )
+
+
+def _named(model: ModelRef) -> str:
+    revision = "" if model.revision is None else f" at {model.revision}"
+    return f"{model.base}{revision}" + (f" with the adapter {model.adapter}" if model.adapter else "")
