@@ -26,7 +26,7 @@ class TopN:
         row_ids_N, score_N = candidates.row_ids_N, candidates.raw_score_N
         eligible_N = score_N > -np.inf  # false for NaN, too
         num_eligible = int(np.count_nonzero(eligible_N))
-        _check(budget, num_eligible, len(score_N))
+        check(budget, num_eligible, len(score_N))
 
         threshold = np.partition(score_N[eligible_N], num_eligible - budget)[num_eligible - budget]
         above = np.flatnonzero(score_N > threshold)
@@ -41,7 +41,12 @@ class TopN:
         return Cut(row_ids_n=row_ids_n, threshold=float(threshold))
 
 
-def _check(budget: int, num_eligible: int, num_rows: int) -> None:
+def check(budget: int, num_eligible: int, num_rows: int) -> None:
+    """Refuse a number of rows that cannot be selected.
+
+    Raises:
+        BudgetError: the budget is not positive, or larger than the number of rows with a score.
+    """
     if budget < 1:
         raise BudgetError(f"selection.budget: {budget} is not a positive number of rows; set selection.budget.n")
     if budget > num_eligible:
