@@ -8,22 +8,25 @@ from typing import Any
 
 import click
 
-from curation.errors import CurationError, UserError
+from curation.errors import CurationError, ShiftError, UserError
 from curation.stopping import Stopped
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
 
+SHIFTED = 3
+"""The exit code of `curate filter` for a pool that differs clearly from the rows that trust was fitted on."""
+
 
 class _Verbs(click.Group):
-    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run."""
+    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except CurationError as error:
             click.echo(f"curate: {' '.join(str(error).split())}", err=True)
-            sys.exit(2 if isinstance(error, UserError) else 1)
+            sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
             click.echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
@@ -242,6 +245,45 @@ def report(
     content = json.loads(page.with_name("report.json").read_text())
     click.echo(json.dumps(content, indent=1) if as_json else arms_table(content))
     click.echo(f"report: {page}", err=as_json)
+
+
+@main.command("filter")
+@click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
+@SET
+@click.option("-o", "--output", metavar="OUT", help="Folder or URL to write.")
+@click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows.")
+@click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust.")
+@click.option("--certified", type=float, metavar="ALPHA", help="Keep as many rows as certify at most ALPHA wrong ones.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="Of the data files.")
+@click.option(
+    "--on-shift",
+    type=click.Choice(["warn", "fail", "ignore"]),
+    help="If the pool is not like the package's rows: write and exit with 3 (warn, default), write nothing, or go on.",
+)
+@click.option("--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again.")
+@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
+@click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
+def filter_pool(
+    inputs: tuple[str, ...], overrides: tuple[str, ...], recut: bool, address: str | None, wait: bool, **options: Any
+) -> None:
+    """Label and score a pool by a trust package, and write the rows that are trusted most.
+
+    POOL is a file, folder or glob, or a URL; CONFIG is a YAML file that names package, pool and output. The same
+    command resumes after a kill. Later it labels only files that are new in the pool, and passes them through the same
+    cut. OUT/filter.json names the files that were written. Exit code 3: the newest rows are not like the package's.
+    """
+    from curation.commands.filter import config_of, summary
+    from curation.pipeline.filter_run import run_filter
+
+    if address is not None:
+        overrides = (*overrides, f"ray.address={address}")
+    config = config_of(inputs, overrides, **options)
+    filtered = run_filter(config, recut=recut, wait=wait)
+    for line in summary(filtered, str(config.output_directory)):
+        click.echo(line)
+    if filtered.alarm is not None:
+        click.echo(f"curate: shift: {filtered.alarm}", err=True)
+        sys.exit(SHIFTED)
 
 
 @main.command("export-student")

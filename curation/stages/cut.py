@@ -6,6 +6,7 @@ do not depend on the calibration rows are valid (:mod:`curation.selection.risk`)
 the pool.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -142,12 +143,23 @@ def read_calibration(path: str) -> Graded:
     return Graded(raw_M, trust_M, table["correct"].to_numpy())
 
 
+def calibration_digest(path: str) -> str:
+    """A digest of the file's content.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        opened, inner = filesystem(path)
+        with opened.open_input_stream(inner) as file:
+            return hashlib.sha256(file.read()).hexdigest()[:16]
+    except OSError as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
+
+
 def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
     """How many rows ``keep.n`` or ``keep.share`` asks for."""
-    if keep.n is not None:
-        wanted = keep.n
-    else:
-        wanted = int(Fraction(str(keep.share)) * labelled)  # the decimal as written: 0.29 of 100 is 29
+    wanted = keep.n or int(Fraction(str(keep.share)) * labelled)  # the decimal as written: 0.29 of 100 is 29
     if wanted < 1:
         raise BudgetError(
             f"keep.share: nothing is written: {keep.share} of {labelled:,} labelled rows is less than one; "

@@ -206,7 +206,10 @@ def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if values.type == kind:
         return values
     if pa.types.is_string(kind) and not pa.types.is_string(values.type):
-        texts = [None if value is None else json.dumps(value, default=str) for value in values.to_pylist()]
+        texts = [
+            value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+            for value in values.to_pylist()
+        ]
         return pa.array(texts, kind)
     return values.cast(kind)
 

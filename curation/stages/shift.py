@@ -1,12 +1,13 @@
 """The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from curation.metrics.shift import sampled, two_sample
+from curation.metrics.shift import CLEAR_AUC, sampled, two_sample
 from curation.refs import TableRef
 from curation.tables import io
 from curation.tables.schemas import state_column
@@ -16,6 +17,19 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
     columns = [state_column(state) for state in states]
     return two_sample(_sample(split, columns, seed), _sample(pool, columns, seed), seed=seed).to_json()
+
+
+def measure_against(
+    reference: Mapping[str, npt.NDArray[np.floating[Any]]], pool: TableRef, *, seed: int
+) -> dict[str, Any]:
+    """The same test against states that are kept elsewhere, [N, D] by state; ``alarm``: the pool differs clearly.
+
+    An alarm takes an AUC whose whole interval is above ``CLEAR_AUC``: tests that are repeated for each delivery of rows
+    would otherwise raise one in twenty by chance.
+    """
+    reference_ND = np.concatenate(list(reference.values()), axis=1)
+    found = two_sample(reference_ND, _sample(pool, [state_column(state) for state in reference], seed), seed=seed)
+    return {**found.to_json(), "alarm": bool(found.differs and found.auc.low > CLEAR_AUC)}
 
 
 def _sample(ref: TableRef, columns: Sequence[str], seed: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
