@@ -4,6 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curation.config import RunConfig
+    from curation.filter import Filter
+
+__all__ = ["Filter", "run"]
 
 
 def run(config: "RunConfig") -> dict[str, Any]:
@@ -16,3 +19,12 @@ def run(config: "RunConfig") -> dict[str, Any]:
     from curation.pipeline.running import run_chain
 
     return run_chain(config)
+
+
+def __getattr__(name: str) -> Any:
+    """``curation.Filter``, whose modules are heavy, when it is asked for."""
+    if name != "Filter":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from curation.filter import Filter
+
+    return Filter

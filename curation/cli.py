@@ -306,6 +306,28 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
         click.echo(line)
 
 
+@main.command("export-trust")
+@click.argument("run_dir")
+@click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: neural).")
+@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@click.option("--force", is_flag=True, help="Replace an earlier package in DIR.")
+def export_trust(run_dir: str, output: str, **asked: Any) -> None:
+    """Write a trust function of the run in RUN_DIR as a package that other rows can be filtered by.
+
+    It holds weights, calibration rows, a sample of the teacher's states and what they belong to. The teacher's own
+    weights are named, not copied.
+    """
+    from curation.commands.export.trust import export_trust
+    from curation.storage.paths import place
+
+    given = [("trust", asked["trust"]), ("generation", asked["generation"])]
+    options = [f"--{name} {value}" for name, value in given if value is not None]
+    command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
+    for line in export_trust(place(run_dir), place(output), command=command, **asked):
+        click.echo(line)
+
+
 @main.command()
 @click.argument("table")
 @click.argument("stage", required=False)

@@ -45,8 +45,9 @@ class CalibrationRows(Section):
     num_rows: int
     """Graded rows, unparsed ones too: those have no score."""
     num_right: int
-    chose_kind: bool = False
-    """These rows also decided between network and linear probe, so they are not quite new to the function."""
+    chose: bool = False
+    """These rows also took part in choosing the function (a search, or network against probe): a cut that is certified
+    by them is a little too optimistic."""
 
 
 class Sample(Section):

@@ -8,11 +8,12 @@ raises.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curation.config import AskConfig, DecodingConfig
 from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
 from curation.errors import ConfigError
@@ -48,6 +49,22 @@ class LabelJob(TeacherJob):
         teacher = self.teacher
         whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs)
         return whole if self.reduction is None else self.reduction.schema(whole)
+
+
+class Asking(Protocol):
+    """How rows are labelled: what :func:`label_rows` reads of a job."""
+
+    @property
+    def teacher(self) -> AskConfig:
+        """The states to keep, and their type."""
+
+    @property
+    def decoding(self) -> DecodingConfig:
+        """How completions are drawn."""
+
+    @property
+    def seed(self) -> int:
+        """Of sampled completions."""
 
 
 TOKENS = {metrics.PROMPT_TOKENS: "num_prompt_tokens", metrics.OUTPUT_TOKENS: "num_output_tokens"}
@@ -111,7 +128,7 @@ class LabelWorker(ChunkWorker[Labelled]):
 
 
 def label_rows(
-    job: LabelJob, domain: Domain, teacher: Teacher, examples: list[dict[str, Any]]
+    job: Asking, domain: Domain, teacher: Teacher, examples: list[dict[str, Any]]
 ) -> Iterator[pa.RecordBatch]:
     """Batches of ``schemas.labels``: every example exactly once, in any order.
 
@@ -137,7 +154,7 @@ def label_rows(
         yield _parsed(batch, domain, by_id)
 
 
-def _failed(job: LabelJob, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
+def _failed(job: Asking, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
     config = job.teacher
     failed = error_batch(
         list(errors),

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.metrics.shift import CLEAR_AUC, sampled, two_sample
+from curation.metrics.shift import CLEAR_AUC, Floats, sampled, two_sample
 from curation.refs import TableRef
 from curation.tables import io
 from curation.tables.schemas import state_column
@@ -15,8 +15,8 @@ from curation.tables.schemas import state_column
 
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> dict[str, Any]:
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
-    columns = [state_column(state) for state in states]
-    return two_sample(_sample(split, columns, seed), _sample(pool, columns, seed), seed=seed).to_json()
+    sides = [np.concatenate(list(sample_states(ref, states, seed).values()), axis=1) for ref in (split, pool)]
+    return two_sample(*sides, seed=seed).to_json()
 
 
 def measure_against(
@@ -27,13 +27,14 @@ def measure_against(
     An alarm takes an AUC whose whole interval is above ``CLEAR_AUC``: tests that are repeated for each delivery of rows
     would otherwise raise one in twenty by chance.
     """
-    reference_ND = np.concatenate(list(reference.values()), axis=1)
-    found = two_sample(reference_ND, _sample(pool, [state_column(state) for state in reference], seed), seed=seed)
+    sides = [reference, sample_states(pool, list(reference), seed)]
+    found = two_sample(*(np.concatenate(list(side.values()), axis=1) for side in sides), seed=seed)
     return {**found.to_json(), "alarm": bool(found.differs and found.auc.low > CLEAR_AUC)}
 
 
-def _sample(ref: TableRef, columns: Sequence[str], seed: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
-    """The states of the sampled rows that have all of them, concatenated, float32 [N, D]."""
+def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Floats]:
+    """The states of the sampled rows that have all of them, by name, each float32 [N, D], ascending by row id."""
+    columns = {state: state_column(state) for state in states}
     table = io.open_table(ref)
     num_rows, start = table.count_rows(), 0
     offsets, ids = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
@@ -44,15 +45,13 @@ def _sample(ref: TableRef, columns: Sequence[str], seed: int) -> "np.ndarray[Any
         ids.append(ids_N[taken_M])
         start += batch.num_rows
     order_M = np.argsort(np.concatenate(ids))  # a table's rows stand in the order in which they were labelled
-    taken = table.take(np.concatenate(offsets)[order_M], columns=list(columns)).drop_null()
-    parts = [_matrix(taken[name].combine_chunks()) for name in columns]
-    hidden_ND: np.ndarray[Any, np.dtype[np.float32]] = np.concatenate(parts, axis=1)
-    return hidden_ND
+    taken = table.take(np.concatenate(offsets)[order_M], columns=list(columns.values())).drop_null()
+    return {state: _matrix(taken[column].combine_chunks()) for state, column in columns.items()}
 
 
-def _matrix(states: pa.Array) -> "np.ndarray[Any, np.dtype[np.float32]]":
+def _matrix(states: pa.Array) -> Floats:
     """Lists of one size, fixed or not, as float32 [N, D]."""
     size = len(states[0]) if len(states) else 1
     values = states.flatten().to_numpy(zero_copy_only=False)
-    hidden_ND: np.ndarray[Any, np.dtype[np.float32]] = values.astype(np.float32).reshape(-1, size)
+    hidden_ND: Floats = values.astype(np.float32).reshape(-1, size)
     return hidden_ND

@@ -1,4 +1,4 @@
-"""``curate export-student``: a trained student as a folder of its own, with a model card and its lineage."""
+"""Exports: a student as a folder of its own with card and lineage; a trust function as a package (``trust``)."""
 
 from curation.commands.export.card import card_of
 from curation.commands.export.files import write_folder, write_model

@@ -43,34 +43,42 @@ class Folder:
 
     path: Path
 
+    marker: str
+    """The file that is written last: a folder that has it is complete."""
+
     def describe(self, lineage: Mapping[str, Any], card: str) -> None:
-        """Write the card and the lineage; all files get the mode of a new one."""
+        """Write the card and the lineage."""
         (self.path / CARD).write_text(card)
         (self.path / LINEAGE).write_text(json.dumps(lineage, indent=1, allow_nan=False) + "\n")
-        mode = (self.path / LINEAGE).stat().st_mode
-        for name in _names(self.path):  # safetensors lets nobody but the owner read what it writes
+
+    def open_to_readers(self) -> None:
+        """Give all files the mode of a new one: safetensors lets nobody but the owner read what it writes."""
+        mode = (self.path / self.marker).stat().st_mode
+        for name in _names(self.path):
             (self.path / name).chmod(mode)
 
 
 @contextmanager
-def write_folder(target: Place, *, force: bool) -> Iterator[Folder]:
+def write_folder(target: Place, *, force: bool, marker: str = LINEAGE) -> Iterator[Folder]:
     """A local folder that becomes ``target`` when the context ends; after an error nothing is left there.
 
-    In an object store ``lineage.json`` is written last: a folder that has it is complete. ``force`` replaces an earlier
-    export, and nothing else.
+    In an object store the file ``marker`` is written last: a folder that has it is complete. ``force`` replaces an
+    earlier export of this kind, and nothing else.
 
     Raises:
         ExportError: ``target`` is taken, or cannot be written.
     """
     try:
         require_reachable(target)
-        taken = _taken(target, force=force)
+        taken = _taken(target, marker, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(target) as folder:
-            folder.path.mkdir()
+        with _beside(target) as path:
+            folder = Folder(path=path, marker=marker)
+            path.mkdir()
             yield folder
+            folder.open_to_readers()
             if isinstance(target, Remote):
-                _upload(folder.path, target, replaced=taken)
+                _upload(folder, target, replaced=taken)
             else:
                 _move(folder.path, target)
     except (OSError, SafetensorError) as error:
@@ -79,7 +87,7 @@ def write_folder(target: Place, *, force: bool) -> Iterator[Folder]:
         ) from error
 
 
-def _taken(target: Place, *, force: bool) -> bool:
+def _taken(target: Place, marker: str, *, force: bool) -> bool:
     """Whether an earlier export is to be replaced.
 
     Raises:
@@ -89,7 +97,7 @@ def _taken(target: Place, *, force: bool) -> bool:
         raise ExportError(f"--output: {target} is a file; name a folder")
     if not target.is_dir() or not any(target.iterdir()):
         return False
-    if not (target / LINEAGE).is_file():
+    if not (target / marker).is_file():
         raise ExportError(f"--output: {target} is not empty and is no earlier export; name another folder")
     if not force:
         raise ExportError(f"--output: {target} has an earlier export; name another folder, or replace it with --force")
@@ -97,15 +105,15 @@ def _taken(target: Place, *, force: bool) -> bool:
 
 
 @contextmanager
-def _beside(target: Place) -> Iterator[Folder]:
+def _beside(target: Place) -> Iterator[Path]:
     """A path on the same file system, or for an object store in a temporary folder; it is removed in any case."""
     if isinstance(target, Remote):
         with tempfile.TemporaryDirectory(prefix="curation-") as directory:
-            yield Folder(path=Path(directory) / "export")
+            yield Path(directory) / "export"
         return
     path = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
-        yield Folder(path=path)
+        yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 
@@ -118,12 +126,12 @@ def _move(folder: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _upload(folder: Path, target: Remote, *, replaced: bool) -> None:
-    names = sorted(_names(folder), key=lambda name: name == LINEAGE)
-    (target / LINEAGE).unlink(missing_ok=True)  # from here on the earlier export is incomplete
+def _upload(folder: Folder, target: Remote, *, replaced: bool) -> None:
+    names = sorted(_names(folder.path), key=lambda name: name == folder.marker)
+    (target / folder.marker).unlink(missing_ok=True)  # from here on the earlier export is incomplete
     try:
         for name in names:
-            (target / name).put(folder / name)
+            (target / name).put(folder.path / name)
     except OSError:
         if not replaced:
             with suppress(OSError):

@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Fitted
+from curation.commands.export.run import Moved, fitting_stage, read_run
 from curation.config import RunConfig
-from curation.config.load import load_config
 from curation.errors import ExportError
 from curation.refs import ModelRef
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.storage.paths import Place, place, require_reachable
+from curation.storage.paths import Place, place
 
 Json = Mapping[str, Any]
 
@@ -51,8 +51,7 @@ class Student:
         trust = ARMS[self.arm].trust
         if not isinstance(TRUST[trust], Fitted):
             return None
-        name = ("search" if self.config.trust.search else "trust") if trust == REFERENCE_ARM else f"trust-{trust}"
-        return self.of_generation(name)
+        return self.of_generation(fitting_stage(self.config, trust))
 
     @cached_property
     def model(self) -> ModelRef:
@@ -72,14 +71,8 @@ class Student:
     def here(self, ref: ModelRef) -> ModelRef:
         """The same model after the run directory was moved or copied: the manifest names where it was made."""
         made = ref_path(ModelRef.from_json(self.record.outputs["model"]))
-        was, _, _ = made.partition(f"/{self.stage}-{self.record.fingerprint[:8]}")
-        now = str(self.manifest.directory.resolve())
-        moved = {
-            name: f"{now}{path.removeprefix(was)}"
-            for name, path in (("base", ref.base), ("adapter", ref.adapter))
-            if path is not None and was != made and path.startswith(f"{was}/")
-        }
-        return replace(ref, **moved)
+        moved = Moved.of(self.manifest, self.record, made)
+        return replace(ref, base=moved.here(ref.base), adapter=ref.adapter and moved.here(ref.adapter))
 
     @cached_property
     def report(self) -> Json | None:
@@ -122,17 +115,11 @@ def find_student(run: Place, arm: str | None, generation: int | None) -> Student
     Raises:
         ExportError: the directory is no run, has no such student, or it is not trained on the newest selection.
     """
-    require_reachable(run)
-    if not all((run / name).is_file() for name in ("manifest.json", "config.yaml")):
-        raise ExportError(
-            f"{run}: is not a run directory (manifest.json or config.yaml is missing); give the run_dir of a run"
-        )
-    config = load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",))
+    config, manifest = read_run(run)
     if not config.generations:
         raise ExportError(f"{run}: the run only curates (it has no generations), so there is no student to export")
     generation = len(config.generations) - 1 if generation is None else generation
     arms = config.selection.arms
-    manifest = Manifest.load(run)
     done = [name for name in manifest.stages if "/student-" in name and "training" in manifest.stages[name].outputs]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
     if not 0 <= generation < len(config.generations):

@@ -1,0 +1,143 @@
+"""Finds a fitted trust function in a run directory, by the manifest alone, with the labels that it was fitted on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from curation.arms import REFERENCE_ARM, TRUST, Fitted
+from curation.commands.export.files import is_on_hub
+from curation.commands.export.run import Moved, fitting_stage, read_run
+from curation.config import RunConfig, TrustConfig
+from curation.errors import ExportError
+from curation.refs import ModelRef, TableRef, TrustRef
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.storage.paths import Place, place
+from curation.trust import saved
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A fitted trust function, and the run that fitted it."""
+
+    config: RunConfig
+    manifest: Manifest
+    name: str
+    """A name of ``curation.arms.TRUST``."""
+    generation: int
+    record: StageRecord
+    """Of the stage that fitted it."""
+
+    def stage(self, name: str) -> StageRecord | None:
+        """The record of another stage of the generation; ``None`` where it is not done."""
+        return self.manifest.stages.get(f"gen-{self.generation}/{name}")
+
+    @property
+    def labelling(self) -> StageRecord:
+        """The stage that labelled the source split."""
+        found = self.stage("label-source")
+        assert found is not None, "find_fit refuses a run without it"
+        return found
+
+    @cached_property
+    def _moved(self) -> Moved:
+        return Moved.of(self.manifest, self.record, self.record.outputs["trust"]["uri"])
+
+    @property
+    def trust(self) -> TrustRef:
+        """The files, where they are now."""
+        found = TrustRef.from_json(self.record.outputs["trust"])
+        return TrustRef(uri=self._moved.here(found.uri), digest=found.digest)
+
+    def table(self, found: Json) -> TableRef:
+        """A table of the run, where it is now."""
+        return TableRef(uri=self._moved.here(found["uri"]), version=found["version"])
+
+    @property
+    def teacher(self) -> ModelRef | None:
+        """The model that labelled, where it is now; ``None`` for a backend without weights.
+
+        Raises:
+            ExportError: its files are gone.
+        """
+        if (found := self.labelling.inputs["model"]) is None:
+            return None
+        model = ModelRef.from_json(found)
+        adapter = None if model.adapter is None else self._moved.here(model.adapter)
+        model = ModelRef(base=self._moved.here(model.base), revision=model.revision, adapter=adapter)
+        for path in (None if is_on_hub(model) else model.base, model.adapter):
+            if path is not None and not place(path).is_dir():
+                raise ExportError(f"{path}: the teacher's files are gone, and a package has their digest; restore them")
+        return model
+
+    @cached_property
+    def described(self) -> Json:
+        """What the trust function says of itself (``curation.trust.saved``)."""
+        return saved.described(self.trust)
+
+    @property
+    def settings(self) -> TrustConfig:
+        """The settings of the fit."""
+        return TrustConfig.model_validate(self.described["fit"].get("config", self.record.inputs["trust"]))
+
+    @property
+    def seed(self) -> int:
+        """The seed of the fit, by which the source was parted."""
+        return int(self.record.inputs["seed"])
+
+    @cached_property
+    def report(self) -> Json | None:
+        """The generation's part of the run's report, if that tells of this very fit; ``None``: none does."""
+        try:
+            content: Json = json.loads((self.manifest.directory / "report.json").read_text())
+        except (OSError, ValueError):
+            return None
+        own = (self.record.name, self.record.started, self.record.seconds)
+        if own not in [(stage["name"], stage["started"], stage["seconds"]) for stage in content["stages"]]:
+            return None
+        found: Json = content["generations"][self.generation]
+        return found
+
+
+def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
+    """The fitted trust function of that name (unset: the method's own) and generation (unset: the last).
+
+    Raises:
+        ExportError: the directory is no run, has no such function, or its labels changed since it was fitted.
+    """
+    config, manifest = read_run(run)
+    last = max(0, len(config.generations) - 1)
+    generation = last if generation is None else generation
+    fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
+    there = f"fitted: {', '.join(sorted(fits)) or 'none'}"
+    if not 0 <= generation <= last:
+        raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {there}")
+    name = trust or REFERENCE_ARM
+    try:
+        known = TRUST.find(name)
+    except ValueError as error:
+        raise ExportError(f"--trust {name}: {error}; {there}") from error
+    if not isinstance(known, Fitted):
+        raise ExportError(
+            f"--trust {name}: {known.words} is not fitted, so there is nothing to export: it needs no run; {there}"
+        )
+    stage = f"gen-{generation}/{fitting_stage(config, name)}"
+    finish = f"`curate run {run}/config.yaml --set run_dir={run} --until {stage}` fits it"
+    record = manifest.stages.get(stage)
+    if record is None or "trust" not in record.outputs:
+        raise ExportError(f"{run}: {stage} is not done; {finish}; {there}")
+    fit = Fit(config=config, manifest=manifest, name=name, generation=generation, record=record)
+    if fit.settings.states == ("pca",):
+        raise ExportError(
+            f"{run}: with teacher.store_states {config.teacher.store_states!r} the trust function reads a projection "
+            "that was made of the stored states, not the states themselves; export from a run with store_states: true "
+            "or false (trust.pca keeps as many components within the function)"
+        )
+    for what in ("label", "grade"):
+        made = [fit.stage(f"{work}-source") for work in (what, "judge")]
+        if record.inputs[f"{what}s"] not in [item.outputs.get(f"{what}s") for item in made if item is not None]:
+            raise ExportError(f"{run}: gen-{generation}/{what}-source changed since {stage} was done; {finish} again")
+    return fit

@@ -1,0 +1,50 @@
+"""A run directory as exports read it: by its manifest and configuration, wherever it was moved or copied to."""
+
+import json
+from dataclasses import dataclass
+
+from curation.arms import REFERENCE_ARM
+from curation.config import RunConfig
+from curation.config.load import load_config
+from curation.errors import ExportError
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.storage.paths import Place, require_reachable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Maps paths below the place where a run directory was made to where it is now; other paths stay."""
+
+    was: str
+    now: str
+
+    @classmethod
+    def of(cls, manifest: Manifest, record: StageRecord, made: str) -> "Moved":
+        """By a path below the directory of a stage, as the stage's record has it."""
+        was, _, _ = made.partition(f"/{record.name}-{record.fingerprint[:8]}")
+        return cls(was=was if was != made else "", now=str(manifest.directory.resolve()))
+
+    def here(self, path: str) -> str:
+        """Where a path is now."""
+        return f"{self.now}{path.removeprefix(self.was)}" if self.was and path.startswith(f"{self.was}/") else path
+
+
+def read_run(run: Place) -> tuple[RunConfig, Manifest]:
+    """The configuration and the manifest of a run directory.
+
+    Raises:
+        ExportError: it is none.
+    """
+    require_reachable(run)
+    if not all((run / name).is_file() for name in ("manifest.json", "config.yaml")):
+        raise ExportError(
+            f"{run}: is not a run directory (manifest.json or config.yaml is missing); give the run_dir of a run"
+        )
+    return load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",)), Manifest.load(run)
+
+
+def fitting_stage(config: RunConfig, trust: str) -> str:
+    """The stage of a generation that fits a trust function, by the function's name."""
+    if trust != REFERENCE_ARM:
+        return f"trust-{trust}"
+    return "search" if config.trust.search else "trust"

@@ -1,0 +1,137 @@
+"""``curate export-trust``: a fitted trust function as a trust package (``curation.package``)."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from curation.cluster.versions import versions
+from curation.commands.export.files import write_folder
+from curation.commands.export.fit import Fit, find_fit
+from curation.commands.export.trust_card import trust_card_of
+from curation.commands.export.trust_rows import Reference, calibration_of, inputs_of, questions_of, reference_of
+from curation.config import AskConfig, DecodingConfig
+from curation.package import (
+    PACKAGE,
+    CalibrationRows,
+    Description,
+    Interval,
+    Made,
+    Measured,
+    Sample,
+    check_fits,
+    digests_of,
+    write,
+)
+from curation.storage.paths import Place
+from curation.tables import io, schemas
+from curation.trust import load_fitted
+
+
+def export_trust(
+    run: Place, output: Place, *, trust: str | None, generation: int | None, force: bool, command: str
+) -> list[str]:
+    """Write a fitted trust function of the run directory ``run`` to ``output``; what was written, in sentences.
+
+    Args:
+        run: a run directory.
+        output: the folder, which must be empty or missing, or with ``force`` hold an earlier package.
+        trust: a trust function that the run fitted; unset, the method's own (``neural``).
+        generation: unset, the run's last one.
+        force: replace an earlier package.
+        command: the command line, for the record.
+
+    Raises:
+        ExportError: there is no such function, it is not fitted, or ``output`` is taken or cannot be written.
+        PackageError: the domain's code makes other prompts or labels than the run's.
+        ModelError: the trust function is gone or changed.
+    """
+    fit = find_fit(run, trust, generation)
+    function = load_fitted(fit.trust)
+    graded, rows = calibration_of(fit, function)
+    reference = reference_of(fit)
+    description = _description(fit, rows, reference, command)
+    with write_folder(output, force=force, marker=PACKAGE) as folder:
+        card = trust_card_of(description)
+        package = write(folder.path, description, trust=fit.trust, calibration=graded, reference=reference, card=card)
+        check_fits(package)
+    told = [f"{output}: {description.kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
+    if not description.evaluation:
+        told.append(
+            f"warning: {run}/report.json does not tell of this fit, so the package has no AUC and no purity; when "
+            "`curate run` has ended, export again with --force"
+        )
+    if rows is None:
+        told.append(
+            "warning: the run held no rows out for calibration, so no cut can be certified by this package alone "
+            "(splits.calibration with selection.budget.risk, or trust.calibration_fraction)"
+        )
+    return told
+
+
+def _description(fit: Fit, rows: CalibrationRows | None, reference: Reference, command: str) -> Description:
+    made, pool = fit.labelling.inputs, fit.stage("label-pool")
+    states, columns = inputs_of(fit)
+    ask = AskConfig.model_validate({**made["ask"], "backend": made["backend"]})
+    kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
+    if schemas.TOKEN_LOGPROBS not in columns:
+        kept["token_logprobs"] = 0
+    teacher = fit.teacher
+    return Description(
+        teacher=teacher,
+        teacher_digests={} if teacher is None else digests_of(teacher),
+        state_size=_state_size(fit),
+        ask=ask.without({*AskConfig.SPREAD, "decoding"}).model_copy(update=kept),
+        decoding=DecodingConfig.model_validate(made["decoding"]),
+        seed=(fit.labelling if pool is None else pool).inputs["seed"],
+        domain=fit.config.domain_of("pool"),
+        questions=questions_of(fit),
+        trust=fit.name,
+        kind=fit.described["kind"],
+        inputs=(*states, *columns),
+        fit=dict(fit.record.outputs["fit"]),
+        calibration=rows,
+        sample=Sample(num_rows=len(next(iter(reference.values()), ())), states=tuple(reference)),
+        evaluation=tuple(_evaluation(fit)),
+        versions=dict(versions()),
+        made=Made(
+            run=fit.config.name,
+            directory=str(fit.manifest.directory.resolve()),
+            generation=fit.generation,
+            stage=fit.record.name,
+            fingerprint=fit.record.fingerprint,
+            seed=fit.seed,
+            command=command,
+        ),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _state_size(fit: Fit) -> int:
+    """Numbers of one hidden state, as the labels have it."""
+    schema = io.open_table(fit.table(fit.record.inputs["labels"])).schema
+    return int(next(field.type.list_size for field in schema if schemas.is_state(field.name)))
+
+
+def _evaluation(fit: Fit) -> Iterator[Measured]:
+    """What the report measured of the function on rows with a label that could be read."""
+    if fit.report is None:
+        return
+    for rows in ("validation", "pool"):
+        found = fit.report["trust"].get(rows, {}).get("parsed", {})
+        own = found.get("functions", {}).get(fit.name)
+        if own is None:
+            continue
+        yield Measured(
+            rows=rows,
+            num_rows=found["num_rows"],
+            share_right=_interval(found["share_right"]),
+            auc=_interval(own["auc"]),
+            ece=_interval(own["ece"]),
+            brier=_interval(own["brier"]),
+            num_top=found["num_top"],
+            purity=_interval(own["purity_at_n"]),
+        )
+
+
+def _interval(found: Mapping[str, Any] | None) -> Interval | None:
+    return None if found is None else Interval(**{key: found[key] for key in ("value", "low", "high", "n")})

@@ -1,0 +1,139 @@
+"""The rows of a trust package, read from a run's tables: calibration rows, sampled states, stored questions."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.commands.export.fit import Fit
+from curation.domains import get_domain
+from curation.domains.grading import read_grades
+from curation.package import CalibrationRows, Question, asked
+from curation.refs import TableRef
+from curation.rundir.manifest import StageRecord
+from curation.selection.budget import Graded
+from curation.stages.shift import sample_states
+from curation.tables import io, schemas
+from curation.trust import FittedTrust
+from curation.trust.parts import CALIBRATION, part_of
+
+SAMPLE_BYTES = 32 << 20
+"""How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
+SAMPLE_ROWS = 500
+NUM_READ = 50
+"""Rows among which the stored questions are looked for."""
+
+Ints = npt.NDArray[np.int64]
+Keep = Callable[[Ints], npt.NDArray[np.bool_]]
+Reference = Mapping[str, npt.NDArray[np.floating[Any]]]
+
+
+def inputs_of(fit: Fit) -> tuple[list[str], list[str]]:
+    """The hidden states and the scalar columns that the function reads, in order."""
+    inputs = list(fit.described["inputs"])
+    columns = [name for name in inputs if not schemas.is_state(schemas.input_column(name))]
+    return [name for name in inputs if name not in columns], columns
+
+
+def questions_of(fit: Fit) -> tuple[Question, ...]:
+    """A few labelled rows of the pool, else of a source of the same domain."""
+    config = fit.config.domain_of("pool")
+    for split in ("pool", "source"):
+        labelling = fit.stage(f"label-{split}")
+        if labelling is None or fit.config.domain_of(split) != config:
+            continue
+        tables = fit.table(labelling.inputs["examples"]), fit.table(labelling.outputs["labels"])
+        return asked(get_domain(config), _rows(*tables))
+    return ()
+
+
+def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any], str, str | None]]:
+    scanner = io.open_table(labels).scanner(
+        columns=["row_id", "completion", "label"],
+        filter="error IS NULL AND label IS NOT NULL",
+        limit=NUM_READ,
+        scan_in_order=True,
+    )
+    found = {row["row_id"]: row for row in scanner.to_table().to_pylist()}
+    wanted = ", ".join(map(str, found)) or "NULL"
+    for example in io.read(examples, filter=f"row_id IN ({wanted})").to_pylist():
+        row = found[example["row_id"]]
+        yield example, row["completion"], row["label"]
+
+
+def reference_of(fit: Fit) -> Reference:
+    """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough."""
+    states, _ = inputs_of(fit)
+    if not states:
+        return {}
+    found = sample_states(fit.table(fit.record.inputs["labels"]), states, fit.seed)
+    dtype = np.dtype(fit.labelling.inputs["ask"]["state_dtype"])
+    num_rows = len(found[states[0]])
+    width = sum(states_ND.shape[1] for states_ND in found.values()) * dtype.itemsize
+    most = min(num_rows, max(SAMPLE_ROWS, SAMPLE_BYTES // width))
+    taken = np.sort(np.random.default_rng(fit.seed).permutation(num_rows)[:most])
+    return {name: states_ND[taken].astype(dtype) for name, states_ND in found.items()}
+
+
+def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, CalibrationRows | None]:
+    """Graded rows that the fit did not see: the split that is for it, else the source's part; ``None``: neither."""
+    labelled, keep = fit.stage("label-calibration"), _every
+    grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
+    split, chose = "calibration", False
+    if labelled is not None and grades is not None and _is_of(fit, labelled):
+        labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
+    else:
+        split, settings = "source", fit.settings
+        chose = fit.record.outputs["fit"].get("choice") is not None or "tune" in fit.record.inputs
+        labels, graded = (fit.table(fit.record.inputs[name]) for name in ("labels", "grades"))
+
+        def keep(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
+            return part_of(row_ids_N, settings, fit.seed) == CALIBRATION
+
+    rows = _graded(labels, graded, fit.name, function, keep)
+    if not len(rows.correct_M):
+        return None, None
+    return rows, CalibrationRows(
+        split=split, num_rows=len(rows.correct_M), num_right=int(rows.correct_M.sum()), chose=chose
+    )
+
+
+def _is_of(fit: Fit, labelled: StageRecord) -> bool:
+    """Whether a split was labelled by the teacher of the fit, in the same way, and scored by it, if it was scored."""
+    source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
+    same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
+    return same and (own is None or own["digest"] == fit.trust.digest)
+
+
+def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
+    return np.ones(len(row_ids_N), dtype=np.bool_)
+
+
+def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> Graded:
+    """The graded rows that are to be kept, ascending by row id; NaN scores where no label could be read."""
+    graded = read_grades(grades)
+    table = io.open_table(labels)
+    stored = [schemas.raw_column(name), schemas.trust_column(name)]
+    scored = set(stored) <= set(table.schema.names)  # while it was labelled: then the states are not all there
+    features = stored if scored else list(function.features)
+    parts: list[tuple[npt.NDArray[Any], ...]] = []
+    for batch in table.scanner(columns=["row_id", "label", *features], filter="error IS NULL").to_batches():
+        row_ids_B = batch.column("row_id").to_numpy()
+        kept_B = keep(row_ids_B) & np.isin(row_ids_B, graded.row_ids_N)
+        batch = batch.filter(pa.array(kept_B))
+        if scored:
+            raw_B, trust_B = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
+        else:
+            raw_B = function.raw_score(batch)
+            trust_B = function.to_trust(raw_B)
+        parsed_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
+        scores = (np.where(parsed_B, score_B, np.float32(np.nan)) for score_B in (raw_B, trust_B))
+        parts.append((row_ids_B[kept_B], *scores))
+    if not parts:
+        return Graded(*(np.zeros(0, dtype=np.float32) for _ in range(2)), np.zeros(0, dtype=np.bool_))
+    row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
+    order_M = np.argsort(row_ids_M)
+    correct_M = graded.correct_N[np.searchsorted(graded.row_ids_N, row_ids_M[order_M])]
+    return Graded(raw_M[order_M].astype(np.float32), trust_M[order_M].astype(np.float32), correct_M)

@@ -1,0 +1,155 @@
+"""The filter as a library: a trust package that labels and scores a user's rows."""
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from curation.domains import get_domain
+from curation.filter.scorer import Row, Scorer, check_columns, check_names
+from curation.filter.watch import ShiftWatch
+from curation.package import TrustPackage, check_fits, load, teacher_of
+from curation.refs import ModelRef
+
+if TYPE_CHECKING:
+    import ray.data
+
+BATCH_ROWS = 256
+
+
+class Filter:
+    """Labels and scores rows with the teacher and the trust function of a package.
+
+    ``Filter.load("package").score(rows)`` works on a stream in this process, ``.map(dataset)`` in actors of Ray Data.
+    Rows keep their columns and get those of ``curation.filter.scorer.RESULT``: ``label``, ``completion``, ``trust`` in
+    [0, 1], ``trust_raw`` (the score that ranks rows) and ``error``. A row that cannot be read or labelled stays, with
+    an ``error`` and no trust; a row whose answer states no label has no trust either. What to keep is the user's cut.
+    """
+
+    def __init__(
+        self, package: TrustPackage, model: ModelRef | None, *, id_column: str | None = None, prefix: str = ""
+    ) -> None:
+        self.package = package
+        self._model, self._id_column, self._prefix = model, id_column, prefix
+        self._domain = get_domain(package.description.domain)
+
+    @classmethod
+    def load(
+        cls,
+        package: str | Path | TrustPackage,
+        *,
+        teacher: ModelRef | str | None = None,
+        id_column: str | None = None,
+        prefix: str = "",
+    ) -> Self:
+        """Read a package and check that its teacher and domain are those here; the first row loads the weights.
+
+        Args:
+            package: a folder or URL that ``curate export-trust`` wrote.
+            teacher: where the teacher is now, if not where the package says. Its content is compared.
+            id_column: a column of unique integers, the rows' ids. Answers that are sampled follow from the id; unset,
+                from a hash of the row's content.
+            prefix: of the names of the columns that are added.
+
+        Raises:
+            PackageError: there is no such package, it is not whole, or teacher or domain are others than its own.
+            ModelError: the teacher is no model.
+        """
+        found = package if isinstance(package, TrustPackage) else load(str(package))
+        check_fits(found)
+        return cls(found, teacher_of(found, teacher), id_column=id_column, prefix=prefix)
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The loaded teacher and trust function of this process."""
+        return Scorer(self.package, self._model, id_column=self._id_column)
+
+    def score(
+        self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Each row with its label and trust, in their order, as they are labelled.
+
+        Args:
+            rows: as in the domain's files, or examples of the domain's own columns.
+            batch_rows: rows that are labelled together; the stream lags by as many.
+            watch: is told of every batch (``curation.filter.watch``).
+
+        Raises:
+            SourceError: a row has a column of the same name as one that is added, or a bad id.
+        """
+        stream = iter(rows)
+        while batch := list(islice(stream, batch_rows)):
+            for row in batch:
+                check_names(row, self._prefix)
+            scored, answers = self.scorer.scored(batch)
+            if watch is not None:
+                watch.add(answers)
+            for row, found in zip(batch, scored.to_pylist(), strict=True):
+                yield {**row, **{f"{self._prefix}{name}": value for name, value in found.items()}}
+
+    def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
+        """A watch that compares the rows of a stream with the package's sample.
+
+        Raises:
+            ValueError: the trust function reads no hidden states.
+        """
+        return ShiftWatch(self.package.reference(), window=window, every=every, seed=self.package.description.made.seed)
+
+    def map(
+        self,
+        dataset: "ray.data.Dataset",
+        *,
+        batch_rows: int = BATCH_ROWS,
+        min_actors: int = 1,
+        max_actors: int = 1,
+        num_cpus: float = 1,
+        num_gpus: float = 0,
+        memory_gib: float = 0,
+        max_restarts: int = 2,
+        max_task_retries: int = 2,
+    ) -> "ray.data.Dataset":
+        """The dataset with label and trust of each row, as one operator of its pipeline; nothing runs yet.
+
+        Args:
+            dataset: rows as in the domain's files, or examples of the domain's own columns, and any further columns.
+            batch_rows: rows of one call of an actor.
+            min_actors: how many actors stay.
+            max_actors: how many there are at most, each with the whole teacher.
+            num_cpus: of an actor, and threads of its model.
+            num_gpus: of an actor.
+            memory_gib: memory of an actor; 0: not declared.
+            max_restarts: how often Ray replaces a process that died.
+            max_task_retries: how often it repeats a batch whose process died. Then the pipeline fails with an
+                ``ActorDiedError``: rows that kill a process are found by ``curate filter``, not here.
+
+        Raises:
+            SourceError: the dataset's schema is known, and lacks a column that is read or has one that is added. Where
+                it is not known, the pipeline fails with that error.
+        """
+        import ray.data
+
+        from curation.filter.actor import ScoringActor
+
+        schema = dataset.schema(fetch_if_missing=False)
+        if schema is not None:
+            check_columns(self._domain, schema.names, self._prefix)
+        return dataset.map_batches(
+            ScoringActor,
+            fn_constructor_args=(self.package.uri,),
+            fn_constructor_kwargs={
+                "digest": self.package.digest,
+                "model": self._model,
+                "id_column": self._id_column,
+                "prefix": self._prefix,
+            },
+            batch_size=batch_rows,
+            batch_format="pyarrow",
+            zero_copy_batch=True,
+            compute=ray.data.ActorPoolStrategy(min_size=min_actors, max_size=max_actors),
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory_gib * 2**30 or None,
+            max_restarts=max_restarts,
+            max_task_retries=max_task_retries,
+        )

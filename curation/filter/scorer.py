@@ -1,0 +1,157 @@
+"""Labels and scores rows with a package's teacher and trust function, in this process.
+
+A row is either one of the user's files, which the domain reads, or an example of the domain's own columns. A row that
+cannot be read or labelled gets an error and no score. So do rows whose label cannot be read: trust never selects them.
+"""
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from curation.config import AskConfig, DecodingConfig
+from curation.domains import Domain, attempt, get_domain
+from curation.errors import RowError, SourceError
+from curation.package import TrustPackage
+from curation.refs import ModelRef
+from curation.sources.missing import present
+from curation.stages.label_chunks import label_rows
+from curation.teachers import load_teacher
+from curation.trust import load_fitted
+
+Row = Mapping[str, Any]
+
+RESULT = pa.schema(
+    [
+        pa.field("label", pa.string()),  # the weak label; null: error, or the answer states none
+        pa.field("completion", pa.string()),  # what the teacher answered
+        pa.field("trust", pa.float32()),  # in [0, 1]; null where there is no label
+        pa.field("trust_raw", pa.float32()),  # the score that ranks rows: a float32 sigmoid saturates at 1
+        pa.field("error", pa.string()),  # ``kind: detail``; null for a healthy row
+    ]
+)
+"""What a row gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What ``label_rows`` needs to know of a labelling job."""
+
+    teacher: AskConfig
+    decoding: DecodingConfig
+    seed: int
+
+
+class Scorer:
+    """A loaded teacher and trust function.
+
+    Args:
+        package: a trust package.
+        model: its teacher, where it is on this machine; ``None`` for a backend without weights.
+        id_column: a column of integers that are the rows' ids. Sampled answers follow from the id. Unset, the id is a
+            hash of the example, so that equal rows have equal answers wherever they stand.
+    """
+
+    def __init__(self, package: TrustPackage, model: ModelRef | None, *, id_column: str | None = None) -> None:
+        told = package.description
+        num_gpus = float(torch.cuda.is_available())
+        ask = told.ask.model_copy(update={"actors": told.ask.actors.model_copy(update={"num_gpus": num_gpus})})
+        self._asked = _Asked(teacher=ask, decoding=told.decoding, seed=told.seed)
+        self._domain = get_domain(told.domain)
+        self._teacher = load_teacher(ask, model)
+        self._trust = load_fitted(package.trust)
+        self._id_column = id_column
+
+    def scored(self, rows: Sequence[Row]) -> tuple[pa.Table, pa.Table]:
+        """The columns of ``RESULT`` in the order of ``rows``, and the teacher's answers with states, each row once."""
+        ids, examples = self._examples(rows)
+        if not examples:
+            return RESULT.empty_table(), pa.table({})
+        answers = pa.Table.from_batches(list(label_rows(self._asked, self._domain, self._teacher, examples)))
+        place_of = {row_id: place for place, row_id in enumerate(answers["row_id"].to_pylist())}
+        (batch,) = answers.combine_chunks().to_batches()
+        raw_N = self._trust.raw_score(batch)
+        raw_N = np.where(batch.column("label").is_valid().to_numpy(zero_copy_only=False), raw_N, np.float32(np.nan))
+        columns = {
+            **{name: answers[name] for name in ("label", "completion", "error")},
+            "trust": pa.array(self._trust.to_trust(raw_N), pa.float32(), from_pandas=True),
+            "trust_raw": pa.array(raw_N, pa.float32(), from_pandas=True),
+        }
+        places = pa.array([place_of[row_id] for row_id in ids], pa.int64())
+        return pa.table(columns).select(RESULT.names).take(places), answers
+
+    def _examples(self, rows: Sequence[Row]) -> tuple[list[int], list[dict[str, Any]]]:
+        """Each row's id, and the distinct examples as rows of an examples table."""
+        ids: list[int] = []
+        examples: dict[int, dict[str, Any]] = {}
+        for row in rows:
+            raw = present({name: value for name, value in row.items() if name != self._id_column})
+            example, problem = attempt(read, self._domain, raw)
+            row_id = _hash(example or raw) if self._id_column is None else self._own_id(row)
+            entry = {**(example or {}), "row_id": row_id, "error": problem or None}
+            if examples.setdefault(row_id, entry) != entry and self._id_column is not None:
+                raise SourceError(
+                    f"{self._id_column}: {row_id} is the id of two different rows; give a column of unique integers"
+                )
+            ids.append(row_id)
+        return ids, list(examples.values())
+
+    def _own_id(self, row: Row) -> int:
+        value = row.get(self._id_column or "")
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise SourceError(f"{self._id_column}: {value!r} is not an integer; give a column of unique integers")
+        return value
+
+
+def read(domain: Domain, raw: Row) -> dict[str, Any]:
+    """The example of a row of a user's file, or of a row that is one already.
+
+    Raises:
+        RowError: the domain cannot read it, or ``missing_column``.
+    """
+    if missing := lacking(domain, raw):
+        raise RowError(f"missing_column: {', '.join(missing)}")
+    if any(set(form) <= raw.keys() for form in domain.forms):
+        return dict(domain.read(raw))
+    return {name: raw[name] for name in domain.columns.names}
+
+
+def lacking(domain: Domain, columns: Collection[str]) -> list[str]:
+    """The columns that rows lack to be read by a domain: those of the form that lacks the fewest; none if they do."""
+    forms = [*domain.forms, tuple(domain.columns.names)]
+    return min(([name for name in form if name not in columns] for form in forms), key=len)
+
+
+def check_columns(domain: Domain, columns: Collection[str], prefix: str) -> None:
+    """Refuse rows with these columns if they lack one that is read, or have one that is to be added.
+
+    Raises:
+        SourceError: names the column.
+    """
+    if missing := lacking(domain, columns):
+        forms = " or ".join(", ".join(form) for form in (*domain.forms, domain.columns.names))
+        raise SourceError(f"rows lack the column {', '.join(missing)} of the domain {domain.name}, which reads {forms}")
+    check_names(columns, prefix)
+
+
+def check_names(columns: Collection[str], prefix: str) -> None:
+    """Refuse rows that have a column of the name of one that is to be added.
+
+    Raises:
+        SourceError: names the column.
+    """
+    if taken := [name for name in RESULT.names if f"{prefix}{name}" in columns]:
+        raise SourceError(
+            f"rows have a column {prefix}{taken[0]} already; give a prefix for the added columns, e.g. prefix='weak_'"
+        )
+
+
+def _hash(row: Row) -> int:
+    """A row's content as a number of 63 bits, for row ids."""
+    text = json.dumps(row, sort_keys=True, default=str)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

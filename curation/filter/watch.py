@@ -1,0 +1,78 @@
+"""Watches a stream of rows for a shift: do the teacher's states still look like those that trust was fitted on?
+
+The newest rows of the stream are compared with the package's sample by the two-sample test of
+``curation.metrics.shift``. Tests are repeated for ever, so one p-value below 5 % means little here. An alarm should
+read the lower bound of the AUC's interval: above 0.6 a classifier clearly tells the two sets apart, and trust measured
+on labelled rows, and every certified cut, need not hold (docs/operations.md).
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.metrics.shift import CLEAR_AUC, MIN_ROWS, Shift, two_sample
+from curation.tables.schemas import state_column
+
+Arrays = Mapping[str, npt.NDArray[np.floating[Any]]]
+
+
+class ShiftWatch:
+    """The newest rows of a stream, tested against a sample of labelled rows.
+
+    Args:
+        reference: the sample's states by name, [N, D] (``TrustPackage.reference``).
+        window: how many of the newest rows are compared. A row that comes again counts once: equal rows on both sides
+            of the test would look like a difference.
+        every: new rows between two tests.
+        seed: of the test's draws.
+
+    Raises:
+        ValueError: there are no states to compare, or the numbers are too small for a test.
+    """
+
+    def __init__(self, reference: Arrays, *, window: int = 2000, every: int = 500, seed: int = 0) -> None:
+        if not reference:
+            raise ValueError("the trust function reads no hidden states, so there is nothing to watch")
+        if window < MIN_ROWS or every < 1:
+            raise ValueError(f"window {window}, every {every}: a test needs {MIN_ROWS} rows, and every is at least 1")
+        self._columns = [state_column(state) for state in reference]
+        self._reference_ND = np.concatenate(list(reference.values()), axis=1)
+        self._window, self._every, self._seed = window, every, seed
+        self._rows: OrderedDict[int, npt.NDArray[Any]] = OrderedDict()
+        self._num_new = 0
+        self.last: Shift | None = None
+        """The newest test; ``None`` before the first."""
+
+    def add(self, answers: pa.Table) -> Shift | None:
+        """Take the teacher's answers to some rows, as a labels table; the test, if it was time for one."""
+        healthy = answers.filter(answers["error"].is_null())
+        parts = [_matrix(healthy[name]) for name in self._columns]
+        for row_id, state_D in zip(healthy["row_id"].to_pylist(), np.concatenate(parts, axis=1), strict=True):
+            if row_id in self._rows:
+                self._rows.move_to_end(row_id)
+                continue
+            self._rows[row_id] = state_D
+            self._num_new += 1
+            if len(self._rows) > self._window:
+                self._rows.popitem(last=False)
+        if self._num_new < self._every or len(self._rows) < MIN_ROWS:
+            return None
+        self._num_new = 0
+        self.last = two_sample(self._reference_ND, np.stack(list(self._rows.values())), seed=self._seed)
+        return self.last
+
+    @property
+    def alarm(self) -> str | None:
+        """What the newest test shows, if it is a clear difference; the rule of the documented alarm."""
+        return self.last.warning() if self.last is not None and self.last.auc.low > CLEAR_AUC else None
+
+
+def _matrix(states: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """A column of fixed-size lists, [N, D]."""
+    array = states.combine_chunks()
+    flat: npt.NDArray[Any] = array.flatten().to_numpy(zero_copy_only=False)
+    return flat.reshape(len(array), array.type.list_size)
