@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from filter_package import COMPLETIONS, ids_of, make_package, states_of, write_pool
 
 from curation.cli import SHIFTED, main
 from curation.config.load import load_filter
@@ -24,9 +25,8 @@ from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
-from tests.filter_package import COMPLETIONS, ids_of, make_package, states_of, write_pool
 
-NUM_ROWS, NUM_MORE, BAD = 400, 150, (3, 77)
+NUM_ROWS, NUM_MORE, BAD = 400, 200, (3, 77)
 SETTINGS = ("teacher.chunk_rows=64", "output.rows_per_file=16", "pool.columns=[url]", "ray.num_cpus=2")
 
 
@@ -103,6 +103,7 @@ class Grown:
     files: dict[str, int]
     again: Filtered
     second: Filtered
+    both: pa.Table
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def grown(local_ray, package, tmp_path_factory):
     again = go(package.uri, pool, output, keep, *settings)
     write_pool(pool / "b.jsonl", NUM_MORE, first=NUM_ROWS)
     second = go(package.uri, pool, output, keep, *settings)
-    return Grown(pool, output, first, rows, files, again, second)
+    return Grown(pool, output, first, rows, files, again, second, written(output))
 
 
 def test_the_rows_of_the_top_share_are_written_once_with_their_columns(grown, package):
@@ -165,6 +166,8 @@ def test_new_files_pass_the_kept_cut_and_are_added(grown, package):
     assert rounds["0001"]["rows"] == NUM_MORE and rounds["0001"]["kept"] == len(passing)
     added = [file for file in content["files"] if file["rounds"] == ["0001"]]
     assert sum(file["rows"] for file in added) == len(passing)
+    assert set(grown.both["row_id"].to_pylist()) == set(grown.rows["row_id"].to_pylist()) | passing
+    assert grown.both.num_rows == grown.rows.num_rows + len(passing)
     assert [file for file in content["files"] if file["rounds"] == ["0000"]] == first["files"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from curation.domains import get_domain
-from curation.filter.scorer import Row, Scorer, check_columns, check_names
+from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
 from curation.filter.watch import ShiftWatch
 from curation.package import TrustPackage, check_fits, load, teacher_of
 from curation.refs import ModelRef
@@ -60,6 +60,11 @@ class Filter:
         check_fits(found)
         return cls(found, teacher_of(found, teacher), id_column=id_column, prefix=prefix)
 
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The names of the columns that rows get."""
+        return tuple(f"{self._prefix}{name}" for name in RESULT.names)
+
     @cached_property
     def scorer(self) -> Scorer:
         """The loaded teacher and trust function of this process."""
@@ -86,7 +91,7 @@ class Filter:
             if watch is not None:
                 watch.add(answers)
             for row, found in zip(batch, scored.to_pylist(), strict=True):
-                yield {**row, **{f"{self._prefix}{name}": value for name, value in found.items()}}
+                yield {**row, **dict(zip(self.added, found.values(), strict=True))}
 
     def watch(self, *, window: int = 2000, every: int = 500) -> ShiftWatch:
         """A watch that compares the rows of a stream with the package's sample.

@@ -115,6 +115,8 @@ def write(
     """
     from safetensors.numpy import save_file
 
+    if (calibration is None) != (description.calibration is None) or set(reference) != set(description.sample.states):
+        raise PackageError(f"{folder}: calibration rows and reference states are not those that its description names")
     if saved.pin(place(trust.uri), TrustRef).digest != trust.digest:
         raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
     source = fetched(trust.uri)
@@ -135,10 +137,7 @@ def write(
     (folder / PACKAGE).write_text(text + "\n")
     if card is not None:
         (folder / CARD).write_text(card)
-    package = load(str(folder))
-    if (calibration is None) != (description.calibration is None) or set(reference) != set(description.sample.states):
-        raise PackageError(f"{folder}: calibration rows and reference states are not those that its description names")
-    return package
+    return load(str(folder))
 
 
 def load(uri: str | Place) -> TrustPackage:

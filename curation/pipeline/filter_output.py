@@ -95,7 +95,8 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
         write_atomically(home / MANIFEST, json.dumps(content, indent=1))
     named = {file["path"].rpartition("/")[2] for file in content["files"]}
     data = home / DATA
-    for path in list(data.iterdir()) if data.is_dir() else []:
+    present: list[Place] = list(data.iterdir()) if data.is_dir() else []
+    for path in present:
         if _OURS.fullmatch(path.name) and path.name.removesuffix(".ids") not in named:
             guard()
             if path.is_dir():

@@ -53,6 +53,18 @@ COMMIT_LAG_SECONDS = Meter(
     name="curation_commit_lag_seconds", kind="gauge", text="Age of the oldest row that is written and not committed."
 )
 
+ROWS_SERVED = Meter(
+    name="curation_rows_served_total", kind="counter", text="Rows that deploy/serve.py has answered, error rows too."
+)
+SHIFT_AUC = Meter(
+    name="curation_shift_auc",
+    kind="gauge",
+    text="How well a classifier tells served rows from those that trust was fitted on, by hidden states; 0.5: not.",
+)
+SHIFT_AUC_LOW = Meter(
+    name="curation_shift_auc_low", kind="gauge", text="The lower bound of its 95 % interval, for alarms."
+)
+
 METERS = tuple(value for value in dict(globals()).values() if isinstance(value, Meter))
 
 

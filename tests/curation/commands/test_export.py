@@ -1,4 +1,4 @@
-"""Exports of students: what loads with plain peft and transformers, what card and lineage say, what is refused."""
+"""Exports of students and of trust functions: what loads, what card, lineage and package say, what is refused."""
 
 import hashlib
 import json
@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 import yaml
@@ -22,8 +26,17 @@ from curation import run
 from curation.cli import main
 from curation.commands.export.card import card_of
 from curation.config.load import load_config
+from curation.errors import PackageError
+from curation.filter import Filter
 from curation.models import load_model
+from curation.package import TrustPackage
+from curation.package import load as load_package
 from curation.refs import ModelRef
+from curation.storage import digest
+from curation.storage.digest import model_digest
+from curation.storage.paths import Remote, place
+from curation.trust import load_fitted
+from curation.trust.parts import CALIBRATION, part_of
 
 ROOT = Path(__file__).parents[3]
 BASE = str(ROOT / "examples/bases/student")
@@ -60,14 +73,14 @@ def finished(local_ray, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return directory / "run", run(load_config(path))
 
 
-def export(*arguments: object) -> str:
-    found = CliRunner().invoke(main, ["export-student", *map(str, arguments)], catch_exceptions=False)
+def export(*arguments: object, verb: str = "export-student") -> str:
+    found = CliRunner().invoke(main, [verb, *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.stdout
 
 
-def refused(*arguments: object) -> str:
-    found = CliRunner().invoke(main, ["export-student", *map(str, arguments)], catch_exceptions=False)
+def refused(*arguments: object, verb: str = "export-student") -> str:
+    found = CliRunner().invoke(main, [verb, *map(str, arguments)], catch_exceptions=False)
     assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
     return found.stderr
 
@@ -286,8 +299,6 @@ def store() -> Iterator[ObjectStore]:
 
 
 def test_a_run_in_an_object_store_is_exported_to_a_folder_and_to_a_url(finished, store, tmp_path: Path, monkeypatch):
-    from curation.storage.paths import Remote, place
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run_dir, target = Remote(store.url("run")), Remote(store.url("models/ours"))
     for path in finished[0].rglob("*"):
@@ -305,3 +316,143 @@ def test_a_run_in_an_object_store_is_exported_to_a_folder_and_to_a_url(finished,
     with store.writes_refused(403):
         assert "cannot be written" in refused(run_dir, "-o", store.url("models/new"))
     assert not place(store.url("models/new")).exists()
+
+
+def export_trust(*arguments: object) -> str:
+    return export(*arguments, verb="export-trust")
+
+
+def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, tmp_path: Path):
+    directory, report = finished
+    assert "neural of gen-0/trust of exported" in (line := export_trust(directory, "-o", tmp_path / "trust"))
+    package = package_of(tmp_path / "trust")
+    told, stages = package.description, json.loads((directory / "manifest.json").read_text())["stages"]
+    fit = stages["gen-0/trust"]
+    assert package.digest in line and told.made.fingerprint == fit["fingerprint"] and told.made.run == "exported"
+    assert told.teacher == ModelRef.from_json(stages["gen-0/label-pool"]["inputs"]["model"])
+    assert told.teacher_digests == {"base": model_digest(place(told.teacher.base))}
+    assert told.decoding.max_tokens == 4 and told.ask.states == ("output_last",) and told.domain.name == "chess"
+    assert told.seed == stages["gen-0/label-pool"]["inputs"]["seed"] and told.fit == fit["outputs"]["fit"]
+    assert [item.rows for item in told.evaluation] == ["validation", "pool"]
+    for item in told.evaluation:
+        measured = report["generations"][0]["trust"][item.rows]["parsed"]
+        own = measured["functions"]["neural"]
+        assert (item.num_rows, item.num_top) == (measured["num_rows"], measured["num_top"])
+        for mine, theirs in ((item.auc, own["auc"]), (item.purity, own["purity_at_n"]), (item.brier, own["brier"])):
+            assert (mine and mine.model_dump()) == theirs
+    text = (tmp_path / "trust/README.md").read_text()
+    pool = told.evaluation[1]
+    assert f"{pool.auc.value:.3f} ({pool.auc.low:.3f} to {pool.auc.high:.3f}, n = {pool.auc.n:,})" in text
+    assert "held out from the fit; they also took part in choosing the function" in text
+    assert {path.name for path in (tmp_path / "trust").iterdir()} == {
+        "README.md", "package.json", "trust", "calibration.parquet", "shift.safetensors"
+    }  # fmt: skip
+    # Calibration rows and sampled states, read from the tables of the run in another way.
+    labels = read(stages["gen-0/score-source"]["outputs"]["labels"]).set_index("row_id")
+    grades = read(stages["gen-0/grade-source"]["outputs"]["grades"]).set_index("row_id").sort_index()
+    part = part_of(grades.index.to_numpy(), load_config(directory / "config.yaml").trust, 0)
+    held = labels.loc[grades.index[part == CALIBRATION]]
+    rows = package.calibration()
+    assert told.calibration.split == "source" and told.calibration.chose and len(held) == told.calibration.num_rows > 20
+    assert np.array_equal(rows.correct_M, grades["correct"][part == CALIBRATION])
+    raw = np.where(held["label"].isna(), np.nan, held["neural_raw"].astype(np.float32))
+    assert np.allclose(rows.raw_M, raw, atol=1e-6, equal_nan=True)
+    sample = package.reference()["output_last"]
+    stored = np.stack(labels.sort_index()["state_output_last"].to_list())
+    assert sample.dtype == np.float16 and np.array_equal(sample, stored) and len(sample) == told.sample.num_rows == 600
+
+
+def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
+    directory, _ = finished
+    export_trust(directory, "--trust", "neural", "--generation", 0, "-o", tmp_path / "trust")
+    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    pool = read(stages["prepare"]["outputs"]["tables"]["pool"])
+    labels = read(stages["gen-0/score-pool"]["outputs"]["labels"]).set_index("row_id")
+    rows = pool[pool["error"].isna()].drop(columns="error").head(60)
+    rows["rating"] = rows["rating"].astype(object)
+    found = list(Filter.load(tmp_path / "trust", id_column="row_id").score(rows.to_dict("records")))
+    expected = labels.loc[[row["row_id"] for row in found]]
+    assert [row["completion"] for row in found] == expected["completion"].to_list()
+    assert [row["label"] for row in found] == expected["label"].where(expected["label"].notna(), None).to_list()
+    for row, raw, trust in zip(found, expected["neural_raw"], expected["neural_trust"], strict=True):
+        if row["label"] is not None:
+            assert row["trust_raw"] == pytest.approx(raw, abs=1e-3) and row["trust"] == pytest.approx(trust, abs=1e-3)
+    assert sum(row["label"] is not None for row in found) > 10
+
+
+def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tmp_path: Path):
+    directory, out = finished[0], tmp_path / "out"
+
+    def no(*arguments: object) -> str:
+        return refused(*arguments, "-o", out, verb="export-trust")
+
+    assert "is not a run directory" in no(tmp_path)
+    assert "did you mean 'neural'?; fitted: gen-0/trust" in no(directory, "--trust", "nural")
+    line = no(directory, "--arm", "internal_confidence")
+    assert "internal confidence is not fitted, so there is nothing to export" in line
+    assert "gen-0/trust-linear_probe is not done; `curate run" in no(directory, "--trust", "linear_probe")
+    assert "generations are 0 to 0; fitted: gen-0/trust" in no(directory, "--generation", 1)
+
+    def labelled_anew(stages: dict[str, Any], copy: Path) -> None:
+        stages["gen-0/label-source"]["outputs"]["labels"]["version"] = 99
+
+    line = no(changed(finished, tmp_path / "a", labelled_anew))
+    assert "gen-0/label-source changed since gen-0/trust was done" in line
+
+    def emptied(stages: dict[str, Any], copy: Path) -> None:
+        made = Path(stages["gen-0/trust"]["outputs"]["trust"]["uri"]).relative_to(finished[0])
+        (copy / made / "weights.safetensors").unlink()
+
+    assert "has no weights.safetensors" in no(changed(finished, tmp_path / "b", emptied))
+
+    def teacher_gone(stages: dict[str, Any], copy: Path) -> None:
+        stages["gen-0/label-source"]["inputs"]["model"]["base"] = str(tmp_path / "nowhere/teacher")
+
+    assert "the teacher's files are gone" in no(changed(finished, tmp_path / "c", teacher_gone))
+    assert not out.exists()
+
+
+def test_a_moved_run_without_a_report_gives_a_package_without_numbers(finished, tmp_path: Path):
+    copy = changed(finished, tmp_path, lambda stages, copy: (copy / "report.json").unlink())
+    assert "warning: " in (line := export_trust(copy, "-o", tmp_path / "trust"))
+    package = package_of(tmp_path / "trust")
+    assert package.description.evaluation == () and package.description.made.directory == str(copy)
+    assert "no report of the run told of this fit" in (tmp_path / "trust/README.md").read_text()
+    assert "cannot be certified" not in line
+    assert "replace it with --force" in refused(copy, "-o", tmp_path / "trust", verb="export-trust")
+    export_trust(finished[0], "-o", tmp_path / "trust", "--force")
+    assert package_of(tmp_path / "trust").description.evaluation != ()
+    assert "is no earlier export" in refused(finished[0], "-o", tmp_path / "trust", "--force")  # of a student
+
+
+def test_a_package_in_an_object_store_is_the_same_package(finished, store, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    target = store.url("trust/ours")
+    export_trust(finished[0], "-o", target)
+    export_trust(finished[0], "-o", tmp_path / "here")
+    there, here = package_of(target), package_of(tmp_path / "here")
+    assert there.digest == here.digest and there.uri == target and there.trust.uri == f"{target}/trust"
+    assert np.array_equal(load_fitted(there.trust).raw_score(batch()), load_fitted(here.trust).raw_score(batch()))
+    assert np.array_equal(there.reference()["output_last"], here.reference()["output_last"])
+    for path in Path(BASE).iterdir():
+        (place(store.url("teacher")) / path.name).put(path)
+    for size in (digest.SMALL_BYTES, 1 << 10):  # as a whole, and by samples
+        monkeypatch.setattr(digest, "SMALL_BYTES", size)
+        monkeypatch.setattr(digest, "SAMPLE_BYTES", 1 << 8)
+        assert model_digest(place(store.url("teacher"))) == model_digest(Path(BASE))
+    (place(target) / "model.pkl").put(b"x")
+    with pytest.raises(PackageError, match=r"holds model\.pkl"):
+        package_of(target)
+
+
+def package_of(where: object) -> TrustPackage:
+    return load_package(str(where))
+
+
+def read(ref: dict[str, Any]) -> pd.DataFrame:
+    return lance.dataset(ref["uri"], version=ref["version"]).to_table().to_pandas()
+
+
+def batch() -> pa.RecordBatch:
+    states = pa.FixedSizeListArray.from_arrays(pa.array(np.linspace(-1, 1, 10 * 96).astype(np.float16)), 96)
+    return pa.record_batch({"state_output_last": states})

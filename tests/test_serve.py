@@ -1,0 +1,76 @@
+"""deploy/serve.py: a trust package behind HTTP. The tests that start Serve are slow ones, and need `ray[serve]`."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tiny_package import sums, tiny_package
+
+from curation.filter import Filter
+from curation.metrics.shift import CLEAR_AUC
+from curation.telemetry.metrics import SHIFT_AUC_LOW
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_documented_alarm_is_the_watch_s_own_rule():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (text,) = re.findall(r"```yaml\n(groups:.*?)```", page, re.DOTALL)
+    (group,) = yaml.safe_load(text)["groups"]
+    (rule,) = group["rules"]
+    assert rule["expr"] == f'max by (run) (ray_{SHIFT_AUC_LOW.name}{{stage="serve"}}) > {CLEAR_AUC}'
+    assert rule["for"] == "30m" and rule["annotations"]["summary"]
+
+
+@pytest.fixture
+def served(tmp_path: Path, local_ray: Any):
+    """The address of a served package, and the package."""
+    pytest.importorskip("starlette", reason="needs `ray[serve]`")
+    from ray import serve
+
+    spec = importlib.util.spec_from_file_location("deploy_serve", ROOT / "deploy" / "serve.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    import ray.cloudpickle
+
+    ray.cloudpickle.register_pickle_by_value(module)  # the replica's process finds no such module
+    package = tiny_package(tmp_path / "trust")
+    serve.start(http_options={"port": 8765})
+    serve.run(module.app({"package": package.uri, "num_cpus": "0.5", "window": "100", "every": "50"}))
+    yield "http://127.0.0.1:8765/", package
+    serve.shutdown()
+
+
+@pytest.mark.slow
+def test_rows_of_concurrent_requests_come_back_with_their_trust(served):
+    import urllib.error
+    import urllib.request
+    from concurrent.futures import ThreadPoolExecutor
+
+    address, package = served
+
+    def post(body: Any) -> Any:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=60) as answer:
+            return json.load(answer)
+
+    rows = sums(120)
+    expected = list(Filter.load(package).score(rows))
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(post, rows)) == expected
+    assert post(rows[:7]) == expected[:7] and post([]) == []
+    (odd,) = post([{"problem": None}])
+    assert odd["error"].startswith("null_field") and odd["trust"] is None
+    for body, why in (
+        (b"{", "not JSON"),
+        ([1], "a row is a JSON object"),
+        ([{**rows[0], "trust": 1}], "have the columns trust already"),
+        ([{}] * 5000, "5,000 rows are more than 4,096"),
+    ):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            post(body)
+        assert caught.value.code == 400 and why in json.load(caught.value)["error"]
