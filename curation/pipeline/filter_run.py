@@ -150,6 +150,8 @@ def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None
     if (model := asked.model) is not None:
         if model.path is None:
             raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
+        if package.description.teacher is None:
+            check_fits(package, teacher=ModelRef(base=model.path))
         given = resolve(model.path, model.revision, model.adapter)
     check_fits(package)
     return teacher_of(package, given)
