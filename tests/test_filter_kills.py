@@ -1,4 +1,4 @@
-"""``curate filter`` exactly once: its driver dies while it labels and while it writes; and all of it in an S3 bucket."""
+"""``curate filter`` exactly once: its driver dies as it labels and as it writes; and all of it in an S3 bucket."""
 
 import json
 import signal

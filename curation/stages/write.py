@@ -155,8 +155,9 @@ class _Progress:
 def _files(
     job: WriteJob, parts: Sequence[Part], notes: Place, update: _Progress, *, guard: Guard
 ) -> list[dict[str, Any]]:
-    known = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
-    done = {part.number: _note(notes, part) for part in parts if _name(part) in known}
+    noted, there = _names(notes), _names(place(job.output))  # a file that a later cut removed has a note still
+    parts_noted = {part.number: _note(notes, part) for part in parts if _name(part) in noted}
+    done = {number: written for number, written in parts_noted.items() if written.path in there}
     update.add(sum(written.rows for written in done.values()))
     left = [part for part in parts if part.number not in done]
     for part, written in zip(left, in_tasks(_write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
@@ -275,6 +276,10 @@ def _scanner(job: WriteJob, fragment: int, columns: Sequence[str]) -> Iterator[p
         columns=list(columns), filter=job.gate.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
     )
     yield from scanner.to_batches()
+
+
+def _names(folder: Place) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
 def _name(part: Part) -> str:
