@@ -101,7 +101,7 @@ def test_a_killed_filter_labels_and_writes_every_row_once(tmp_path, form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "lance"])
-def test_a_filter_lives_in_an_object_store(tmp_path, form):
+def test_a_killed_filter_goes_on_in_an_object_store(tmp_path, form):
     with object_store() as store:
         import obstore
         from obstore.store import from_url

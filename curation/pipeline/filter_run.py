@@ -233,7 +233,7 @@ def _at_work(opened: Opened) -> Iterator[Run]:
         import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
         run = Run(
-            "filter",
+            config.output_directory.name,
             manifest,
             max_stages=config.ray.max_stages,
             room=capacity.resources,
