@@ -60,7 +60,6 @@ class TrustFilter:
         self._watch = self._filter.watch(window=window, every=every) if self._filter.package.reference() else None
         self._told = metrics.Telemetry(run=self._filter.package.description.made.run, stage="serve")
         self._filter.scorer  # noqa: B018 (load the weights before the first request)
-        self._one_at_a_time = asyncio.Lock()
         self._score.set_max_batch_size(batch_rows)
         self._score.set_batch_wait_timeout_s(batch_wait_seconds)
 
@@ -68,8 +67,7 @@ class TrustFilter:
     async def _score(self, requests: list[list[Row]]) -> list[list[Row]]:
         """Label the rows of several requests together."""
         rows = [row for request in requests for row in request]
-        async with self._one_at_a_time:
-            found = iter(await asyncio.to_thread(self._work, rows))
+        found = iter(await asyncio.to_thread(self._work, rows))  # Serve waits for one batch before the next
         return [[next(found) for _ in request] for request in requests]
 
     def _work(self, rows: list[Row]) -> list[Row]:

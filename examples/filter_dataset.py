@@ -10,6 +10,7 @@ here, rows above a threshold are written, and error rows are counted.
 import argparse
 
 import ray
+from ray.data.expressions import col
 
 from curation import Filter
 
@@ -28,8 +29,8 @@ def main() -> None:
     rows = ray.data.read_parquet(args.rows)
     chosen = Filter.load(args.package, teacher=args.teacher)
     scored = chosen.map(rows, max_actors=args.actors, num_gpus=args.gpus).materialize()  # labelled once, read twice
-    kept = scored.filter(expr=f"trust >= {args.trust}")  # a row without a label has no trust, and is left out
-    errors = scored.filter(lambda row: row["error"] is not None)
+    kept = scored.filter(expr=col("trust") >= args.trust)  # a row without a label has no trust, and is left out
+    errors = scored.filter(expr=col("error").is_not_null())
     kept.write_parquet(args.output)
     print(f"{scored.count()} rows, {kept.count()} kept, {errors.count()} errors; written to {args.output}")
 

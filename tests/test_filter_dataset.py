@@ -35,34 +35,47 @@ def rows() -> pa.Table:
     return table.append_column("small", small).append_column("when", when)
 
 
-def test_the_operator_gives_each_row_what_a_stream_gives_it(local_ray, package: TrustPackage, rows: pa.Table):
+def test_columns_that_clash_or_lack_are_refused_before_anything_runs(local_ray, package: TrustPackage, rows: pa.Table):
     import ray.data
 
     filtered = Filter.load(package)
-    dataset = ray.data.from_arrow([rows.slice(0, 31), rows.slice(31)])
-    scored = filtered.map(dataset, batch_rows=16)
-    found = pa.concat_tables(scored.to_arrow_refs() and [ray.get(ref) for ref in scored.to_arrow_refs()])
-    assert found.schema.names == [*rows.schema.names, "label", "completion", "trust", "trust_raw", "error"]
-    assert found.select(rows.schema.names).sort_by("problem").equals(rows.sort_by("problem"))
-    expected = {row["problem"]: row for row in filtered.score(rows.to_pylist())}
-    for row in found.to_pylist():
-        assert row == expected[row["problem"]]
-    assert [row["error"] is None for row in found.to_pylist()].count(False) == 1
     with pytest.raises(SourceError, match="rows have a column label already"):
         filtered.map(ray.data.from_arrow(rows.append_column("label", rows["answer"])))
     with pytest.raises(SourceError, match="rows lack the column problem of the domain math"):
         filtered.map(ray.data.from_arrow(rows.rename_columns(["text", *rows.schema.names[1:]])))
 
 
-def test_the_example_keeps_rows_above_a_threshold(local_ray, package, rows, tmp_path: Path, monkeypatch, capsys):
+def test_the_example_gives_each_row_what_a_stream_gives_it(
+    local_ray, package, rows, tmp_path: Path, monkeypatch, capsys
+):
     pq.write_table(rows, tmp_path / "rows.parquet")
-    trusts = [row["trust"] for row in Filter.load(package).score(rows.to_pylist()) if row["trust"] is not None]
-    threshold = sorted(trusts)[len(trusts) // 2]
+    scored = [row for row in Filter.load(package).score(rows.to_pylist()) if row["trust"] is not None]
+    threshold = sorted(row["trust"] for row in scored)[len(scored) // 4]
+    expected = {row["problem"]: row for row in scored if row["trust"] >= threshold}
     arguments = [package.uri, str(tmp_path / "rows.parquet"), "-o", str(tmp_path / "kept"), "--trust", str(threshold)]
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     kept = pq.read_table(tmp_path / "kept")
-    assert sorted(kept["trust"].to_pylist()) == sorted(trust for trust in trusts if trust >= threshold)
-    assert set(rows.schema.names) <= set(kept.schema.names)
+    added = ["label", "completion", "trust", "trust_raw", "error"]
+    assert kept.schema.names == [*rows.schema.names, *added]
+    assert [kept.schema.field(name).type for name in rows.schema.names] == list(rows.schema.types)
+    assert {row["problem"]: row for row in kept.to_pylist()} == expected and kept.num_rows == len(expected)
     told = re.search(r"(\d+) rows, (\d+) kept, (\d+) errors", capsys.readouterr().out)
     assert told is not None and [int(number) for number in told.groups()] == [NUM_ROWS, kept.num_rows, 1]
+
+
+@pytest.mark.slow
+def test_a_process_that_keeps_dying_ends_the_pipeline(local_ray, tmp_path: Path):
+    """Ray Data repeats a batch for ever unless it is told otherwise."""
+    import ray.data
+
+    from curation.config import AskConfig
+
+    row_id = 11
+    ask = AskConfig(backend="scripted", scripted={"state_size": 8, "poison_rows": [row_id]})
+    filtered = Filter.load(tiny_package(tmp_path / "poison", ask=ask), id_column="id")
+    table = pa.Table.from_pylist([{**row, "id": n} for n, row in enumerate(sums(20))])
+    with pytest.raises(Exception, match=r"(?i)actor.*died|ActorDiedError|ActorUnavailable"):
+        filtered.map(ray.data.from_arrow(table)).materialize()
+    healthy = table.filter(pa.array([n != row_id for n in range(20)]))
+    assert filtered.map(ray.data.from_arrow(healthy)).count() == 19

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -103,9 +104,9 @@ class Scorer:
 
     def _own_id(self, row: Row) -> int:
         value = row.get(self._id_column or "")
-        if not isinstance(value, int) or isinstance(value, bool):
+        if not isinstance(value, Integral) or isinstance(value, bool):
             raise SourceError(f"{self._id_column}: {value!r} is not an integer; give a column of unique integers")
-        return value
+        return int(value)
 
 
 def read(domain: Domain, raw: Row) -> dict[str, Any]:
@@ -153,5 +154,9 @@ def check_names(columns: Collection[str], prefix: str) -> None:
 
 def _hash(row: Row) -> int:
     """A row's content as a number of 63 bits, for row ids."""
-    text = json.dumps(row, sort_keys=True, default=str)
+
+    def plain(value: Any) -> Any:
+        return value.tolist() if hasattr(value, "tolist") else str(value)  # numpy's own text leaves numbers out
+
+    text = json.dumps(row, sort_keys=True, default=plain)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1

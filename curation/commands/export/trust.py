@@ -54,7 +54,8 @@ def export_trust(
         card = trust_card_of(description)
         package = write(folder.path, description, trust=fit.trust, calibration=graded, reference=reference, card=card)
         check_fits(package)
-    told = [f"{output}: {description.kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
+    kind = "" if description.kind == fit.name else f" ({description.kind})"
+    told = [f"{output}: {fit.name}{kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
     if not description.evaluation:
         told.append(
             f"warning: {run}/report.json does not tell of this fit, so the package has no AUC and no purity; when "

@@ -82,7 +82,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
     labelled, keep = fit.stage("label-calibration"), _every
     grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
     split, chose = "calibration", False
-    if labelled is not None and grades is not None and _is_of(fit, labelled):
+    if labelled is not None and grades is not None and _is_of(fit, labelled, grades):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
     else:
         split, settings = "source", fit.settings
@@ -90,7 +90,8 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
         labels, graded = (fit.table(fit.record.inputs[name]) for name in ("labels", "grades"))
 
         def keep(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
-            return part_of(row_ids_N, settings, fit.seed) == CALIBRATION
+            held_N: npt.NDArray[np.bool_] = part_of(row_ids_N, settings, fit.seed) == CALIBRATION
+            return held_N
 
     rows = _graded(labels, graded, fit.name, function, keep)
     if not len(rows.correct_M):
@@ -100,11 +101,12 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
     )
 
 
-def _is_of(fit: Fit, labelled: StageRecord) -> bool:
-    """Whether a split was labelled by the teacher of the fit, in the same way, and scored by it, if it was scored."""
+def _is_of(fit: Fit, labelled: StageRecord, grades: StageRecord) -> bool:
+    """Whether a split was labelled as the source was, and these labels were graded, and scored by this fit, if any."""
     source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
     same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
-    return same and (own is None or own["digest"] == fit.trust.digest)
+    graded = grades.inputs["labels"] == labelled.outputs["labels"]
+    return same and graded and (own is None or own["digest"] == fit.trust.digest)
 
 
 def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
@@ -132,7 +134,8 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
         scores = (np.where(parsed_B, score_B, np.float32(np.nan)) for score_B in (raw_B, trust_B))
         parts.append((row_ids_B[kept_B], *scores))
     if not parts:
-        return Graded(*(np.zeros(0, dtype=np.float32) for _ in range(2)), np.zeros(0, dtype=np.bool_))
+        none = np.zeros(0, dtype=np.float32)
+        return Graded(none, none, none.astype(np.bool_))
     row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
     order_M = np.argsort(row_ids_M)
     correct_M = graded.correct_N[np.searchsorted(graded.row_ids_N, row_ids_M[order_M])]

@@ -324,7 +324,9 @@ def export_trust(*arguments: object) -> str:
 
 def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, tmp_path: Path):
     directory, report = finished
-    assert "neural of gen-0/trust of exported" in (line := export_trust(directory, "-o", tmp_path / "trust"))
+    assert "neural (linear_probe) of gen-0/trust of exported" in (
+        line := export_trust(directory, "-o", tmp_path / "trust")
+    )
     package = package_of(tmp_path / "trust")
     told, stages = package.description, json.loads((directory / "manifest.json").read_text())["stages"]
     fit = stages["gen-0/trust"]
@@ -373,7 +375,7 @@ def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
     found = list(Filter.load(tmp_path / "trust", id_column="row_id").score(rows.to_dict("records")))
     expected = labels.loc[[row["row_id"] for row in found]]
     assert [row["completion"] for row in found] == expected["completion"].to_list()
-    assert [row["label"] for row in found] == expected["label"].where(expected["label"].notna(), None).to_list()
+    assert [row["label"] for row in found] == [None if pd.isna(label) else label for label in expected["label"]]
     for row, raw, trust in zip(found, expected["neural_raw"], expected["neural_trust"], strict=True):
         if row["label"] is not None:
             assert row["trust_raw"] == pytest.approx(raw, abs=1e-3) and row["trust"] == pytest.approx(trust, abs=1e-3)

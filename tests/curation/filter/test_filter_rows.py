@@ -81,7 +81,9 @@ def test_names_and_ids_that_clash_are_refused(package: TrustPackage):
     one, other = sums(2)
     with pytest.raises(SourceError, match="id: 4 is the id of two different rows"):
         list(Filter.load(package, id_column="id").score([{**one, "id": 4}, {**other, "id": 4}]))
-    for value in ("a", None, True):
+    (row,) = Filter.load(package, id_column="id").score([{**one, "id": np.int64(4)}])
+    assert row["error"] is None
+    for value in ("a", None, True, 4.0):
         with pytest.raises(SourceError, match="is not an integer"):
             list(Filter.load(package, id_column="id").score([{**one, "id": value}]))
 
