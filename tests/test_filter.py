@@ -261,7 +261,7 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
         "teacher.scripted.completions=[' 7']",
     )
     refused(PackageError, "backend scripted, which has no weights", f"teacher.model.path={package.uri}")
-    refused(SourceError, r"a\.jsonl: has no column 'text' \(it has: problem, url\)", "pool.columns=[text]")
+    refused(SourceError, r"a\.jsonl: has no column 'text' \(it has: problem, url", "pool.columns=[text]")
     with pytest.raises(RunDirError, match=f"digest {package.digest}, and {other.uri} has {other.digest}"):
         go(other.uri, grown.pool, grown.output, {"n": 2})
     with pytest.raises(RunDirError, match="was filtered with seed 0, and it is 1 now"):
@@ -271,7 +271,7 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
     foreign = tmp_path / "foreign"
     write_pool(foreign / "mine.jsonl", 1)
     refused(RunDirError, r"holds files that are no filter's \(mine\.jsonl\)", at=foreign)
-    refused(ConfigError, "lies in the output", f"output.path={pool}/..")
+    refused(ConfigError, r"out and the pool \(.*pool\) lie in each other", at=pool / "out")
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match="empty: the folder holds no files"):
         go(package.uri, tmp_path / "empty", out, {"n": 2})

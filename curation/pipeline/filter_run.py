@@ -70,6 +70,8 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     package = load(config.package)
     teacher = teacher_here(config, package)
     check_home(home)
+    if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
+        raise _inside(config, config.pool.path)
     with lease.hold(config.work_directory, wait=wait) as held, files_of(config.work_directory):
         opened = open_filter(config, package, teacher, recut=recut, guard=held.still_held)
         did = not opened.is_settled(opened.described.all)
@@ -106,7 +108,7 @@ def open_filter(
     before = [file for files in manifest.source_files.values() for file in files]
     now = discover(source, before)
     if inside := [file.path for file in now if file.path.startswith(f"{config.output_directory}/")]:
-        raise ConfigError(f"pool.path: {inside[0]} lies in the output; keep the pool and the output apart")
+        raise _inside(config, inside[0])
     check_unchanged(before, now)
     known = {file.path for file in before}
     files = dict(manifest.source_files)
@@ -155,6 +157,13 @@ def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None
         given = resolve(model.path, model.revision, model.adapter)
     check_fits(package)
     return teacher_of(package, given)
+
+
+def _inside(config: FilterConfig, path: str) -> ConfigError:
+    return ConfigError(
+        f"output.path: {config.output_directory} and the pool ({path}) lie in each other, so that what is written "
+        "would be filtered; keep them apart"
+    )
 
 
 def _weighs(backend: str) -> bool:
