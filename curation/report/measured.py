@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from curation.hashing import hash_unit
-from curation.report.rows import Ints, Judged, arm_order
+from curation.report.rows import LOWEST, Floats, Ints, Judged, arm_order
 
 
 class View(Protocol):
@@ -65,6 +65,18 @@ class GradedSet(Protocol):
         """How many of an arm's rows are graded, and how many of those are right."""
         ...
 
+    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+        """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
+
+        Unparsed rows and those of ``out_M`` are left out.
+        """
+        ...
+
+    @property
+    def sample(self) -> Judged:
+        """All rows or, of a large pool, about ``curation.report.pool_grid.SAMPLE_ROWS``."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class InMemory:
@@ -100,6 +112,19 @@ class InMemory:
         """See :class:`GradedSet`."""
         among_N = np.isin(self.judged.row_ids_N, self.selected[arm])
         return int(among_N.sum()), int(self.judged.correct_N[among_N].sum())
+
+    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+        """See :class:`GradedSet`."""
+        rows = self.judged
+        raw_N = rows.scores[function].raw_N
+        may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
+        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~rows.correct_N, rows.correct_N))
+        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
+
+    @property
+    def sample(self) -> Judged:
+        """All rows."""
+        return self.judged
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from curation.arms import ARMS
 from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged, Score, filled
-from curation.selection.bound import DIGIT_BITS, keys, scores
+from curation.selection.score_keys import keys, scores
 from curation.tables import io, scans
 from curation.tables.row_ids import bitmap, missing
 from curation.trust import Scores, TrustFunction, get_trust
 
-NUM_CELLS = 1 << DIGIT_BITS
+CELL_BITS = 16
+NUM_CELLS = 1 << CELL_BITS
 SAMPLE_ROWS = 1 << 20
 """About so many rows, by a hash of their ids, stand for the pool where the domain has to be asked about each."""
 
@@ -249,7 +250,7 @@ def on_grid(
     num_pool: int,
     seed: int,
 ) -> OnGrid:
-    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank, with ``row_id`` and ``label``."""
+    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.selected_rows``)."""
     graded, right = BitMap64(), BitMap64()
     for batch in io.open_table(grades).to_batches(columns=["row_id", "correct"]):
         ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
@@ -260,7 +261,7 @@ def on_grid(
     for arm, table in selected.items():
         ids_M = table["row_id"].to_numpy()
         known_M = ~missing(ids_M, graded)
-        parsed_M = table["label"].is_valid().to_numpy()[known_M]
+        parsed_M = table["is_parsed"].to_numpy()[known_M]
         flags[arm] = Flags(parsed_M=parsed_M, correct_M=~missing(ids_M[known_M], right))
     source = Source(
         labels=labels,
@@ -284,9 +285,9 @@ def on_grid(
 def cells_of(raw_N: Scores) -> Ints:
     """The cell of each raw score, int64 [N]; NaN is below all."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
-    return (keys(filled_N) >> DIGIT_BITS).astype(np.int64)
+    return (keys(filled_N) >> CELL_BITS).astype(np.int64)
 
 
 def _scores(cell_M: Ints) -> Floats:
     """The smallest score of each cell, float64 [M]."""
-    return scores((cell_M << DIGIT_BITS).astype(np.uint32)).astype(np.float64)
+    return scores((cell_M << CELL_BITS).astype(np.uint32)).astype(np.float64)
