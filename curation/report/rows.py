@@ -101,10 +101,13 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
     """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
-    table = pa.concat_tables([io.read(ref, columns=["correct", "judged", "problem"]) for ref in grades])
-    kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
-    right, judged = (int(table[name].to_numpy().sum()) for name in ("correct", "judged"))
-    return {"rows": table.num_rows, "right": right, "judged": judged, "problems": dict(kinds)}
+    filters = {"rows": None, "right": "correct = true", "judged": "judged = true"}
+    counts = {name: sum(io.count(ref, filter=filter) for ref in grades) for name, filter in filters.items()}
+    kinds: Counter[str] = Counter()
+    for ref in grades:
+        for batch in io.open_table(ref).to_batches(columns=["problem"], filter="problem IS NOT NULL"):
+            kinds.update(problem.split(":", 1)[0] for problem in batch.column("problem").to_pylist())
+    return {**counts, "problems": dict(kinds)}
 
 
 def positions(ids_N: Ints, wanted_M: Ints) -> Ints:
