@@ -12,7 +12,6 @@ the slope of log seconds by log rows, and of memory.
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from benchmarks.machine import wait_for_quiet
+from benchmarks.machine import peak_mb, wait_for_quiet
 from benchmarks.plain import Plain
 from curation.cluster.session import local_or_cluster
 from curation.config import (
@@ -291,8 +290,7 @@ def worker(stage: str, folder: Path, num_rows: int) -> dict[str, Any]:
             seconds = run()
     else:
         seconds = run()
-    driver = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"stage": stage, "rows": num_rows, "seconds": seconds, "driver_mb": driver, "worker_mb": peak[0]}
+    return {"stage": stage, "rows": num_rows, "seconds": seconds, "driver_mb": peak_mb(), "worker_mb": peak[0]}
 
 
 def slope(rows: list[float], values: list[float]) -> float:

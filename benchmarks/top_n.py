@@ -14,7 +14,6 @@ Checked: exactly n rows pass.
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -26,11 +25,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.machine import wait_for_quiet
+from benchmarks.machine import peak_mb, wait_for_quiet
 from benchmarks.pairs import measure
 from curation.hashing import Int64s
 from curation.selection import Candidates
-from curation.selection.bound import Batch, Bound, Question, exact_bound, merged, narrowed, question, tally
+from curation.selection.bound import SLICE_ROWS, Batch, Bound, Question, exact_bound, merged, narrowed, question, tally
 from curation.selection.top_n import TopN
 
 Scores = npt.NDArray[np.float32]
@@ -59,12 +58,22 @@ def ours(ids_N: Int64s, scores_N: Scores, n: int, threads: int) -> Int64s:
     """The selected ids, in no order."""
     bound = exact_bound(lambda: slices(ids_N, scores_N), n, SEED, threads=threads)
 
-    def passing(batch: Batch) -> Int64s:
-        some: Int64s = batch[0][bound.passes(*batch)]
-        return some
+    selected_n, middle = np.empty(n, dtype=np.int64), len(ids_N) // 2 if threads > 1 else len(ids_N)
 
-    with ThreadPoolExecutor(threads) as pool:
-        return np.concatenate([*pool.map(passing, slices(ids_N, scores_N, BATCH_ROWS >> 2))])
+    def fill(first: int, last: int, *, forwards: bool) -> None:
+        """Write the ids that pass from the front or, for the second half, from the end on: exactly n pass."""
+        at = 0 if forwards else n
+        for batch in slices(ids_N[first:last], scores_N[first:last], SLICE_ROWS):
+            some = batch[0][bound.passes(*batch)]
+            at = at if forwards else at - len(some)
+            selected_n[at : at + len(some)] = some
+            at = at + len(some) if forwards else at
+
+    with ThreadPoolExecutor(2) as pool:
+        halves = [pool.submit(fill, 0, middle, forwards=True), pool.submit(fill, middle, len(ids_N), forwards=False)]
+        for half in halves:
+            half.result()
+    return selected_n
 
 
 def by_argpartition(ids_N: Int64s, scores_N: Scores, n: int) -> Int64s:
@@ -181,7 +190,7 @@ def in_other_orders(num_rows: int, n: int, threads: int, num_parts: int) -> None
 def generated(num_rows: int, share: float, threads: int) -> dict[str, Any]:
     """The bound of rows that are drawn in parts as they are read; what it took."""
     n, starts = int(share * num_rows), range(0, num_rows, PART_ROWS)
-    rows_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    mb_before = peak_mb()
 
     def part(start: int) -> Iterator[Batch]:
         rng = np.random.Generator(np.random.SFC64([SEED, start]))
@@ -206,14 +215,13 @@ def generated(num_rows: int, share: float, threads: int) -> dict[str, Any]:
         counts = pool.map(lambda start: sum(int(bound.passes(*batch).sum()) for batch in part(start)), starts)
         num_passing = sum(counts)
     assert num_passing == n, f"{num_passing:,} rows pass, not {n:,}"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "rows": num_rows,
         "n": n,
         "passes": num_passes,
         "seconds": seconds,
-        "peak_mb": peak / 1024,
-        "before_mb": rows_before / 1024,
+        "peak_mb": peak_mb(),
+        "before_mb": mb_before,
     }
 
 
