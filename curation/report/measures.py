@@ -44,8 +44,8 @@ def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     functions: Json = {}
     for name in rows.functions:
         judged, ranked_2G = rows.of(name), rows.ranked(name)
-        trust_N, weights = judged.scores[name].trust_N, {"weights_N": judged.weight_N}
-        parts = metrics.brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed, **weights)
+        trust_N, weights_N = judged.scores[name].trust_N, judged.weight_N
+        parts = metrics.brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N)
         points = metrics.coverage_points(len(rows))
         purities = metrics.purity_of_cells(ranked_2G, points)
         functions[name] = {

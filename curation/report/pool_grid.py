@@ -194,7 +194,8 @@ class OnGrid:
         parts = scans.mapped(
             self._source.labels, lambda fragments: self._source.above(function, threshold_G, out_M, fragments)
         )
-        return np.sum([*parts], axis=0)
+        found: Ints = np.sum([*parts], axis=0)
+        return found
 
 
 @dataclass(frozen=True)

@@ -250,7 +250,8 @@ class Chooser:
     @cached_property
     def _row_ids_N(self) -> Int64s:
         """The ids of the labelled rows, in the order of all candidates."""
-        return io.read(self._job.labels, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+        ids_N: Int64s = io.read(self._job.labels, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+        return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:
         """The further fields of a rule's candidates."""

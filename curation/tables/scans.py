@@ -26,7 +26,10 @@ def batches(
     ``columns`` are SQL expressions by name.
     """
     table = open_table(ref)
-    chosen = None if fragments is None else [table.get_fragment(number) for number in fragments]
+    chosen = None
+    if fragments is not None:
+        wanted = set(fragments)
+        chosen = [item for item in table.get_fragments() if item.fragment_id in wanted]
     scanner = table.scanner(
         columns=dict(columns), filter=filter, batch_size=BATCH_ROWS, fragments=chosen, scan_in_order=True
     )
