@@ -253,7 +253,7 @@ def on_grid(
 ) -> OnGrid:
     """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.selected_rows``)."""
     graded, right = BitMap64(), BitMap64()
-    for batch in io.open_table(grades).to_batches(columns=["row_id", "correct"]):
+    for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
         ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
         graded.update(bitmap(ids_B))
         right.update(bitmap(ids_B[correct_B]))

@@ -13,7 +13,7 @@ from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, 
 from curation.domains.grading import read_grades
 from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
-from curation.tables import io
+from curation.tables import io, scans
 
 MEASURED_ROWS = 2_000
 """The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
@@ -51,7 +51,7 @@ def weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed:
     """The format of the weak completions, from a seeded sample of the rows whose label could be read."""
     ids_M = np.zeros(0, dtype=np.int64)
     readable = "error IS NULL AND label IS NOT NULL"
-    for batch in io.open_table(labels).to_batches(columns=["row_id"], filter=readable):
+    for batch in scans.batches(labels, {"row_id": "row_id"}, readable):
         ids_M = np.concatenate([ids_M, batch.column("row_id").to_numpy()])
         if len(ids_M) > MEASURED_ROWS:
             ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]

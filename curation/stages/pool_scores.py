@@ -16,7 +16,7 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
-from curation.selection.top_n import TopN
+from curation.selection.top_n import in_rank_order
 from curation.tables import io, scans
 from curation.trust import Scores, TrustFunction, get_trust
 
@@ -93,11 +93,14 @@ class PoolScores:
         Raises:
             BudgetError: n is not positive, or larger than the number of rows with a score.
         """
-        return TopN().cut(_joined(self.mapped(partial(_passing, self.bound(n, seed)))), n, seed)
+        bound = self.bound(n, seed)
+        ids_n, raw_n = _stacked(self.mapped(partial(_passing, bound)))
+        return Cut(row_ids_n=in_rank_order(ids_n, raw_n, seed), threshold=bound.score)
 
     def candidates(self) -> Candidates:
         """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
-        return _joined(self.mapped(_stacked))
+        ids_N, raw_N = _stacked(self.mapped(_stacked))
+        return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
 
     def raw(self) -> Scores:
         """The raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
@@ -144,8 +147,3 @@ def _stacked(batches: Iterable[Batch]) -> Batch:
         ids.append(ids_B.copy())
         scores.append(score_B)
     return np.concatenate(ids), np.concatenate(scores)
-
-
-def _joined(parts: Iterable[Batch]) -> Candidates:
-    ids_N, score_N = _stacked(parts)
-    return Candidates(row_ids_N=ids_N, raw_score_N=score_N)

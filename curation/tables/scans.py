@@ -10,6 +10,8 @@ from curation.tables.io import open_table
 from curation.tasks import in_tasks
 
 BATCH_ROWS = 1 << 17
+READ_AHEAD_BATCHES, READ_AHEAD_BYTES = 4, 32 << 20
+"""Lance's own limits would let gigabytes of a large table wait to be read."""
 ROWS_IN_PROCESS = 1 << 24
 """A table with more rows is read in Ray tasks."""
 ROWS_A_TASK = 1 << 22
@@ -31,7 +33,13 @@ def batches(
         wanted = set(fragments)
         chosen = [item for item in table.get_fragments() if item.fragment_id in wanted]
     scanner = table.scanner(
-        columns=dict(columns), filter=filter, batch_size=BATCH_ROWS, fragments=chosen, scan_in_order=True
+        columns=dict(columns),
+        filter=filter,
+        batch_size=BATCH_ROWS,
+        batch_readahead=READ_AHEAD_BATCHES,
+        io_buffer_size=READ_AHEAD_BYTES,
+        fragments=chosen,
+        scan_in_order=True,
     )
     yield from scanner.to_batches()
 
