@@ -33,7 +33,7 @@ from curation.tables.row_ids import bitmap, missing
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
 
-ROWS_IN_MEMORY = 1 << 21
+ROWS_IN_MEMORY = 1 << 19
 """The scores of a graded pool of more labelled rows are counted on a grid."""
 SAMPLE = "report sample"
 """The purpose of the seed that draws the rows of a large pool whose difficulty is asked for."""

@@ -1,9 +1,9 @@
 """The graded rows of a large pool, counted on a grid of scores in one streamed pass; no row of it is held.
 
-The grid has a cell for each value of the first 16 bits of a float32 score (sign, exponent, 7 bits of the fraction), so
-scores of one cell differ by less than 1 %. Counts of rows, of right rows and of what arms selected are exact. A cell's
-rows share their mean trust and one rank; within it, right rows are taken to be spread evenly, as are the rows that a
-uniform arm leaves. ``OnGrid.resolution`` bounds what that changes in an AUC. A large table is read in Ray tasks.
+The grid has a cell for each value of the first 18 bits of a float32 score (sign, exponent, 9 bits of the fraction), so
+scores of one cell differ by less than 0.2 %. Counts of rows, of right rows and of what arms selected are exact. The
+rows of a cell share their mean trust and one rank; within it, right rows are taken to be spread evenly, as are the rows
+that a uniform arm leaves. ``OnGrid.resolution`` bounds what that changes in an AUC. A large table is read in Ray tasks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from curation.tables import io, scans
 from curation.tables.row_ids import bitmap, missing
 from curation.trust import Scores, TrustFunction, get_trust
 
-CELL_BITS = 16
+CELL_BITS = 18
 NUM_CELLS = 1 << CELL_BITS
 SAMPLE_ROWS = 1 << 20
 """About so many rows, by a hash of their ids, stand for the pool where the domain has to be asked about each."""
@@ -286,9 +286,9 @@ def on_grid(
 def cells_of(raw_N: Scores) -> Ints:
     """The cell of each raw score, int64 [N]; NaN is below all."""
     filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
-    return (keys(filled_N) >> CELL_BITS).astype(np.int64)
+    return (keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)
 
 
 def _scores(cell_M: Ints) -> Floats:
     """The smallest score of each cell, float64 [M]."""
-    return scores((cell_M << CELL_BITS).astype(np.uint32)).astype(np.float64)
+    return scores((cell_M << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)
