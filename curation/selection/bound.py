@@ -5,7 +5,8 @@ looks at every ``STRIDE``-th score, and says between which two scores the n-th o
 counts all rows ahead of that window, and divides the rows in it into bins; few rows are collected as well. If the n-th
 row is in the window, which the counts prove, the bin that has it is the next window (radix selection), or the collected
 rows name it at once. If it is not, the window is widened to all scores. Two or three passes do for distinct scores,
-four if all tie. A pass holds 2 MB, and at most 64 MB where it collects, whatever the number of rows.
+four if all tie. Whatever the number of rows, a pass holds 2 MB of counts and, where it collects, 16 bytes each of at
+most 4,194,304 rows (twice that while they are joined).
 
 Passes over parts of the rows (fragments, files) can run anywhere and in any order: :func:`tally` is the work of one
 part, :func:`merged` adds the results, :func:`narrowed` decides how to go on.
@@ -192,7 +193,7 @@ def narrowed(asked: Question, found: Tally) -> Question | Bound:
         return _of_sample(asked, found)
     num_reached = found.num_ahead + int(found.counts_B.sum())
     if not found.num_ahead < asked.n <= num_reached:
-        whole = replace(asked, first=lowest(asked.key_bits), last=highest(asked.key_bits))
+        whole = replace(asked, first=lowest(asked.key_bits), last=highest(asked.key_bits), tied_at=None)
         if asked == whole:
             check(asked.n, num_reached, found.num_rows)
         return whole
