@@ -1,12 +1,16 @@
 """Exact top-n on the raw score; a seeded hash of the row id breaks ties."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from curation.errors import BudgetError
 from curation.hashing import Int64s, hash64
 from curation.selection import Candidates, Cut
+
+Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +39,14 @@ class TopN:
         if num_wanted < len(tied):
             tied = tied[np.argpartition(hash64(row_ids_N[tied], seed), num_wanted - 1)[:num_wanted]]
         chosen = np.concatenate([above, tied])
-        # hash64 is a bijection for a given seed, so different ids never tie
-        order = np.lexsort((hash64(row_ids_N[chosen], seed), -score_N[chosen]))
-        row_ids_n: Int64s = row_ids_N[chosen[order]]
-        return Cut(row_ids_n=row_ids_n, threshold=float(threshold))
+        return Cut(row_ids_n=in_rank_order(row_ids_N[chosen], score_N[chosen], seed), threshold=float(threshold))
+
+
+def in_rank_order(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
+    """The ids of selected rows, the highest score first, of equal scores the smallest hash, int64 [n]."""
+    # hash64 is a bijection for a given seed, so different ids never tie
+    ranked_n: Int64s = row_ids_n[np.lexsort((hash64(row_ids_n, seed), -raw_score_n))]
+    return ranked_n
 
 
 def check(budget: int, num_eligible: int, num_rows: int) -> None:
