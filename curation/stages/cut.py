@@ -1,15 +1,16 @@
 """The cut of a filter: which rows pass, as a condition on each row alone, so that later rows pass the same cut.
 
-The scores are read as a stream, two or three times; no list of rows is kept. A rule that is calibrated
+The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept. A rule that is calibrated
 (``certified``) takes its candidate cuts from a seeded sample of at most ``SAMPLE_ROWS`` pool rows: any candidates that
 do not depend on the calibration rows are valid (:mod:`curation.selection.risk`), and up to that number the sample is
 the pool.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -19,12 +20,13 @@ import pyarrow.parquet as pq
 
 from curation.config.filter import CertifiedConfig, KeepConfig
 from curation.errors import BudgetError, SourceError
-from curation.hashing import Int64s, derive, hash_unit
+from curation.hashing import derive, hash_unit
 from curation.refs import TableRef
-from curation.selection.bound import Bound, exact_bound
+from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
 from curation.selection.budget import Graded
 from curation.selection.risk import calibrate
 from curation.sources.paths import filesystem
+from curation.stages.pool_scores import Batch, PoolScores
 from curation.tables import io, schemas
 
 SAMPLE_ROWS = 1 << 20
@@ -93,11 +95,10 @@ def decide(
         UserError: the calibration rows cannot be used.
     """
     raw, trust = schemas.raw_column(function), schemas.trust_column(function)
-    labelled = sum(io.count(ref, filter="error IS NULL") for ref in tables)
-    scored, best = 0, -np.inf
-    for _, trust_N in _scan(tables, trust):
-        known_N = trust_N[~np.isnan(trust_N)]
-        scored, best = scored + len(known_N), max(best, float(known_N.max(initial=-np.inf)))
+    pools = [PoolScores(labels=ref, trust=function) for ref in tables]
+    labelled = sum(pool.num_rows for pool in pools)
+    found = [part for pool in pools for part in pool.mapped(_counted, trust=True)]
+    scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
     risk = None
@@ -111,10 +112,10 @@ def decide(
         gate = Gate(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
-        risk = _certified(tables, raw, keep.certified, calibration, num_rows=labelled, seed=seed)
+        risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed)
         gate = Gate(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
     else:
-        gate = Gate(column=raw, bound=exact_bound(lambda: _scan(tables, raw), _number(keep, labelled, scored), seed))
+        gate = Gate(column=raw, bound=_top(pools, _number(keep, labelled, scored), seed))
     lowest = min(_trusts_that_pass(tables, gate, trust), default=float("nan"))
     return Decision(gate=gate, num_labelled=labelled, num_scored=scored, lowest_trust=lowest, risk=risk)
 
@@ -174,13 +175,11 @@ def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
 
 
 def _certified(
-    tables: Sequence[TableRef], raw: str, config: CertifiedConfig, calibration: Graded, *, num_rows: int, seed: int
+    pools: Sequence[PoolScores], config: CertifiedConfig, calibration: Graded, *, num_rows: int, seed: int
 ) -> dict[str, Any]:
     """The calibrated cut, as JSON with the number of pool rows that gave its candidates."""
-    draw, parts = derive(seed, "candidates"), []
-    for ids_N, raw_N in _scan(tables, raw):
-        parts.append(raw_N[hash_unit(ids_N, draw) * num_rows < SAMPLE_ROWS])
-    pool_N = np.concatenate(parts)
+    drawn = partial(_drawn, num_rows=num_rows, seed=derive(seed, "candidates"))
+    pool_N = np.concatenate([part for pool in pools for part in pool.mapped(drawn)])
     settings = config.model_dump(exclude={"calibration"})
     cut = calibrate(
         np.where(np.isnan(calibration.raw_M), -np.inf, calibration.raw_M),
@@ -198,11 +197,28 @@ def _certified(
     return {**settings, **asdict(cut), "num_candidates_from": len(pool_N)}
 
 
-def _scan(tables: Sequence[TableRef], column: str) -> Iterator[tuple[Int64s, Scores]]:
-    """Row ids and values of all rows labelled without error, in batches; NaN for a row that never passes."""
-    for ref in tables:
-        for batch in io.open_table(ref).scanner(columns=[*_READ, column], filter="error IS NULL").to_batches():
-            yield batch.column("row_id").to_numpy(), _scores(batch, column)
+def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
+    """How many rows have a score, and the highest."""
+    number, highest = 0, -np.inf
+    for _, score_N in batches:
+        known_N = score_N[~np.isnan(score_N)]
+        number, highest = number + len(known_N), max(highest, float(known_N.max(initial=-np.inf)))
+    return number, highest
+
+
+def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
+    """The scores of about ``SAMPLE_ROWS`` of ``num_rows`` rows, of each row by a hash of its id."""
+    parts = [score_N[hash_unit(ids_N, seed) * num_rows < SAMPLE_ROWS] for ids_N, score_N in batches]
+    return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
+
+
+def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
+    """The bound of the n highest raw scores of all tables together."""
+    step: Question | Bound = question(n, seed)
+    while isinstance(step, Question):
+        answer = partial(tally, step)
+        step = narrowed(step, merged(part for pool in pools for part in pool.mapped(answer)))
+    return step
 
 
 def _trusts_that_pass(tables: Sequence[TableRef], gate: Gate, trust: str) -> Iterator[float]:
