@@ -30,7 +30,7 @@ def config_of(
     if len(inputs) == 2:
         given |= {"package": inputs[0], "pool.path": inputs[1]}
     elif len(inputs) != 1:
-        raise ConfigError(f"curate filter: takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
+        raise ConfigError(f"filter: takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
     given |= {
         key: value
         for key, value in (("output.path", output), ("output.format", form), ("on_shift", on_shift))
@@ -40,9 +40,9 @@ def config_of(
         given["keep"] = rule
     if len(inputs) == 2:
         if output is None:
-            raise ConfigError("curate filter: where to write is missing; give -o OUT")
+            raise ConfigError("filter: where to write is missing; give -o OUT")
         if rule is None:
-            raise ConfigError("curate filter: which rows to keep is missing; give --keep, --threshold or --certified")
+            raise ConfigError("filter: which rows to keep is missing; give --keep, --threshold or --certified")
     return load_filter(inputs[0] if len(inputs) == 1 else None, overrides, given)
 
 
@@ -50,7 +50,7 @@ def _rule(keep: str | None, threshold: float | None, certified: float | None) ->
     options = {"--keep": keep, "--threshold": threshold, "--certified": certified}
     given = [name for name, value in options.items() if value is not None]
     if len(given) > 1:
-        raise ConfigError(f"curate filter: {' and '.join(given)} are two rules; give one")
+        raise ConfigError(f"filter: {' and '.join(given)} are two rules; give one")
     if keep is not None:
         try:
             return keep_of(keep)

@@ -90,7 +90,7 @@ def load_filter(
         roots[tuple(key.split("."))] = Path.cwd()
     for override in overrides:
         _override(raw, override, roots)
-    config = _validated(FilterConfig, raw, "curate filter" if path is None else str(path))
+    config = _validated(FilterConfig, raw, "filter" if path is None else str(path))
     root = Path.cwd() if path is None else place(path).resolve().parent
     found: FilterConfig = _absolute(config, root, roots)
     package = _joined(found.package, roots.get(("package",), root))
