@@ -72,6 +72,12 @@ def quiet(ours: Sequence[M], peers: Sequence[M]) -> Turns[M]:
     return Turns([a for a, _ in taken], [b for _, b in taken], are_quiet, words)
 
 
+def peak_mb() -> float:
+    """The most memory that this process had resident so far, MB; ``ru_maxrss`` would begin at that of its parent."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
 def _all_seconds() -> float:
     user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from curation.errors import CurationError, UserError
+from curation.commands.filter_verb import SHIFTED, filter_pool
+from curation.errors import CurationError, ShiftError, UserError
 from curation.stopping import Stopped
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
@@ -16,14 +17,14 @@ SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", hel
 
 
 class _Verbs(click.Group):
-    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run."""
+    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except CurationError as error:
             click.echo(f"curate: {' '.join(str(error).split())}", err=True)
-            sys.exit(2 if isinstance(error, UserError) else 1)
+            sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
             click.echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
@@ -383,6 +384,8 @@ def _load(config: str, overrides: tuple[str, ...]) -> Any:
 def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
 
+
+main.add_command(filter_pool)
 
 if __name__ == "__main__":
     main()

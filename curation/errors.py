@@ -73,6 +73,10 @@ class RunFailedError(CurationError):
     """A stage could not finish; the message names the stage, the run directory and how to resume (exit code 1)."""
 
 
+class ShiftError(CurationError):
+    """A pool differs clearly from the rows that trust was fitted on, and nothing may be written then (exit code 3)."""
+
+
 class TrainingError(RunFailedError):
     """A training met what every further try would meet, in all its workers together: it is not tried again."""
 

@@ -5,7 +5,7 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -74,5 +74,28 @@ def fingerprint(value: Any) -> str:
     Raises:
         TypeError, ValueError: the value is not JSON.
     """
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_canonical(value).encode()).hexdigest()[:16]
+
+
+class ListDigest:
+    """:func:`fingerprint` of a list that is never held: its items are given in order, some at a time."""
+
+    def __init__(self) -> None:
+        self.num_items = 0
+        self._hash = hashlib.sha256(b"[")
+
+    def extend(self, items: Iterable[Any]) -> None:
+        """Append items, which are JSON values."""
+        for item in items:
+            self._hash.update(("," if self.num_items else "").encode() + _canonical(item).encode())
+            self.num_items += 1
+
+    @property
+    def hexdigest(self) -> str:
+        """The digest of the items so far."""
+        whole = self._hash.copy()
+        whole.update(b"]")
+        return whole.hexdigest()[:16]
+
+
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode

@@ -176,13 +176,13 @@ def _worded(resources: Mapping[str, float]) -> str:
     )
 
 
-def check_room(config: RunConfig) -> str | None:
-    """Check that the Ray cluster of this process has room for the run. Returns what it waits for, if it autoscales.
+def check_room(asked: Sequence[Need]) -> str | None:
+    """Check that the Ray cluster of this process has room for the needs. Returns what it waits for, if it autoscales.
 
     Raises:
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
-    told = lacking(needs(config), [node["Resources"] for node in nodes.living()])
+    told = lacking(asked, [node["Resources"] for node in nodes.living()])
     if not told:
         return None
     if _autoscales():

@@ -16,6 +16,7 @@ from curation.arms import REFERENCE_ARM
 from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.files import Roots, mapping, read
+from curation.config.filter import FilterConfig
 from curation.config.models import student_section
 from curation.errors import ConfigError
 from curation.storage.paths import Place, place
@@ -70,6 +71,40 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
             of_seed.append(Variant(name, run, keys.get(FUNCTION, REFERENCE_ARM)))
         variants[seed] = tuple(of_seed)
     return Ablation(path.name.rpartition(".")[0] or path.name, config, variants)
+
+
+def load_filter(
+    path: str | Place | None, overrides: Sequence[str] = (), given: Mapping[str, Any] | None = None
+) -> FilterConfig:
+    """The configuration of a filter: a YAML file, or none, then ``given`` keys, then ``a.b=c`` overrides.
+
+    Paths of package, pool, model and calibration are relative to the file's folder; ``given`` ones, and that of the
+    output, to the working directory.
+
+    Raises:
+        ConfigError: as for :func:`load_config`.
+    """
+    raw, roots = ({}, {}) if path is None else read(path, mend="docs/operations.md shows one")
+    for key, value in (given or {}).items():
+        _put(raw, key, value, key, roots)
+        roots[tuple(key.split("."))] = Path.cwd()
+    for override in overrides:
+        _override(raw, override, roots)
+    config = _validated(FilterConfig, raw, "filter" if path is None else str(path))
+    root = Path.cwd() if path is None else place(path).resolve().parent
+    found: FilterConfig = _absolute(config, root, roots)
+    package = _joined(found.package, roots.get(("package",), root))
+    keep = found.keep
+    if keep.certified is not None and keep.certified.calibration is not None:
+        at = roots.get(("keep", "certified", "calibration"), root)
+        calibration = _joined(keep.certified.calibration, at)
+        certified = keep.certified.model_copy(update={"calibration": calibration})
+        keep = keep.model_copy(update={"certified": certified})
+    return found.model_copy(update={"package": package, "keep": keep})
+
+
+def _joined(path: str, root: Place) -> str:
+    return path if _is_absolute(path) else str(root / path)
 
 
 def _loaded(raw: Mapping[str, Any], file: Place, where: str, roots: Roots) -> RunConfig:

@@ -16,7 +16,12 @@ def _state(name: str) -> str:
     return name
 
 
-def _backend(name: str) -> str:
+def backend_name(name: str) -> str:
+    """The name of a backend, or ``auto``.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
     if name != "auto":
         BACKENDS.find(name)
     return name
@@ -146,7 +151,7 @@ class AskConfig(Section):
     BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
     """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
 
-    backend: Annotated[str, AfterValidator(_backend)] = "transformers"
+    backend: Annotated[str, AfterValidator(backend_name)] = "transformers"
     """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
     vLLM where a probe finds that it can run the model, else transformers."""
     options: dict[str, Any] = Field(default={})

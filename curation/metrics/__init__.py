@@ -40,9 +40,11 @@ from curation.metrics.ranking import (
     auc,
     auc_value,
     coverage_curve,
+    coverage_points,
     purity_area,
     purity_at,
     purity_curve,
+    purity_of_cells,
 )
 from curation.metrics.strata import mean_over_strata, over_runs
 
@@ -71,6 +73,7 @@ __all__ = [
     "brier_parts",
     "compare_rows",
     "coverage_curve",
+    "coverage_points",
     "detectable_difference",
     "ece",
     "mean_over_strata",
@@ -84,6 +87,7 @@ __all__ = [
     "purity_at",
     "purity_curve",
     "purity_difference",
+    "purity_of_cells",
     "recovery",
     "recovery_of_runs",
     "reliability",

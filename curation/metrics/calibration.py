@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.metrics.bootstrap import percentiles, reflected, resample
-from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, accuracy, undefined
-from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_trust, same_length
+from curation.metrics.estimates import NORMAL_QUANTILE, TAIL, Estimate, proportion, undefined
+from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_trust, as_weights, same_length
 
 NUM_BINS = 15
 """Bins of the calibration error (Guo et al., "On Calibration of Modern Neural Networks", ICML 2017)."""
@@ -62,7 +62,13 @@ class BrierParts:
 
 
 def ece(
-    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, bins: int = NUM_BINS, equal: Binning = "width", seed: int = 0
+    trust_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    bins: int = NUM_BINS,
+    equal: Binning = "width",
+    seed: int = 0,
+    weights_N: npt.ArrayLike | None = None,
 ) -> Estimate:
     """The expected calibration error over bins, with an interval for the error of the population over the same bins.
 
@@ -72,13 +78,16 @@ def ece(
     the signed noise of all bins, because the sum is convex. A gap is clear if it exceeds sqrt(log N) standard errors of
     calibrated trust. For other gaps these standard errors also serve as the noise, because a few rows that all came out
     right show none.
+
+    An entry stands for as many rows as its weight says, here and in the other functions.
     """
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
-    n = len(trust)
+    weights = as_weights(weights_N, len(trust))
+    n = int(weights.sum())
     if n == 0:
         return undefined(0)
-    cells = _cells(trust, correct, _inner_edges(trust, bins, equal))
+    cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights)
     gap_B = cells.gap_sums(cells.counts_C) / n
     calibrated_B = np.sqrt(cells.by_bin(cells.counts_C * cells.mean_trust_C * (1 - cells.mean_trust_C))) / n
     clear_B = np.abs(gap_B) > math.sqrt(math.log(n + 1)) * calibrated_B
@@ -91,20 +100,29 @@ def ece(
     return Estimate(value=value, low=max(0.0, value - max(0.0, down)), high=min(1.0, value + up), n=n)
 
 
-def brier(trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0) -> Estimate:
+def brier(
+    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, weights_N: npt.ArrayLike | None = None
+) -> Estimate:
     """The Brier score, the mean squared distance of trust from right (1) or wrong (0), with a bootstrap interval."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
     if len(trust) == 0:
         return undefined(0)
-    cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width"))
-    value = float(np.mean((trust - correct) ** 2))
+    weights = as_weights(weights_N, len(trust))
+    cells = _cells(trust, correct, _inner_edges(trust, NUM_BINS, "width", weights), weights)
+    value = float(np.average((trust - correct) ** 2, weights=weights))
     shift = value - float(cells.brier(cells.counts_C))
-    return percentiles(value, resample(cells.counts_C, cells.brier, seed) + shift, len(trust))
+    return percentiles(value, resample(cells.counts_C, cells.brier, seed) + shift, int(weights.sum()))
 
 
 def brier_parts(
-    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, bins: int = NUM_BINS, equal: Binning = "width", seed: int = 0
+    trust_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    bins: int = NUM_BINS,
+    equal: Binning = "width",
+    seed: int = 0,
+    weights_N: npt.ArrayLike | None = None,
 ) -> BrierParts:
     """The Brier score and its decomposition over bins; the parts add up to it exactly.
 
@@ -114,13 +132,14 @@ def brier_parts(
     """
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
-    n = len(trust)
-    whole, share = brier(trust, correct, seed=seed), accuracy(correct)
+    weights = as_weights(weights_N, len(trust))
+    n = int(weights.sum())
+    whole, share = brier(trust, correct, seed=seed, weights_N=weights), proportion(int(weights @ correct), n)
     names = ("reliability", "resolution", "within_bins")
     if n == 0:
         parts = dict.fromkeys(names, undefined(0))
     else:
-        cells = _cells(trust, correct, _inner_edges(trust, bins, equal))
+        cells = _cells(trust, correct, _inner_edges(trust, bins, equal, weights), weights)
         value_3, resampled_R3 = cells.parts(cells.counts_C), resample(cells.counts_C, cells.parts, seed)
         # The last part contains all of the change that the cells make in the score.
         value_3[2] += whole.value - float(cells.brier(cells.counts_C))
@@ -133,15 +152,22 @@ def brier_parts(
 
 
 def reliability(
-    trust_N: npt.ArrayLike, correct_N: npt.ArrayLike, bins: int = NUM_BINS, equal: Binning = "width"
+    trust_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    bins: int = NUM_BINS,
+    equal: Binning = "width",
+    *,
+    weights_N: npt.ArrayLike | None = None,
 ) -> list[ReliabilityBin]:
     """The reliability diagram: mean trust and share of right labels of each bin that has rows."""
     trust, correct = as_trust(trust_N), as_flags(correct_N)
     same_length(trust, correct)
-    inner_E = _inner_edges(trust, bins, equal)
+    weights = as_weights(weights_N, len(trust))
+    inner_E = _inner_edges(trust, bins, equal, weights)
     edges, bin_N = [0.0, *inner_E.tolist(), 1.0], _bin_of(trust, inner_E)
-    counts, sums = np.bincount(bin_N, minlength=bins), np.bincount(bin_N, trust, minlength=bins)
-    rights = np.bincount(bin_N, correct, minlength=bins)
+    counts, sums, rights = (
+        np.bincount(bin_N, of_N, minlength=bins) for of_N in (weights, weights * trust, weights * correct)
+    )
     return [
         ReliabilityBin(
             low=edges[b],
@@ -161,7 +187,7 @@ def _uncertainty(share: Estimate) -> Estimate:
     return Estimate(value=share.value * (1 - share.value), low=min(ends), high=high, n=share.n)
 
 
-def _inner_edges(trust_N: Floats, bins: int, equal: Binning) -> Floats:
+def _inner_edges(trust_N: Floats, bins: int, equal: Binning, weights_N: Counts) -> Floats:
     """The edges between the bins, ascending, float64 [bins - 1].
 
     With equal mass the b-th edge is the ceil(b N / bins)-th smallest trust. Rows of equal trust share a bin; a bin that
@@ -172,7 +198,9 @@ def _inner_edges(trust_N: Floats, bins: int, equal: Binning) -> Floats:
     ranks_E = np.arange(1, bins)
     if equal == "width" or len(trust_N) == 0:
         return ranks_E / bins
-    return np.asarray(np.sort(trust_N)[-(-ranks_E * len(trust_N) // bins) - 1])
+    order_N = np.argsort(trust_N)
+    rows_N = np.cumsum(weights_N[order_N])
+    return np.asarray(trust_N[order_N][np.searchsorted(rows_N, -(-ranks_E * rows_N[-1] // bins))])
 
 
 def _bin_of(trust_N: Floats, inner_E: Floats) -> Counts:
@@ -215,14 +243,14 @@ class _Cells(NamedTuple):
         return np.stack([fit, sharpness, self.brier(counts) - fit + sharpness - share * (1 - share)], axis=-1)
 
 
-def _cells(trust_N: Floats, correct_N: Flags, inner_E: Floats) -> _Cells:
+def _cells(trust_N: Floats, correct_N: Flags, inner_E: Floats, weights_N: Counts) -> _Cells:
     bin_N = _bin_of(trust_N, inner_E)
     edges = np.concatenate([[0.0], inner_E, [1.0]])
     width_N = np.maximum(edges[bin_N + 1] - edges[bin_N], np.finfo(np.float64).tiny)
     part_N = np.clip((trust_N - edges[bin_N]) / width_N * _CELLS_PER_BIN, 0, _CELLS_PER_BIN - 1).astype(np.int64)
     cell_N = (bin_N * _CELLS_PER_BIN + part_N) * 2 + correct_N
-    rows = np.bincount(cell_N)
+    rows = np.bincount(cell_N, weights_N).astype(np.int64)
     cell_C = np.flatnonzero(rows)
-    counts_C, sums_C = rows[cell_C], np.bincount(cell_N, trust_N)[cell_C]
+    counts_C, sums_C = rows[cell_C], np.bincount(cell_N, weights_N * trust_N)[cell_C]
     starts_B = np.flatnonzero(np.diff(cell_C // (2 * _CELLS_PER_BIN), prepend=-1))
     return _Cells(counts_C, sums_C / counts_C, (cell_C % 2).astype(np.float64), starts_B)

@@ -37,6 +37,16 @@ def as_flags(values: npt.ArrayLike) -> Flags:
     return flags_N
 
 
+def as_weights(values: npt.ArrayLike | None, length: int) -> Counts:
+    """How many rows each entry stands for, int64 [N], at least 1; one row each if nothing is given."""
+    if values is None:
+        return np.ones(length, dtype=np.int64)
+    weights_N = np.asarray(values)
+    if weights_N.shape != (length,) or weights_N.dtype.kind not in "iu" or (weights_N < 1).any():
+        raise ValueError(f"weights must be {length} positive integers")
+    return weights_N.astype(np.int64)
+
+
 def same_length(*arrays: npt.NDArray[Any]) -> None:
     """Raise ``ValueError`` if the arrays differ in length."""
     lengths = [len(array) for array in arrays]

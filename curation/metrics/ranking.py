@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from curation.metrics.bootstrap import RESAMPLES, percentiles, resample
 from curation.metrics.estimates import TAIL, Estimate, proportion, undefined
-from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_scores, same_length
+from curation.metrics.inputs import Counts, Flags, Floats, as_flags, as_scores, as_weights, same_length
 
 COVERAGES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _NUM_SCORE_CELLS = 4096
@@ -35,8 +35,17 @@ def auc_value(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> float:
     return float(_auc_of_counts(_counts_by_score(scores, correct)))
 
 
-def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+def auc(
+    scores_N: npt.ArrayLike,
+    correct_N: npt.ArrayLike,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    weights_N: npt.ArrayLike | None = None,
+) -> Estimate:
     """The area under the ROC curve with its bootstrap interval; NaN when one class is missing.
+
+    An entry stands for as many rows as its weight says.
 
     The value is exact. With more than 4,096 distinct scores, the resamples use 4,096 cells by rank, and the interval is
     shifted by the change that this grouping makes in the value (below 1e-4). If the classes are separated perfectly, so
@@ -45,14 +54,14 @@ def auc(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0, res
     """
     scores, correct = as_scores(scores_N), as_flags(correct_N)
     same_length(scores, correct)
-    counts_2G = _counts_by_score(scores, correct)
-    value = float(_auc_of_counts(counts_2G))
+    counts_2G = _counts_by_score(scores, correct, as_weights(weights_N, len(scores)))
+    value, num_rows = float(_auc_of_counts(counts_2G)), int(counts_2G.sum())
     if math.isnan(value):
-        return undefined(len(correct))
+        return undefined(num_rows)
     if value in (0.0, 1.0):
         bound = TAIL ** (1 / int(counts_2G.sum(axis=1).min()))
         low, high = (bound, 1.0) if value else (0.0, 1 - bound)
-        return Estimate(value=value, low=low, high=high, n=len(correct))
+        return Estimate(value=value, low=low, high=high, n=num_rows)
     return _bootstrapped(value, counts_2G, _auc_of_counts, seed, resamples)
 
 
@@ -70,6 +79,23 @@ def purity_curve(correct_N: npt.ArrayLike, points: Sequence[int]) -> list[Estima
     return [proportion(int(right_N[n - 1]), n) for n in points]
 
 
+def purity_of_cells(counts_2G: Counts, points: Sequence[int]) -> list[Estimate]:
+    """As :func:`purity_curve`, of wrong and right rows in cells, int64 [2, G], the best cell first.
+
+    Within a cell right rows are taken to be spread evenly, so a count of right rows is off by at most a cell's.
+    """
+    rows_G, right_G = (np.append(0, np.cumsum(counts)) for counts in (counts_2G.sum(axis=0), counts_2G[1]))
+    for n in points:
+        if not 1 <= n <= rows_G[-1]:
+            raise ValueError(f"point {n} is not between 1 and the {rows_G[-1]} ranked rows")
+    return [proportion(round(float(np.interp(n, rows_G, right_G))), n) for n in points]
+
+
+def coverage_points(num_rows: int, coverages: Sequence[float] = COVERAGES) -> list[int]:
+    """Numbers of rows that make up these shares, ascending, each once; at least one row, rounded to whole ones."""
+    return sorted({max(1, round(coverage * num_rows)) for coverage in coverages}) if num_rows else []
+
+
 def coverage_curve(correct_N: npt.ArrayLike, coverages: Sequence[float] = COVERAGES) -> list[CoveragePoint]:
     """Precision against coverage: the purity of the first share of the rows, for each of ``coverages`` in (0, 1].
 
@@ -80,9 +106,8 @@ def coverage_curve(correct_N: npt.ArrayLike, coverages: Sequence[float] = COVERA
         if not 0 < coverage <= 1:
             raise ValueError(f"coverage {coverage} is not within (0, 1]")
     correct = as_flags(correct_N)
-    num_rows = len(correct)
-    points = sorted({max(1, round(coverage * num_rows)) for coverage in coverages}) if num_rows else []
-    return [CoveragePoint(coverage=x.n / num_rows, purity=x) for x in purity_curve(correct, points)]
+    points = coverage_points(len(correct), coverages)
+    return [CoveragePoint(coverage=x.n / len(correct), purity=x) for x in purity_curve(correct, points)]
 
 
 def purity_area(scores_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, seed: int = 0) -> Estimate:
@@ -120,11 +145,12 @@ def _bootstrapped(
     return percentiles(value, resample(cells_2C, statistic, seed, resamples) + shift, int(counts_2G.sum()))
 
 
-def _counts_by_score(scores_N: Floats, correct_N: Flags) -> Counts:
+def _counts_by_score(scores_N: Floats, correct_N: Flags, weights_N: Counts | None = None) -> Counts:
     """Wrong and right rows at each distinct score, in ascending order of the score, int64 [2, G]."""
     distinct_G, group_N = np.unique(scores_N, return_inverse=True)
     num_groups = len(distinct_G)
-    return np.bincount(group_N + num_groups * correct_N, minlength=2 * num_groups).reshape(2, num_groups)
+    counts = np.bincount(group_N + num_groups * correct_N, weights_N, minlength=2 * num_groups)
+    return counts.reshape(2, num_groups).astype(np.int64)
 
 
 def _grouped_by_rank(counts_2G: Counts) -> Counts:

@@ -174,7 +174,7 @@ def _at_work(config: RunConfig, *, wait: bool, searching: bool = False) -> Itera
         local_or_cluster(config.ray),
         files_of(config.directory),
     ):
-        if (waits := capacity.check_room(config)) is not None:
+        if (waits := capacity.check_room(capacity.needs(config))) is not None:
             say(waits)
         opened = open_run(config, save=True, guard=held.still_held)
         if searching or config.trust.search:

@@ -12,8 +12,9 @@ import numpy as np
 from curation import metrics
 from curation.arms import ARMS
 from curation.domains.grading import Graded
+from curation.report.measured import GradedSet
 from curation.report.measures import Json
-from curation.report.rows import Bools, Floats, Ints, Judged
+from curation.report.rows import Bools, Floats, Ints
 from curation.report.tested import Tests, accuracy
 
 MOST_BINS = 10
@@ -24,14 +25,17 @@ Difficulties = tuple[Ints, Floats]
 """Row ids, and the difficulty of each row, NaN if unknown."""
 
 
-def purity_by_difficulty(pool: Judged | None, selected: Mapping[str, Ints], difficulties: Difficulties) -> Json | None:
+def purity_by_difficulty(
+    rows: GradedSet | None, selected: Mapping[str, Ints], difficulties: Difficulties
+) -> Json | None:
     """Share of right labels per bin: of all graded pool rows, of the parsed ones, and of each arm's rows.
 
-    Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. ``None`` without grades of
-    the pool, or without difficulties.
+    Each list has one entry per bin, ``None`` for a bin without rows. Gold arms are left out. Of a large pool it is a
+    sample. ``None`` without grades of the pool, or without difficulties.
     """
-    if pool is None or (edges := bin_edges(difficulties[1])) is None:
+    if rows is None or (edges := bin_edges(difficulties[1])) is None:
         return None
+    pool = rows.sample
     bin_N = _bins(pool.row_ids_N, difficulties, edges)
     marks = {arm: np.isin(pool.row_ids_N, ids) for arm, ids in selected.items() if not ARMS[arm].gold}
 

@@ -1,14 +1,16 @@
 """Computes a run's report from its tables: a JSON object of every number on the page, with its n and interval."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from pyroaring import BitMap64
 
 from curation.arms import ARMS, REFERENCE_ARM
+from curation.hashing import derive, hash_unit
 from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
@@ -16,17 +18,25 @@ from curation.report.comparable import withheld, withhold
 from curation.report.decodings import by_decoding
 from curation.report.headline import headline
 from curation.report.judging import judging
-from curation.report.measures import Json, finite, share
+from curation.report.measured import GradedSet, InMemory
+from curation.report.measures import Json, finite, share_of
+from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, PassRecord, RunRecord
 from curation.report.risk_curves import risk_curves
-from curation.report.rows import Ints, Judged, difficulties, graded_counts, judge, selected_rows
+from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
 from curation.report.trained import trainings
 from curation.report.trusted import regimes, sets, trust_tables
-from curation.tables import io
+from curation.tables import io, scans
+from curation.tables.row_ids import bitmap, missing
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
+
+ROWS_IN_MEMORY = 1 << 19
+"""The scores of a graded pool of more labelled rows are counted on a grid."""
+SAMPLE = "report sample"
+"""The purpose of the seed that draws the rows of a large pool whose difficulty is asked for."""
 
 DETAILS = (
     "arms",
@@ -41,6 +51,7 @@ DETAILS = (
     "trust",
     "reliability",
     "histogram",
+    "pool_grid",
     "purity_curves",
     "difficulty",
     "purity_by_difficulty",
@@ -158,18 +169,21 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     ranked = (ARMS[arm].trust for arm in selected if ARMS[arm].ranked)
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
     functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked, *ruling])
-    judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
-    pool, measured = judged.get("pool"), {name: rows.readable for name, rows in sets(run, judged).items()}
-    measured = {name: rows for name, rows in measured.items() if len(rows)}
+    judged = {
+        split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items() if split != "pool"
+    }
     num_pool = io.count(record.labels["pool"], filter="error IS NULL")
+    pool = _graded_pool(run, record, functions, tables, num_pool)
+    measured = sets(run, judged, pool)
+    parsed = {name: rows.parsed for name, rows in measured.items() if len(rows.parsed)}
     tests = read_tests(record.tests)
-    difficulty = _labelled_difficulties(run, record)
+    difficulty = _labelled_difficulties(run, record, num_pool)
     margin = float(run.config["evaluation"]["margin"])
-    lines, means = regimes(run, record, judged, num_pool)
+    lines, means = regimes(run, record, judged, measured, num_pool)
     arms = withhold(
         [
             {
-                **_selected(arm, table, selected[arm], pool),
+                **_selected(arm, table, pool),
                 **{key: record.formats[arm][key] for key in FORMAT},
                 **_trained(record.training.get(arm)),
                 "oracle": record.budget["oracle"] or ARMS[arm].oracle or _by_gold(record),
@@ -179,7 +193,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
             for arm, table in tables.items()
         ]
     )
-    curves = {arm: ids for arm, ids in selected.items() if not ARMS[arm].gold}
+    curves = [arm for arm in selected if not ARMS[arm].gold]
     return {
         "index": record.index,
         "teacher_model": _model(record.teacher),
@@ -192,22 +206,26 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "arms": arms,
         "trained_unlike": withheld(arms),
         "training": trainings(record.training),
-        "teacher": {"test": accuracy(tests, TEACHER), "pool": None if pool is None else share(pool.correct_N)},
+        "teacher": {
+            "test": accuracy(tests, TEACHER),
+            "pool": None if pool is None else share_of(pool.num_right, len(pool)),
+        },
         "base": accuracy(tests, BASE),
         "shift": dict(record.shift),
         "guarantee": _guarantee(run, record),
         "regimes": lines,
         "regime_means": means,
-        "trust": trust_tables(run, record, judged, selected, num_pool),
-        "reliability": {name: measures.reliability(rows) for name, rows in measured.items()},
-        "histogram": {name: measures.histogram(rows) for name, rows in measured.items()},
-        "purity_curves": measures.purity_curves(pool, curves, record.n, run.seed)
+        "trust": trust_tables(run, record, judged, measured, num_pool),
+        "reliability": {name: measures.reliability(rows) for name, rows in parsed.items()},
+        "histogram": {name: measures.histogram(rows) for name, rows in parsed.items()},
+        "pool_grid": _grid(pool, difficulty),
+        "purity_curves": measures.purity_curves(pool, curves, record.n)
         if pool is not None and len(pool) and curves
         else None,
         "difficulty": _difficulty(difficulty, selected),
         "purity_by_difficulty": purity_by_difficulty(pool, selected, difficulty),
         "accuracy_by_difficulty": accuracy_by_difficulty(tests, _test_difficulties(run)) if tests else None,
-        "risk_curves": risk_curves(run, record, judged),
+        "risk_curves": risk_curves(run, record, judged, pool),
         "judging": judging(record),
         "projection": None if record.projection is None else dict(record.projection),
         "decodings": by_decoding(record, run.config["evaluation"]),
@@ -259,18 +277,19 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
     }
 
 
-def _selected(arm: str, table: Any, row_ids_M: Ints, pool: Judged | None) -> Json:
+def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
     """An arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
     purity = None
     if ARMS[arm].gold and table.num_rows:
         purity = {"value": 1.0, "low": 1.0, "high": 1.0, "n": table.num_rows}
     elif pool is not None:
-        purity = share(pool.correct_N[np.isin(pool.row_ids_N, row_ids_M)])
+        num_graded, num_right = pool.among_selected(arm)
+        purity = share_of(num_right, num_graded)
     return {
         "name": arm,
         "label_source": "gold" if ARMS[arm].gold else "weak",
         "num_selected": table.num_rows,
-        "num_unparsed": table["label"].null_count,
+        "num_unparsed": table.num_rows - int(table["is_parsed"].to_numpy().sum()),
         "purity": purity,
         "purity_by_definition": ARMS[arm].gold,
     }
@@ -287,11 +306,39 @@ def _trained(training: Mapping[str, Any] | None) -> Json:
     return {name: None if training is None else training[field] for name, field in names.items()}
 
 
-def _labelled_difficulties(run: RunRecord, record: GenerationRecord) -> Difficulties:
-    """Difficulties of the rows that the generation labelled: its share of the pool."""
-    row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain)
-    labelled = io.read(record.labels["pool"], columns=["row_id"])["row_id"].to_numpy()
-    mine_N = np.isin(row_ids_N, labelled)
+def _graded_pool(
+    run: RunRecord, record: GenerationRecord, functions: Iterable[str], tables: Mapping[str, Any], num_pool: int
+) -> GradedSet | None:
+    """The graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
+    if "pool" not in record.grades:
+        return None
+    labels, grades = record.labels["pool"], record.grades["pool"]
+    if num_pool > ROWS_IN_MEMORY:
+        weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
+        return on_grid(labels, grades, [*functions], weak, num_pool=num_pool, seed=derive(run.seed, SAMPLE))
+    selected = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
+    return InMemory(judged=judge(labels, grades, functions), selected=selected, seed=run.seed)
+
+
+def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:
+    """What the numbers of a large pool rest on; ``None`` where they are those of its rows."""
+    if not isinstance(pool, OnGrid):
+        return None
+    return {"rows": len(pool), "cells": NUM_CELLS, "auc": pool.resolution, "sampled_rows": len(difficulty[0])}
+
+
+def _labelled_difficulties(run: RunRecord, record: GenerationRecord, num_pool: int) -> Difficulties:
+    """Difficulties of the rows that the generation labelled: its share of the pool, of a large one a sample."""
+
+    def drawn(row_ids_N: Ints) -> Bools:
+        found: Bools = hash_unit(row_ids_N, derive(run.seed, SAMPLE)) < SAMPLE_ROWS / num_pool
+        return found
+
+    row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain, drawn if num_pool > ROWS_IN_MEMORY else None)
+    labelled = BitMap64()
+    for batch in scans.batches(record.labels["pool"], {"row_id": "row_id"}, None):
+        labelled.update(bitmap(batch.column("row_id").to_numpy()))
+    mine_N = ~missing(row_ids_N, labelled)
     return row_ids_N[mine_N], values_N[mine_N]
 
 

@@ -1,15 +1,16 @@
 """Numbers about trust and selection, as JSON: metrics, reliability, histogram, purity against n, difficulty."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from curation import metrics
 from curation.arms import REFERENCE_ARM
-from curation.hashing import hash_unit
-from curation.report.rows import Bools, Floats, Ints, Judged, arm_order
+from curation.metrics.inputs import as_weights
+from curation.report.measured import GradedSet, View
+from curation.report.rows import Bools, Floats, Ints, Judged
 
 ECE_BINS = metrics.NUM_BINS
 BRIER_PARTS = ("reliability", "resolution", "uncertainty", "within_bins")
@@ -23,84 +24,99 @@ Json = dict[str, Any]
 
 def share(correct_N: Bools, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
     """The share of right rows with its exact interval; ``None`` for no rows."""
-    if not len(correct_N):
-        return None
-    return metrics.proportion(int(correct_N.sum()), len(correct_N), confidence=confidence).to_json()
+    return share_of(int(correct_N.sum()), len(correct_N), confidence=confidence)
 
 
-def trust_metrics(judged: Judged, orders: Mapping[str, Ints], num_top: int, constant: float, seed: int) -> Json:
+def share_of(num_right: int, num_rows: int, *, confidence: float = metrics.CONFIDENCE) -> Json | None:
+    """A share with its exact interval; ``None`` for no rows."""
+    return metrics.proportion(num_right, num_rows, confidence=confidence).to_json() if num_rows else None
+
+
+def trust_metrics(rows: View, num_top: int, constant: float, seed: int) -> Json:
     """AUC, ECE, Brier score and its parts, and the purity of the first ``num_top`` rows, by trust function.
 
-    ``orders`` are the rankings for purity, positions [N]; ``constant`` is the trust that the control predictor gives to
-    every row. AUC is ``None`` if all rows are right or all are wrong.
+    Rows rank as the arm of that trust function prefers them. ``constant`` is the trust that the control predictor gives
+    to every row. AUC is ``None`` if all rows are right or all are wrong.
     """
-    num_top = min(num_top, len(judged))
+    num_top = min(num_top, len(rows))
     functions: Json = {}
-    for name, score in judged.scores.items():
-        parts = metrics.brier_parts(score.trust_N, judged.correct_N, bins=ECE_BINS, seed=seed)
+    for name in rows.functions:
+        judged, ranked_2G = rows.of(name), rows.ranked(name)
+        trust_N, weights_N = judged.scores[name].trust_N, judged.weight_N
+        parts = metrics.brier_parts(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N)
+        points = metrics.coverage_points(len(rows))
+        purities = metrics.purity_of_cells(ranked_2G, points)
         functions[name] = {
             **_calibration(judged, name, seed),
             "brier_parts": {key: getattr(parts, key).to_json() for key in BRIER_PARTS},
-            "purity_at_n": share(judged.correct_N[orders[name][:num_top]]),
-            "coverage": [
-                {"coverage": point.coverage, "purity": point.purity.to_json()}
-                for point in metrics.coverage_curve(judged.correct_N[orders[name]])
-            ],
+            "purity_at_n": purity_at(ranked_2G, num_top),
+            "coverage": [{"coverage": x.n / len(rows), "purity": x.to_json()} for x in purities],
         }
+    judged = rows.of(rows.functions[0])
     return {
-        "num_rows": len(judged),
+        "num_rows": len(rows),
         "num_top": num_top,
-        "share_right": share(judged.correct_N),
+        "share_right": share_of(judged.num_right, len(rows)),
         "functions": functions,
         "constant": constant_metrics(judged, constant, seed),
         "parsed_flag": None if judged.parsed_N.all() else {"auc": _auc(judged.parsed_N, judged, seed)},
     }
 
 
+def purity_at(ranked_2G: Ints, num_top: int) -> Json | None:
+    """The share of right rows among the first ``num_top``; ``None`` for no rows."""
+    return metrics.purity_of_cells(ranked_2G, [num_top])[0].to_json() if num_top else None
+
+
 def constant_metrics(judged: Judged, constant: float, seed: int) -> Json:
     """ECE and Brier score of a constant trust: the baseline for every trust function."""
-    trust_N = np.full(len(judged), constant)
+    trust_N, weights_N = np.full(len(judged.correct_N), constant), judged.weight_N
     return {
         "value": constant,
-        "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed).to_json(),
-        "brier": metrics.brier(trust_N, judged.correct_N, seed=seed).to_json(),
+        "ece": metrics.ece(trust_N, judged.correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N).to_json(),
+        "brier": metrics.brier(trust_N, judged.correct_N, seed=seed, weights_N=weights_N).to_json(),
     }
 
 
-def regime(judged: Judged, function: str, num_top: int, constant: float, seed: int) -> Json:
+def regime(rows: View, function: str, num_top: int, constant: float, seed: int) -> Json:
     """One labelled set under one trust function: share right, AUC, ECE, Brier score, purity of its first rows."""
-    score = judged.scores[function]
-    first = np.lexsort((hash_unit(judged.row_ids_N, seed), -score.raw_N))[:num_top]
+    judged = rows.of(function)
     return {
-        "n": len(judged),
-        "share_right": share(judged.correct_N),
+        "n": len(rows),
+        "share_right": share_of(judged.num_right, len(rows)),
         **_calibration(judged, function, seed),
         "num_top": num_top,
-        "purity_at_n": share(judged.correct_N[first]),
+        "purity_at_n": purity_at(rows.by_score(function), num_top),
         "constant": constant_metrics(judged, constant, seed),
     }
 
 
 def _calibration(judged: Judged, function: str, seed: int) -> Json:
-    score, correct_N = judged.scores[function], judged.correct_N
+    score, correct_N, weights_N = judged.scores[function], judged.correct_N, judged.weight_N
+    # In this order, as numbers over the same cells share their resamples.
+    width = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, seed=seed, weights_N=weights_N)
+    brier = metrics.brier(score.trust_N, correct_N, seed=seed, weights_N=weights_N)
+    mass = metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", seed=seed, weights_N=weights_N)
     return {
         "auc": _auc(score.raw_N, judged, seed),
-        "ece": metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, seed=seed).to_json(),
-        "ece_equal_mass": metrics.ece(score.trust_N, correct_N, bins=ECE_BINS, equal="mass", seed=seed).to_json(),
-        "brier": metrics.brier(score.trust_N, correct_N, seed=seed).to_json(),
+        "ece": width.to_json(),
+        "ece_equal_mass": mass.to_json(),
+        "brier": brier.to_json(),
     }
 
 
 def _auc(raw_N: Floats | Bools, judged: Judged, seed: int) -> Json | None:
-    if not 0 < judged.correct_N.sum() < len(judged):
+    if not 0 < judged.num_right < len(judged):
         return None
-    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, seed=seed).to_json()
+    return metrics.auc(raw_N.astype(np.float64), judged.correct_N, seed=seed, weights_N=judged.weight_N).to_json()
 
 
-def reliability(judged: Judged) -> Json:
+def reliability(rows: View) -> Json:
     """Non-empty bins of trust, by trust function: mean trust against the share right and its exact interval."""
     result: Json = {}
-    for name, score in judged.scores.items():
+    for name in rows.functions:
+        judged = rows.of(name)
+        trust_N = judged.scores[name].trust_N
         result[name] = [
             {
                 "low": item.low,
@@ -108,31 +124,31 @@ def reliability(judged: Judged) -> Json:
                 "mean_trust": item.mean_trust,
                 "share_right": metrics.proportion(round(item.share_right * item.n), item.n).to_json(),
             }
-            for item in metrics.reliability(score.trust_N, judged.correct_N, bins=ECE_BINS)
+            for item in metrics.reliability(trust_N, judged.correct_N, bins=ECE_BINS, weights_N=judged.weight_N)
         ]
     return result
 
 
-def histogram(judged: Judged) -> Json:
+def histogram(rows: View) -> Json:
     """Numbers of rows by trust, right and wrong ones separately."""
-    trust_N = judged.scores[REFERENCE_ARM].trust_N
+    judged = rows.of(REFERENCE_ARM)
+    trust_N, weight_N = judged.scores[REFERENCE_ARM].trust_N, as_weights(judged.weight_N, len(judged.correct_N))
     edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
     counts = {
-        name: np.histogram(trust_N[keep_N], bins=edges)[0].tolist()
+        name: np.histogram(trust_N[keep_N], bins=edges, weights=weight_N[keep_N])[0].tolist()
         for name, keep_N in (("right", judged.correct_N), ("wrong", ~judged.correct_N))
     }
     return {"edges": edges.tolist(), **counts}
 
 
-def purity_curves(judged: Judged, selected: Mapping[str, Ints], n: int, seed: int) -> Json:
-    """Purity against the number of rows taken, by arm; ``selected`` are the arms' row ids by rank."""
-    num_rows = len(judged)
+def purity_curves(rows: GradedSet, arms: Iterable[str], n: int) -> Json:
+    """Purity against the number of rows taken, by arm."""
+    num_rows = len(rows)
     spread = np.geomspace(min(20, num_rows), num_rows, CURVE_POINTS)
     points = sorted({*spread.astype(int).tolist(), min(n, num_rows)} - {0})
-    curves = {}
-    for arm, row_ids_M in selected.items():
-        correct_N = judged.correct_N[arm_order(judged, arm, row_ids_M, seed)]
-        curves[arm] = [estimate.to_json() for estimate in metrics.purity_curve(correct_N, points)]
+    curves = {
+        arm: [estimate.to_json() for estimate in metrics.purity_of_cells(rows.ranked(arm), points)] for arm in arms
+    }
     return {"n": n, "points": points, "arms": curves}
 
 

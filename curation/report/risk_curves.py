@@ -3,7 +3,7 @@
 Paper, figure "Risk-controlled threshold calibration". Noise at deployment is known only if the run has an audit set.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ from curation import metrics
 from curation.arms import ARMS
 from curation.hashing import derive
 from curation.refs import TableRef
+from curation.report.measured import GradedSet
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged
@@ -20,8 +21,12 @@ from curation.tables import io
 from curation.trust import get_trust
 
 
-def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged]) -> Json | None:
+def risk_curves(
+    run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], pool: GradedSet | None
+) -> Json | None:
     """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without a risk-controlled budget.
+
+    The cuts are quantiles of the pool's scores, which are all read at once: 16 bytes a row.
 
     ``chosen`` is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept.
     """
@@ -43,7 +48,8 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
         seed=derive(run.seed, "risk"),
     )
     least = _least_trust(raw_N, trust_N)
-    deployed = _ranked(judged["pool"], trust, out_M) if "pool" in judged else None
+    threshold = record.budget["threshold"]
+    deployed = _deployed(pool, trust, [*found.threshold_G.tolist(), *([] if threshold is None else [threshold])], out_M)
     points = [
         {
             "share": float(found.share_G[g]),
@@ -52,11 +58,10 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
             "tried": bool(found.tried_G[g]),
             "calibration": _noise(found.wrong_G[g], found.kept_G[g]),
             "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
-            "deployment": _deployed(deployed, found.threshold_G[g]),
+            "deployment": deployed(found.threshold_G[g]),
         }
         for g in range(len(found.threshold_G))
     ]
-    threshold = record.budget["threshold"]
     chosen = None
     if threshold is not None:
         chosen = {
@@ -65,7 +70,7 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
             "trust": least(threshold),
             "calibration": _noise(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
             "bound": risk["bound"],
-            "deployment": _deployed(deployed, threshold),
+            "deployment": deployed(threshold),
         }
     return {
         **{key: risk[key] for key in ("rule", "kind", "alpha", "delta")},
@@ -73,7 +78,7 @@ def risk_curves(run: RunRecord, record: GenerationRecord, judged: Mapping[str, J
         "start": found.start,
         "num_calibration": found.num_rows,
         "num_pool": len(raw_N),
-        "num_graded": None if deployed is None else len(deployed[0]),
+        "num_graded": None if pool is None else len(pool),
         "points": points,
         "chosen": chosen,
     }
@@ -119,9 +124,13 @@ def _noise(num_wrong: int, num_rows: int) -> Json | None:
     return metrics.proportion(int(num_wrong), int(num_rows)).to_json() if num_rows else None
 
 
-def _deployed(rows: tuple[Floats, Bools] | None, threshold: float) -> Json | None:
-    """Noise among the graded pool rows at or above a threshold."""
-    if rows is None:
-        return None
-    kept_N = rows[0] >= threshold
-    return _noise(int((kept_N & ~rows[1]).sum()), int(kept_N.sum()))
+def _deployed(
+    pool: GradedSet | None, trust: str, thresholds: Sequence[float], out_M: Ints
+) -> Callable[[float], Json | None]:
+    """A function from one of the thresholds to the noise among the graded pool rows at or above it."""
+    if pool is None:
+        return lambda threshold: None
+    threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
+    wrong_G, right_G = pool.above(trust, threshold_G, out_M)
+    place = {threshold: place for place, threshold in enumerate(threshold_G.tolist())}
+    return lambda threshold: _noise(wrong_G[place[threshold]], (wrong_G + right_G)[place[threshold]])

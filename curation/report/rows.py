@@ -1,7 +1,7 @@
 """The rows behind the report: scores with correctness, difficulties, and an arm's order over the whole pool."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,9 +41,16 @@ class Judged:
     correct_N: Bools
     parsed_N: Bools
     scores: dict[str, Score]
+    weight_N: Ints | None = None
+    """How many rows an entry stands for; then ``row_ids_N`` only number the entries. None: one each."""
 
     def __len__(self) -> int:
-        return len(self.row_ids_N)
+        return len(self.row_ids_N) if self.weight_N is None else int(self.weight_N.sum())
+
+    @property
+    def num_right(self) -> int:
+        """The number of right labels."""
+        return int(self.correct_N.sum() if self.weight_N is None else self.weight_N[self.correct_N].sum())
 
     def subset(self, keep_N: Bools) -> "Judged":
         """The rows for which ``keep_N`` holds."""
@@ -52,6 +59,7 @@ class Judged:
             correct_N=self.correct_N[keep_N],
             parsed_N=self.parsed_N[keep_N],
             scores={name: Score(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N]) for name, s in self.scores.items()},
+            weight_N=None if self.weight_N is None else self.weight_N[keep_N],
         )
 
     @property
@@ -93,10 +101,13 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
 
 def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:
     """Counts of graded rows, right rows, rows right by the judge alone, and rows that the rule could not decide."""
-    table = pa.concat_tables([io.read(ref, columns=["correct", "judged", "problem"]) for ref in grades])
-    kinds = Counter(problem.split(":", 1)[0] for problem in table["problem"].drop_null().to_pylist())
-    right, judged = (int(table[name].to_numpy().sum()) for name in ("correct", "judged"))
-    return {"rows": table.num_rows, "right": right, "judged": judged, "problems": dict(kinds)}
+    filters = {"rows": None, "right": "correct = true", "judged": "judged = true"}
+    counts = {name: sum(io.count(ref, filter=filter) for ref in grades) for name, filter in filters.items()}
+    kinds: Counter[str] = Counter()
+    for ref in grades:
+        for batch in io.open_table(ref).to_batches(columns=["problem"], filter="problem IS NOT NULL"):
+            kinds.update(problem.split(":", 1)[0] for problem in batch.column("problem").to_pylist())
+    return {**counts, "problems": dict(kinds)}
 
 
 def positions(ids_N: Ints, wanted_M: Ints) -> Ints:
@@ -135,18 +146,22 @@ def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
 
 
 def selected_rows(selection: TableRef) -> pa.Table:
-    """An arm's rows by rank: ``row_id``, ``label``, ``label_source``."""
-    table = io.read(selection, columns=["row_id", "rank", "label", "label_source"])
-    return table.sort_by("rank")
+    """An arm's rows by rank: ``row_id``, ``is_parsed``."""
+    columns = {"row_id": "row_id", "rank": "rank", "is_parsed": "label IS NOT NULL"}
+    return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
 
-def difficulties(examples: TableRef, domain: Domain) -> tuple[Ints, Floats]:
-    """Row ids and the domain's difficulty of each healthy row, NaN if unknown."""
+def difficulties(
+    examples: TableRef, domain: Domain, keep: Callable[[Ints], Bools] | None = None
+) -> tuple[Ints, Floats]:
+    """Row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
     columns = ["row_id", *domain.columns.names]
     for batch in io.open_table(examples).to_batches(columns=columns, filter="error IS NULL"):
-        ids.append(batch.column("row_id").to_numpy())
+        if keep is not None:
+            batch = batch.filter(pa.array(keep(batch.column("row_id").to_numpy())))
+        ids.append(batch.column("row_id").to_numpy().copy())
         found = [attempt(domain.difficulty, row)[0] for row in batch.to_pylist()]
         values.append(np.array(found, dtype=np.float64))
     return np.concatenate(ids), np.concatenate(values)

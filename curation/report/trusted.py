@@ -7,21 +7,18 @@ the share of right labels among the same kind of rows, parsed or all, of the sou
 """
 
 from collections.abc import Mapping
-from operator import attrgetter
 from statistics import mean
 from typing import Any
 
-import numpy as np
-
-from curation.arms import REFERENCE_ARM, arm_of
+from curation.arms import REFERENCE_ARM
 from curation.config import TrustConfig
 from curation.report import measures
+from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
-from curation.report.rows import Ints, Judged, arm_order
+from curation.report.rows import Judged
 from curation.trust.parts import FIT, VALIDATION, part_of
 
-VIEWS = {"parsed": attrgetter("readable"), "all": attrgetter("unparsed_last")}
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
@@ -31,33 +28,43 @@ def source_part(run: RunRecord, source: Judged, part: int) -> Judged:
     return source.subset(part_of(source.row_ids_N, config, run.seed) == part)
 
 
-def sets(run: RunRecord, judged: Mapping[str, Judged]) -> dict[str, Judged]:
+def sets(run: RunRecord, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
     """The non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded."""
-    found = {"validation": source_part(run, judged["source"], VALIDATION), "pool": judged.get("pool")}
+    validation = InMemory(judged=source_part(run, judged["source"], VALIDATION), selected={}, seed=run.seed)
+    found = {"validation": validation, "pool": pool}
     return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
 
 
 def trust_tables(
-    run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], selected: Mapping[str, Ints], num_pool: int
+    run: RunRecord,
+    record: GenerationRecord,
+    judged: Mapping[str, Judged],
+    measured: Mapping[str, GradedSet],
+    num_pool: int,
 ) -> Json:
     """The metrics of every trust function: by set, then ``parsed`` and ``all``."""
     result: Json = {"ece_bins": measures.ECE_BINS, "fit": dict(record.trust_fit)}
     fitted = source_part(run, judged["source"], FIT)
-    for name, rows in sets(run, judged).items():
+    for name, rows in measured.items():
         result[name] = {}
-        for view, take in VIEWS.items():
-            seen, known = take(rows), take(fitted)
+        for view, seen, known in (
+            ("parsed", rows.parsed, fitted.readable),
+            ("all", rows.all, fitted.unparsed_last),
+        ):
             if not len(seen):
                 continue
             # There are fewer validation rows than pool rows: take the same share of them.
             num_top = record.n if name == "pool" else _share_of(record.n, num_pool, len(rows))
-            orders = {trust: _order(seen, trust, selected if name == "pool" else {}, run.seed) for trust in seen.scores}
-            result[name][view] = measures.trust_metrics(seen, orders, num_top, _share_right(known), run.seed)
+            result[name][view] = measures.trust_metrics(seen, num_top, _share_right(known), run.seed)
     return result
 
 
 def regimes(
-    run: RunRecord, record: GenerationRecord, judged: Mapping[str, Judged], num_pool: int
+    run: RunRecord,
+    record: GenerationRecord,
+    judged: Mapping[str, Judged],
+    measured: Mapping[str, GradedSet],
+    num_pool: int,
 ) -> tuple[list[Json], list[Json]]:
     """The reference trust function on the parsed rows of every labelled set, one line per set, and means by regime.
 
@@ -65,14 +72,14 @@ def regimes(
     paper's tables, and covers only sets in which the number is defined.
     """
     probes = run.config["splits"]["probes"]
-    measured = sets(run, judged)
     named = {"validation": ("ID", measured["validation"])} if "validation" in measured else {}
-    named |= {name: (probe["regime"], judged[f"probe-{name}"]) for name, probe in probes.items()}
+    for name, probe in probes.items():
+        named[name] = (probe["regime"], InMemory(judged=judged[f"probe-{name}"], selected={}, seed=run.seed))
     named |= {"pool": ("pool", measured["pool"])} if "pool" in measured else {}
     constant = _share_right(source_part(run, judged["source"], FIT).readable)
     lines = []
     for name, (regime, rows) in named.items():
-        if len(seen := rows.readable):
+        if len(seen := rows.parsed):
             num_top = min(_share_of(record.n, num_pool, len(rows)), len(seen))
             found = measures.regime(seen, REFERENCE_ARM, num_top, constant, run.seed)
             lines.append({"set": name, "regime": regime, **found})
@@ -86,11 +93,6 @@ def _mean(regime: str, lines: list[Json]) -> Json:
         values = [line[name]["value"] for line in lines if line[name] is not None]
         means[name] = mean(values) if values else None
     return means
-
-
-def _order(rows: Judged, trust: str, selected: Mapping[str, Ints], seed: int) -> Ints:
-    arm = arm_of(trust)
-    return arm_order(rows, arm, selected.get(arm, np.zeros(0, dtype=np.int64)), seed)
 
 
 def _share_of(n: int, num_pool: int, num_rows: int) -> int:

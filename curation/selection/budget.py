@@ -28,6 +28,22 @@ class Graded(NamedTuple):
     correct_M: Flags
 
 
+class PoolScores(Protocol):
+    """The reference arm's scores of the pool, read anew at each call."""
+
+    def raw(self) -> Scores:
+        """The raw score of each row, NaN for one that is never selected, float32 [N]: 4 bytes a row."""
+        ...
+
+    def trust_of_all(self) -> Scores:
+        """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
+        ...
+
+    def num_trusted(self, threshold: float) -> int:
+        """The number of rows with at least this trust; counted batch by batch."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
     """What a budget may follow from; ``curation.registry.Budget.reads`` says which fields a rule is given."""
@@ -36,15 +52,25 @@ class Pool:
     """Labelled without error."""
     num_right: int | None = None
     """``right``: right weak labels of rows that may be selected."""
-    raw_N: Scores | None = None
-    """``scores``: the reference arm's raw score of each row, NaN for one that is never selected."""
-    trust_N: Scores | None = None
-    """``scores``: the reference arm's trust in [0, 1]."""
+    scores: PoolScores | None = None
+    """``scores``: the reference arm's scores of each row."""
     measured: Graded | None = None
     """``measured``: the source split, or the probe that is named."""
     calibration: Graded | None = None
     """``calibration``: the calibration split."""
     seed: int
+
+    @property
+    def raw_N(self) -> Scores:
+        """``scores``: see :meth:`PoolScores.raw`."""
+        assert self.scores is not None, "declared"
+        return self.scores.raw()
+
+    @property
+    def trust_N(self) -> Scores:
+        """``scores``: see :meth:`PoolScores.trust_of_all`."""
+        assert self.scores is not None, "declared"
+        return self.scores.trust_of_all()
 
 
 class Count(NamedTuple):
@@ -119,8 +145,8 @@ class Threshold:
 
     def count(self, pool: Pool) -> Count:
         """See :func:`threshold_budget`."""
-        assert pool.trust_N is not None, "declared"
-        return Count(threshold_budget(int((pool.trust_N >= self.threshold).sum()), self.threshold))
+        assert pool.scores is not None, "declared"
+        return Count(threshold_budget(pool.scores.num_trusted(self.threshold), self.threshold))
 
 
 def oracle_budget(num_right: int, cap: int) -> int:

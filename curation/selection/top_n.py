@@ -1,12 +1,16 @@
 """Exact top-n on the raw score; a seeded hash of the row id breaks ties."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from curation.errors import BudgetError
 from curation.hashing import Int64s, hash64
 from curation.selection import Candidates, Cut
+
+Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +30,7 @@ class TopN:
         row_ids_N, score_N = candidates.row_ids_N, candidates.raw_score_N
         eligible_N = score_N > -np.inf  # false for NaN, too
         num_eligible = int(np.count_nonzero(eligible_N))
-        _check(budget, num_eligible, len(score_N))
+        check(budget, num_eligible, len(score_N))
 
         threshold = np.partition(score_N[eligible_N], num_eligible - budget)[num_eligible - budget]
         above = np.flatnonzero(score_N > threshold)
@@ -35,13 +39,22 @@ class TopN:
         if num_wanted < len(tied):
             tied = tied[np.argpartition(hash64(row_ids_N[tied], seed), num_wanted - 1)[:num_wanted]]
         chosen = np.concatenate([above, tied])
-        # hash64 is a bijection for a given seed, so different ids never tie
-        order = np.lexsort((hash64(row_ids_N[chosen], seed), -score_N[chosen]))
-        row_ids_n: Int64s = row_ids_N[chosen[order]]
-        return Cut(row_ids_n=row_ids_n, threshold=float(threshold))
+        return Cut(row_ids_n=in_rank_order(row_ids_N[chosen], score_N[chosen], seed), threshold=float(threshold))
 
 
-def _check(budget: int, num_eligible: int, num_rows: int) -> None:
+def in_rank_order(row_ids_n: Int64s, raw_score_n: Floats, seed: int) -> Int64s:
+    """The ids of selected rows, the highest score first, of equal scores the smallest hash, int64 [n]."""
+    # hash64 is a bijection for a given seed, so different ids never tie
+    ranked_n: Int64s = row_ids_n[np.lexsort((hash64(row_ids_n, seed), -raw_score_n))]
+    return ranked_n
+
+
+def check(budget: int, num_eligible: int, num_rows: int) -> None:
+    """Refuse a number of rows that cannot be selected.
+
+    Raises:
+        BudgetError: the budget is not positive, or larger than the number of rows with a score.
+    """
     if budget < 1:
         raise BudgetError(f"selection.budget: {budget} is not a positive number of rows; set selection.budget.n")
     if budget > num_eligible:

@@ -23,19 +23,27 @@ def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[Sou
 
     Folders and globs match files with an ending of the format (``auto``: of any known one). Files among ``known`` keep
     their numbers; new files get the next numbers, in sorted order. Row counts of Parquet and Lance come from their
-    metadata; JSONL and CSV are read through.
+    metadata; JSONL and CSV are read through. A known file of the same size and time (or tag) is not looked into again.
 
     Raises:
         SourceError: nothing exists at the path, the format is unknown, a file cannot be read, or there are no rows.
     """
-    found = _with_format(source, *find(source.path))
+    at_path, single = find(source.path)
+    if not at_path:
+        raise SourceError(f"{source.path}: the folder holds no files; put some there, or correct the path")
+    found = _with_format(source, at_path, single)
+    before = {file.path: file for file in known}
     numbers = {file.path: file.index for file in known}
     following = max(numbers.values(), default=-1) + 1
     for file, _ in found:
         if file.path not in numbers:
             numbers[file.path] = following
             following += 1
-    files = sorted((_describe(file, form, numbers[file.path]) for file, form in found), key=lambda file: file.index)
+    described = (
+        old if _is_same(old := before.get(file.path), file, form) else _describe(file, form, numbers[file.path])
+        for file, form in found
+    )
+    files = sorted((file for file in described if file is not None), key=lambda file: file.index)
     if not sum(file.num_rows for file in files):
         raise SourceError(f"{source.path}: holds no rows; give a source that does")
     return files
@@ -96,6 +104,13 @@ def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list
             "set format: parquet, jsonl, csv or lance"
         )
     return known
+
+
+def _is_same(old: SourceFile | None, file: Found, form: str) -> bool:
+    """Whether a file is as it was; of a Lance table only its version tells."""
+    if old is None or form == "lance":
+        return False
+    return (old.format, old.size, old.modified) == (form, file.size, file.modified)
 
 
 def _describe(file: Found, form: str, index: int) -> SourceFile:

@@ -13,7 +13,7 @@ from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, 
 from curation.domains.grading import read_grades
 from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
-from curation.tables import io
+from curation.tables import io, scans
 
 MEASURED_ROWS = 2_000
 """The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
@@ -47,11 +47,14 @@ class Taught(NamedTuple):
     """As in ``schemas.SELECTION``; a right weak completion also serves as its row's rollout."""
 
 
-def weak_format(pool: TableRef, labels: TableRef, parsed_N: Int64s, domain: DomainConfig, *, seed: int) -> WeakFormat:
-    """The format of the weak completions, from a seeded sample of the row ids ``parsed_N``."""
-    ids_M = parsed_N
-    if len(ids_M) > MEASURED_ROWS:
-        ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]
+def weak_format(pool: TableRef, labels: TableRef, domain: DomainConfig, *, seed: int) -> WeakFormat:
+    """The format of the weak completions, from a seeded sample of the rows whose label could be read."""
+    ids_M = np.zeros(0, dtype=np.int64)
+    readable = "error IS NULL AND label IS NOT NULL"
+    for batch in scans.batches(labels, {"row_id": "row_id"}, readable):
+        ids_M = np.concatenate([ids_M, batch.column("row_id").to_numpy()])
+        if len(ids_M) > MEASURED_ROWS:
+            ids_M = ids_M[np.argpartition(hash64(ids_M, seed), MEASURED_ROWS)[:MEASURED_ROWS]]
     made, rows = get_domain(domain), io.take(labels, ids_M, ["completion", "label"]).to_pylist()
     examples = io.take(pool, ids_M).to_pylist()
     num_bare = sum(is_bare(made, **row, example=example) for row, example in zip(rows, examples, strict=True))
@@ -73,10 +76,8 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    table = io.read(labels, columns=["row_id", "label"], filter="error IS NULL")
-    ids_N = table["row_id"].to_numpy()
-    parsed_N = ids_N[table["label"].is_valid().to_numpy()]
-    weak = weak_format(pool, labels, parsed_N, domain, seed=derive(seed, "format"))
+    ids_N = io.read(labels, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+    weak = weak_format(pool, labels, domain, seed=derive(seed, "format"))
     gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
     num_gold, num_solved = (int(np.isin(ids_M, ids_N).sum()) for ids_M in (gold.labelled_M, gold.solved_M))
     source = gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
@@ -117,7 +118,8 @@ class Gold:
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
         """What to train on for rows that can be taught, in their order."""
         source = self._texts.source
-        rows = io.take(self._audit, row_ids_n, ["gold", *(["solution"] if source == "solution" else [])]).to_pylist()
+        columns = ["gold", *(["solution"] if source == "solution" else [])]
+        rows = self._audit_rows.take(row_ids_n, columns).to_pylist()
         golds = [row["gold"] for row in rows]
         if source in ("answer", "label"):
             texts = [domain.answer(gold, example) for gold, example in zip(golds, examples, strict=True)]
@@ -129,6 +131,19 @@ class Gold:
         return [Taught(gold, text, source) for gold, text in zip(golds, texts, strict=True)]
 
     @cached_property
+    def _audit_rows(self) -> io.Lookup:
+        return io.Lookup(self._audit)
+
+    @cached_property
+    def _label_rows(self) -> io.Lookup:
+        return io.Lookup(self._labels)
+
+    @cached_property
+    def _sample_rows(self) -> io.Lookup:
+        assert self._texts.samples is not None, "asked only where there are samples"
+        return io.Lookup(self._texts.samples)
+
+    @cached_property
     def _sampled_M(self) -> Int64s:
         if self._texts.samples is None:
             return np.zeros(0, dtype=np.int64)
@@ -138,10 +153,10 @@ class Gold:
     def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
         """The teacher's right completion of each row (the weak one if it is right), and its source."""
         weak_n = np.isin(row_ids_n, self.right_M)
-        texts: list[str] = io.take(self._labels, row_ids_n, ["completion"])["completion"].to_pylist()
+        texts: list[str] = self._label_rows.take(row_ids_n, ["completion"])["completion"].to_pylist()
         if self._texts.samples is not None and not weak_n.all():
             places = np.flatnonzero(~weak_n)
-            drawn = io.take(self._texts.samples, row_ids_n[places], ["completion"])["completion"].to_pylist()
+            drawn = self._sample_rows.take(row_ids_n[places], ["completion"])["completion"].to_pylist()
             for place, text in zip(places.tolist(), drawn, strict=True):
                 texts[place] = text
         return texts, ["weak" if weak else "sample" for weak in weak_n.tolist()]

@@ -24,7 +24,6 @@ from curation.passes.run import PassOptions, run_pass
 from curation.refs import TableRef
 from curation.selection.top_n import TopN
 from curation.signals import label_request
-from curation.stages.budget import batch_of
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
 from curation.stages.select import Chooser, SelectJob, budget_of
@@ -159,10 +158,9 @@ def roll_out(
     made = Rollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
-    labels, gold = batch_of(job.labels), job.gold
-    n = budget_of(job, labels).n
+    n = budget_of(job).n
     sampling = _Sampling(job, asked, directory, how)
-    sampling.fill(Chooser(job, labels, n), n, gold)
+    sampling.fill(Chooser(job, n), n, job.gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,

@@ -15,27 +15,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from curation.arms import ARMS, Arm, Rule
+from curation.arms import ARMS, TOP, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
-from curation.domains import Domain, Example, attempt, get_domain
+from curation.domains import Example, attempt, get_domain
 from curation.domains.formats import Format
 from curation.domains.grading import read_grades
-from curation.errors import BudgetError, CurationError
+from curation.errors import BudgetError
 from curation.hashing import Int64s, derive
-from curation.refs import ModelRef, TableRef, fingerprint
+from curation.refs import ModelRef, TableRef
 from curation.registry import code
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.quotas import strata
 from curation.selection.top_n import TopN
-from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve, too_long_ids, without
+from curation.stages.budget import Budget, Scored, resolve
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
-from curation.storage.cache import staged
+from curation.stages.pool_scores import PoolScores, too_long_ids
+from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, schemas
-from curation.trust import TrustFunction, get_trust
+from curation.trust import get_trust
 
 Floats = npt.NDArray[np.float64]
 
@@ -111,10 +110,9 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     Raises:
         BudgetError: an arm has fewer candidates than the budget.
     """
-    labels = batch_of(job.labels)
-    budget = budget_of(job, labels)
-    chooser = Chooser(job, labels, budget.n)
-    weak = format_of_pool(job, labels)
+    budget = budget_of(job)
+    chooser = Chooser(job, budget.n)
+    weak = format_of_pool(job)
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
     for name in job.selection.arms:
@@ -122,44 +120,38 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         try:
             cut = chooser.cut(arm)
         except BudgetError as error:
-            num = len(chooser.too_long_M)
+            num = len(too_long_ids(job.too_long))
             longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
             raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
-        rows = _rows(job, name, cut.row_ids_n)
+        written = write_rows(_rows(job, name, cut.row_ids_n).parts(), directory / name)
         selections.append(
             Selection(
                 arm=name,
-                table=_write(rows, directory / name),
-                parquet=str(directory / f"{name}.parquet"),
-                jsonl=str(directory / f"{name}.jsonl"),
-                num_rows=rows.num_rows,
-                digest=fingerprint(rows.select(["row_id", "completion"]).to_pylist()),
+                **vars(written),
                 threshold=cut.threshold if arm.ranked else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
-                median_characters=_median_characters(rows),
-                **_format(job, arm, weak, num_rows=rows.num_rows, n=budget.n),
+                **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n),
             )
         )
     return budget, selections
 
 
-def budget_of(job: SelectJob, labels: pa.RecordBatch) -> Budget:
-    """The budget over the pool's ``labels``."""
+def budget_of(job: SelectJob) -> Budget:
+    """The budget over the pool's labels."""
     return resolve(
         job.selection.budget,
-        labels,
+        job.labels,
         grades=job.grades,
         measured=job.measured,
         calibration=job.calibration,
-        too_long_M=too_long_ids(job.too_long),
+        too_long=job.too_long,
         seed=derive(job.seed, "risk"),
     )
 
 
-def format_of_pool(job: SelectJob, labels: pa.RecordBatch) -> WeakFormat:
-    """The format of the weak completions among the pool's ``labels``."""
-    parsed_N = labels.column("row_id").filter(labels.column("label").is_valid()).to_numpy()
-    return weak_format(job.pool, job.labels, parsed_N, job.domain, seed=derive(job.seed, "format"))
+def format_of_pool(job: SelectJob) -> WeakFormat:
+    """The format of the pool's weak completions."""
+    return weak_format(job.pool, job.labels, job.domain, seed=derive(job.seed, "format"))
 
 
 def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int) -> dict[str, Any]:
@@ -180,11 +172,6 @@ def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int
         "completion_source": source,
         "format_note": "; ".join(notes) or None,
     }
-
-
-def _median_characters(rows: pa.Table) -> float | None:
-    lengths_N = pc.utf8_length(rows["completion"]).to_numpy()
-    return float(np.median(lengths_N)) if len(lengths_N) else None
 
 
 def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> TableRef:
@@ -211,16 +198,18 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
         for rank, example in enumerate(io.read(examples, filter="error IS NULL").to_pylist())
         if (rendered := attempt(pair, example)[0]) is not None
     ]
-    return _write(pa.Table.from_pylist(rows, schema=schemas.SELECTION), directory / "adapt")
+    return write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
 
 
 class Chooser:
-    """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed."""
+    """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed.
 
-    def __init__(self, job: SelectJob, labels: pa.RecordBatch, n: int) -> None:
-        self._job, self._labels, self._n = job, labels, n
-        self.too_long_M = too_long_ids(job.too_long)
-        self._row_ids_N: Int64s = labels.column("row_id").to_numpy()
+    An arm that takes the top of its scores reads them in streams. The other rules, and gold arms, need all rows at
+    once: 12 bytes a row of the pool, 20 with its bins.
+    """
+
+    def __init__(self, job: SelectJob, n: int) -> None:
+        self._job, self._n = job, n
         self._bin_N: Int64s | None = None
 
     def cut(self, arm: Arm) -> Cut:
@@ -230,26 +219,39 @@ class Chooser:
         seed = derive(self._job.seed, "ties")
         if arm.gold:
             return self._cut_gold(arm, seed)
+        if arm.rule == TOP:
+            return self.scores(arm).top(self._n, seed)
         rule: Selector = code(arm.rule.made_by)()
         return rule.cut(self.candidates(arm), self._n, seed)
+
+    def scores(self, arm: Arm) -> PoolScores:
+        """What ranks the rows that an arm may take."""
+        # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
+        seed = derive(self._job.seed, "draw")
+        return PoolScores(
+            labels=self._job.labels, trust=arm.trust, seed=seed, parsed=arm.parsed, too_long=self._job.too_long
+        )
 
     @property
     def bin_N(self) -> Int64s:
         """The difficulty bin of each labelled row."""
         if self._bin_N is None:
-            domain = get_domain(self._job.domain)
-            examples = io.Lookup(self._job.pool).take(self._row_ids_N, ["row_id", *domain.columns.names])
-            self._bin_N = strata(_difficulties(examples, domain), self._job.selection.difficulty_bins)
+            self._bin_N = strata(_difficulties(self._job, self._row_ids_N), self._job.selection.difficulty_bins)
         return self._bin_N
 
     def candidates(self, arm: Arm) -> Candidates:
         """The rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
-        trust = _trust_of(arm, self._job.seed)
-        left_out = choosable if arm.parsed else without
-        raw_N = left_out(trust.raw_score(self._labels), self._labels, self.too_long_M)
+        found = self.scores(arm).candidates()
+        raw_N = found.raw_score_N
         if arm.gold:
-            raw_N = np.where(np.isin(self._row_ids_N, self._gold.labelled_M), raw_N, np.float32(np.nan))
-        return Candidates(row_ids_N=self._row_ids_N, raw_score_N=raw_N, **self._read_by(arm.rule))
+            raw_N = np.where(np.isin(found.row_ids_N, self._gold.labelled_M), raw_N, np.float32(np.nan))
+        return replace(found, raw_score_N=raw_N, **self._read_by(arm.rule))
+
+    @cached_property
+    def _row_ids_N(self) -> Int64s:
+        """The ids of the labelled rows, in the order of all candidates."""
+        ids_N: Int64s = io.read(self._job.labels, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+        return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:
         """The further fields of a rule's candidates."""
@@ -277,7 +279,7 @@ class Chooser:
         if arm.ranked or self._job.texts.source in ("answer", "label"):
             cut = TopN().cut(candidates, self._n, seed)
             return replace(cut, row_ids_n=cut.row_ids_n[self._gold.can_teach(cut.row_ids_n)])
-        raw_N = np.where(self._gold.can_teach(self._row_ids_N), candidates.raw_score_N, np.float32(np.nan))
+        raw_N = np.where(self._gold.can_teach(candidates.row_ids_N), candidates.raw_score_N, np.float32(np.nan))
         num_taught = int(np.isfinite(raw_N).sum())
         if not num_taught:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
@@ -293,57 +295,36 @@ class Chooser:
         return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
 
 
-def _trust_of(arm: Arm, seed: int) -> TrustFunction:
-    # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
-    return get_trust(arm.trust, derive(seed, "draw"))
+def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
+    """The difficulty of each row, NaN if it is unknown, float64 [N]."""
+    domain = get_domain(job.domain)
+    found_N = np.full(len(row_ids_N), np.nan)
+    order_N = np.argsort(row_ids_N)
+    sorted_N = row_ids_N[order_N]
+    for batch in io.open_table(job.pool).to_batches(columns=["row_id", *domain.columns.names]):
+        ids_B = batch.column("row_id").to_numpy()
+        place_B = np.searchsorted(sorted_N, ids_B)
+        known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B
+        examples = batch.filter(pa.array(known_B)).to_pylist()
+        values = [attempt(domain.difficulty, example)[0] for example in examples]
+        found_N[order_N[place_B[known_B]]] = [np.nan if value is None else value for value in values]
+    return found_N
 
 
-def _difficulties(examples: pa.Table, domain: Domain) -> Floats:
-    values = [attempt(domain.difficulty, example)[0] for example in examples.to_pylist()]
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> pa.Table:
-    """The rows of an arm in rank order (schema ``schemas.SELECTION``)."""
-    if not len(row_ids_n):
-        return schemas.SELECTION.empty_table()
-    arm, domain = ARMS[name], get_domain(job.domain)
-    lineage = {
-        "arm": name,
-        "label_source": "gold" if arm.gold else "weak",
-        "teacher": None if job.teacher is None else json.dumps(asdict(job.teacher)),
-        "generation": job.generation,
-    }
-    trust = _trust_of(arm, job.seed)
-    examples = io.take(job.pool, row_ids_n).to_pylist()
-    columns = list(dict.fromkeys(["row_id", "completion", "label", *trust.features]))
-    weak = io.take(job.labels, row_ids_n, columns).combine_chunks()
-    gold = job.gold.taught(row_ids_n, examples, domain) if arm.gold else [None] * len(examples)
-    trust_n = trust.score(weak.to_batches()[0])
-    if not ((trust_n >= 0) & (trust_n <= 1)).all():
-        raise CurationError(f"arm {name}: trust ranges from {trust_n.min()} to {trust_n.max()}, not within [0, 1]")
-    rows = [
-        lineage
-        | {
-            "row_id": example["row_id"],
-            "rank": rank,
-            "trust": float(trust),
-            "prompt": domain.prompt(example),
-            "completion": label["completion"] if right is None else right.completion,
-            "label": label["label"] if right is None else right.label,
-            "completion_source": "weak" if right is None else right.source,
-        }
-        for rank, (example, label, trust, right) in enumerate(
-            zip(examples, weak.to_pylist(), trust_n, gold, strict=True)
-        )
-    ]
-    return pa.Table.from_pylist(rows, schema=schemas.SELECTION)
-
-
-def _write(rows: pa.Table, stem: Place) -> TableRef:
-    """Write a selection as a Lance table, Parquet and JSONL; replaces what an interrupted run left there."""
-    with staged(stem.with_suffix(".parquet")) as path:
-        pq.write_table(rows, path)
-    with staged(stem.with_suffix(".jsonl")) as path, path.open("w") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
-    return io.write(rows, str(stem.with_suffix(".lance")))
+def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> SelectedRows:
+    arm = ARMS[name]
+    return SelectedRows(
+        name,
+        row_ids_n,
+        pool=job.pool,
+        labels=job.labels,
+        gold=job.gold if arm.gold else None,
+        domain=get_domain(job.domain),
+        trust=get_trust(arm.trust, derive(job.seed, "draw")),
+        lineage={
+            "arm": name,
+            "label_source": "gold" if arm.gold else "weak",
+            "teacher": None if job.teacher is None else json.dumps(asdict(job.teacher)),
+            "generation": job.generation,
+        },
+    )

@@ -1,12 +1,13 @@
 """The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from curation.metrics.shift import Floats, sampled, two_sample
+from curation.metrics.shift import CLEAR_AUC, Floats, sampled, two_sample
 from curation.refs import TableRef
 from curation.tables import io
 from curation.tables.schemas import state_column
@@ -16,6 +17,19 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
     sides = [np.concatenate(list(sample_states(ref, states, seed).values()), axis=1) for ref in (split, pool)]
     return two_sample(*sides, seed=seed).to_json()
+
+
+def measure_against(
+    reference: Mapping[str, npt.NDArray[np.floating[Any]]], pool: TableRef, *, seed: int
+) -> dict[str, Any]:
+    """The same test against states that are kept elsewhere, [N, D] by state; ``alarm``: the pool differs clearly.
+
+    An alarm takes an AUC whose whole interval is above ``CLEAR_AUC``: tests that are repeated for each delivery of rows
+    would otherwise raise one in twenty by chance.
+    """
+    sides = [reference, sample_states(pool, list(reference), seed)]
+    found = two_sample(*(np.concatenate(list(side.values()), axis=1) for side in sides), seed=seed)
+    return {**found.to_json(), "alarm": bool(found.differs and found.auc.low > CLEAR_AUC)}
 
 
 def sample_states(ref: TableRef, states: Sequence[str], seed: int) -> dict[str, Floats]:

@@ -14,7 +14,7 @@ made for (the table's first, unchanged). Two such updates conflict.
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,11 +61,18 @@ def committed_ids(uri: str) -> BitMap64:
 def write_fragment(table: pa.Table, uri: str, schema: pa.Schema, *, note: Mapping[str, Any] | None = None) -> pa.Table:
     """Write rows as fragments of a table without committing; return the row that names them (schema ``WRITTEN``)."""
     fragments = write_fragments(table, uri, schema=schema, mode="append")
+    return written(uri, fragments, table["row_id"].to_numpy().tobytes(), note=note)
+
+
+def written(
+    uri: str, fragments: Sequence[FragmentMetadata], row_ids: bytes, *, note: Mapping[str, Any] | None = None
+) -> pa.Table:
+    """The row (schema ``WRITTEN``) that names fragments with these row ids, int64 bytes."""
     return pa.table(
         {
             "uri": [uri],
             "fragments": [json.dumps([fragment.to_json() for fragment in fragments])],
-            "row_ids": [table["row_id"].to_numpy().tobytes()],
+            "row_ids": [row_ids],
             "time": [time.time()],
             "note": [json.dumps(note) if note else None],
         },

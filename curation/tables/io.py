@@ -1,7 +1,7 @@
 """Lance tables: create, open, read and count them; take rows by id."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import lance
 import numpy as np
@@ -53,6 +53,14 @@ def write(table: pa.Table, uri: str) -> TableRef:
     return TableRef(uri=uri, version=lance.write_dataset(table, uri, schema=table.schema, mode=mode).version)
 
 
+def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str) -> TableRef:
+    """Write a table from batches as they come; replaces what an interrupted run left there."""
+    place(uri).parent.mkdir(parents=True, exist_ok=True)
+    mode = "overwrite" if place(uri).exists() else "create"
+    reader = pa.RecordBatchReader.from_batches(schema, batches)
+    return TableRef(uri=uri, version=lance.write_dataset(reader, uri, schema=schema, mode=mode).version)
+
+
 def open_table(ref: TableRef) -> lance.LanceDataset:
     """The Lance dataset at the pinned version."""
     return lance.dataset(ref.uri, version=ref.version)
@@ -74,6 +82,14 @@ def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[st
     Raises:
         CommitError: an id is not in the table.
     """
+    return _take(ref, row_ids_N, offsets(ref, row_ids_N), columns)
+
+
+def offsets(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
+    """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it.
+
+    The ids are different. The id column is scanned in batches.
+    """
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
     offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
@@ -84,7 +100,7 @@ def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[st
         hit = np.flatnonzero(sorted_N[place] == ids) if len(sorted_N) else np.empty(0, dtype=np.int64)
         offsets_N[order_N[place[hit]]] = start + hit
         start += len(ids)
-    return _take(ref, row_ids_N, offsets_N, columns)
+    return offsets_N
 
 
 class Lookup:
@@ -110,7 +126,7 @@ class Lookup:
 
 
 def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows at the positions from :meth:`Lookup.offsets`, in that order.
+    """The rows at the positions from :func:`offsets` or :meth:`Lookup.offsets`, in that order.
 
     Raises:
         CommitError: a position is -1.

@@ -25,11 +25,12 @@ from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report")
-OTHERS = ("ablate", "export-student", "export-trust", "inspect", "clean", "doctor")
+OTHERS = ("ablate", "export-student", "export-trust", "filter", "inspect", "clean", "doctor")
 ARGUMENTS = {
     "ablate": "ABLATION",
     "export-student": "RUN_DIR",
     "export-trust": "RUN_DIR",
+    "filter": "PACKAGE POOL",
     "inspect": "TABLE",
     "clean": "RUN_DIR",
 }

@@ -142,7 +142,7 @@ def _exchange() -> Callable[[str], str]:
 
 
 def _room(config: RunConfig) -> Verdict:
-    waits = capacity.check_room(config)
+    waits = capacity.check_room(capacity.needs(config))
     if waits is not None:
         return warn(waits, "if the autoscaler has no such nodes, add some or ask for less")
     if idle := capacity.idle(config, [node["Resources"] for node in nodes.living()]):

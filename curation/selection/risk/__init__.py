@@ -234,14 +234,14 @@ class Certified:
 
     def count(self, pool: Pool) -> Count:
         """How many pass; none where no threshold can be certified."""
-        assert pool.raw_N is not None and pool.calibration is not None, "declared"
-        raw_M = pool.calibration.raw_M
+        assert pool.calibration is not None, "declared"
+        raw_M, raw_N = pool.calibration.raw_M, pool.raw_N
         cut = calibrate(
             np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
             pool.calibration.correct_M,
-            pool.raw_N,
+            raw_N,
             **asdict(self),
             seed=pool.seed,
         )
-        n = 0 if cut.threshold is None else int((pool.raw_N >= cut.threshold).sum())
+        n = 0 if cut.threshold is None else int((raw_N >= cut.threshold).sum())
         return Count(n, threshold=cut.threshold, risk={**asdict(self), **asdict(cut)})

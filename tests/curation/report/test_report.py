@@ -1,5 +1,6 @@
 import json
 import re
+import sys
 import tempfile
 from dataclasses import asdict, replace
 from html import unescape
@@ -469,6 +470,43 @@ def test_unparsed_rows_change_the_metrics_and_are_not_in_the_figures(run: RunRec
         assert sum(report["histogram"][where]["wrong"]) == parsed["num_rows"] - num_right
     assert report["trust"]["fit"] == run.generations[0].trust_fit
     assert report["teacher"]["pool"]["n"] == NUM_POOL - 2
+
+
+def test_a_large_pool_is_counted_on_a_grid_to_its_resolution(
+    run: RunRecord, report: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["curation.report.collect"], "ROWS_IN_MEMORY", 100)
+    found = collect(run)
+    assert report["pool_grid"] is None
+    grid = found["pool_grid"]
+    assert grid["rows"] == NUM_POOL - 2 and set(grid["auc"]) == set(SCORES) and max(grid["auc"].values()) < 0.02
+    same = ("arms", "teacher", "headline", "difficulty", "purity_by_difficulty", "risk_curves", "budget")
+    assert [found[key] for key in same] == [report[key] for key in same]
+    assert found["trust"]["validation"] == report["trust"]["validation"]
+    for view in ("parsed", "all"):
+        counted, exact = found["trust"]["pool"][view], report["trust"]["pool"][view]
+        for key in ("num_rows", "num_top", "share_right"):
+            assert counted[key] == exact[key]
+        assert counted["constant"]["brier"] == pytest.approx(exact["constant"]["brier"])
+        for name in SCORES:
+            one, other = counted["functions"][name], exact["functions"][name]
+            assert abs(one["auc"]["value"] - other["auc"]["value"]) <= grid["auc"][name] + 1e-12
+            assert one["auc"]["n"] == other["auc"]["n"]
+            for number in ("brier", "ece", "ece_equal_mass"):
+                assert one[number]["value"] == pytest.approx(other[number]["value"], abs=0.01)
+            assert one["purity_at_n"]["n"] == other["purity_at_n"]["n"]
+            assert one["purity_at_n"]["value"] == pytest.approx(other["purity_at_n"]["value"], abs=0.03)
+            ends = [of["coverage"][-1] for of in (one, other)]
+            assert ends[0] == ends[1]
+    assert sum(found["histogram"]["pool"]["right"]) == sum(report["histogram"]["pool"]["right"])
+    curves = [of["purity_curves"] for of in (found, report)]
+    assert curves[0]["points"] == curves[1]["points"] and set(curves[0]["arms"]) == set(curves[1]["arms"])
+    for arm, points in curves[1]["arms"].items():
+        for one, other in zip(curves[0]["arms"][arm], points, strict=True):
+            if other["n"] <= N:  # what the arm selected, by rank
+                assert one == other
+            assert one["value"] == pytest.approx(other["value"], abs=0.05)
+    assert "counted on a grid" in render(found) and "counted on a grid" not in render(report)
 
 
 def test_the_headline_names_the_control_of_parsed_labels(run: RunRecord, report: dict) -> None:

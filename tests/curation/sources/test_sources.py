@@ -188,7 +188,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         found(tmp_path / "*.csv")
     with pytest.raises(SourceError, match="no file matches"):
         found(tmp_path / "none" / "*.csv")
-    with pytest.raises(SourceError, match="unknown format"):
+    with pytest.raises(SourceError, match="holds no files"):
         found(tmp_path)
     with pytest.raises(SourceError, match="neither pyarrow nor fsspec"):
         found("nonsense://x")

@@ -12,9 +12,10 @@ from scipy.stats import binom
 
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
-from curation.stages.budget import Budget, Scored, batch_of, choosable, resolve
+from curation.refs import TableRef
+from curation.stages.budget import Budget, Scored, resolve
+from curation.stages.pool_scores import PoolScores
 from curation.tables import io, schemas
-from curation.trust import get_trust
 
 NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
 
@@ -46,11 +47,16 @@ def scored(folder: Path, columns: dict[str, Any]) -> Scored:
     return Scored(labels=io.write(table, str(folder / "labels.lance")), grades=grades)
 
 
+def long_table(long: frozenset[int], folder: Path) -> TableRef:
+    out = pa.table({"row_id": sorted(long, reverse=True), "weak": [True] * len(long), "gold": [False] * len(long)})
+    return io.write(out.cast(schemas.TOO_LONG), str(folder / "too_long.lance"))
+
+
 class Case:
     """A pool, a source and a calibration split, as tables and as healthy rows in memory."""
 
     def __init__(self, folder: Path) -> None:
-        rng = np.random.default_rng(4)
+        self._folder, rng = folder, np.random.default_rng(4)
         sizes = {"pool": NUM_POOL, "source": NUM_SOURCE, "calibration": NUM_CALIBRATION}
         made = {name: rows(rng, size, 10_000 * place) for place, (name, size) in enumerate(sizes.items())}
         self.splits = {name: scored(folder / name, columns) for name, columns in made.items()}
@@ -62,18 +68,18 @@ class Case:
     def resolve(self, *, long: frozenset[int] = frozenset(), folder: Path | None = None, **rule: Any) -> Budget:
         """``long``: ids of pool and calibration rows that no student can be trained on; ``folder``: for their table."""
         config = BudgetConfig.model_validate(rule)
-        calibration = self.splits["calibration"]
+        calibration, too_long = self.splits["calibration"], None
+        if long:
+            too_long = long_table(long, self._folder / f"long-{len(long)}")
         if folder is not None:
-            out = pa.table({"row_id": sorted(long), "weak": [True] * len(long), "gold": [False] * len(long)})
-            ref = io.write(out.cast(schemas.TOO_LONG), str(folder / "too_long.lance"))
-            calibration = replace(calibration, too_long=ref)
+            calibration = replace(calibration, too_long=too_long)
         return resolve(
             config,
-            batch_of(self.splits["pool"].labels),
+            self.splits["pool"].labels,
             grades=self.splits["pool"].grades if config.needs_gold else None,
             measured=self.splits["source"],
             calibration=calibration if config.risk else None,
-            too_long_M=np.array(sorted(long), dtype=np.int64),
+            too_long=too_long,
             seed=7,
         )
 
@@ -123,11 +129,10 @@ def test_fit_purity_is_of_the_source_rows_that_the_reference_accepts(case: Case,
 def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Path) -> None:
     columns = rows(np.random.default_rng(0), 50, 0)
     columns["neural_trust"] = np.full(50, 0.49, dtype=np.float32)
-    pool = batch_of(case.splits["pool"].labels)
     with pytest.raises(BudgetError, match=r"fit_purity: purity 0/0 on the fit set"):
         resolve(
             BudgetConfig(fit_purity=True),
-            pool,
+            case.splits["pool"].labels,
             grades=case.splits["pool"].grades,
             measured=scored(tmp_path, columns),
             calibration=None,
@@ -194,9 +199,9 @@ def test_rows_that_are_too_long_are_not_counted_but_by_a_share(case: Case, tmp_p
     assert case.resolve(long=long, share=0.3) == case.resolve(share=0.3)
     fit = case.resolve(fit_purity=True).n / num_right(case.rows["pool"])
     assert case.resolve(long=long, fit_purity=True).n == pytest.approx(fit * num_right(chosen), abs=2)
-    labels = batch_of(case.splits["pool"].labels)
-    raw_N = choosable(get_trust("neural", 0).raw_score(labels), labels, np.array(sorted(long)))
-    missing = set(labels.column("row_id").to_numpy()[np.isnan(raw_N)].tolist())
+    too_long = long_table(long, tmp_path)
+    found = PoolScores(labels=case.splits["pool"].labels, trust="neural", too_long=too_long).candidates()
+    missing = set(found.row_ids_N[np.isnan(found.raw_score_N)].tolist())
     assert missing == long | {row["row_id"] for row in case.rows["pool"] if row["label"] is None}
 
 

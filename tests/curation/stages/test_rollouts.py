@@ -12,7 +12,7 @@ from curation.arms import ARMS
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, SelectionConfig, TeacherConfig
 from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef
-from curation.stages.budget import Scored, batch_of
+from curation.stages.budget import Scored
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
 from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, draw, num_to_resolve, roll_out
@@ -224,7 +224,7 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
         assert {row["completion_source"] for row in taught} == {"weak", "sample"}
 
     # Ground truth: the first n rows of the one draw that can be taught.
-    whole = Chooser(job, batch_of(job.labels), 275).cut(ARMS["ground_truth"]).row_ids_n.tolist()
+    whole = Chooser(job, 275).cut(ARMS["ground_truth"]).row_ids_n.tolist()
     can = [row_id for row_id in whole if row_id in right | set(found)]
     assert [row["row_id"] for row in sorted(arms["ground_truth"][1], key=lambda row: row["rank"])] == can[:N]
     last = whole.index(can[N - 1])

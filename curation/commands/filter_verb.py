@@ -1,0 +1,48 @@
+"""The options of ``curate filter``. Like ``curation.cli``, it imports what is heavy when it runs."""
+
+import sys
+from typing import Any
+
+import click
+
+SHIFTED = 3
+"""The exit code for a pool that differs clearly from the rows that trust was fitted on."""
+
+
+@click.command("filter")
+@click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
+@click.option("-o", "--output", metavar="OUT", help="Folder or URL to write.")
+@click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows.")
+@click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust.")
+@click.option("--certified", type=float, metavar="ALPHA", help="Keep as many rows as certify at most ALPHA wrong ones.")
+@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="Of the data files.")
+@click.option(
+    "--on-shift",
+    type=click.Choice(["warn", "fail", "ignore"]),
+    help="If the pool is not like the package's rows: write and exit with 3 (warn, default), write nothing, or go on.",
+)
+@click.option("--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again.")
+@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
+@click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
+def filter_pool(
+    inputs: tuple[str, ...], overrides: tuple[str, ...], recut: bool, address: str | None, wait: bool, **options: Any
+) -> None:
+    """Label and score a pool by a trust package, and write the rows that are trusted most.
+
+    POOL is a file, folder or glob, or a URL; CONFIG is a YAML file that names package, pool and output. The same
+    command resumes after a kill. Later it labels only files that are new in the pool, and passes them through the same
+    cut. OUT/filter.json names the files that were written. Exit code 3: the newest rows are not like the package's.
+    """
+    from curation.commands.filter import config_of, summary
+    from curation.pipeline.filter_run import run_filter
+
+    if address is not None:
+        overrides = (*overrides, f"ray.address={address}")
+    config = config_of(inputs, overrides, **options)
+    filtered = run_filter(config, recut=recut, wait=wait)
+    for line in summary(filtered, str(config.output_directory)):
+        click.echo(line)
+    if filtered.alarm is not None:
+        click.echo(f"curate: shift: {filtered.alarm}", err=True)
+        sys.exit(SHIFTED)

@@ -1,0 +1,169 @@
+"""The configuration of ``curate filter``: a trust package, a pool, where rows are written, and which rows are kept."""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from curation.config.base import PositiveInt, Section, Share
+from curation.config.inputs import SourceConfig
+from curation.config.models import ModelConfig
+from curation.config.run import RayConfig
+from curation.config.selection import RiskConfig
+from curation.config.teacher import ActorsConfig, AskConfig, ScriptedConfig, VllmConfig, backend_name
+from curation.storage.paths import Place, place
+
+Format = Literal["parquet", "jsonl", "lance"]
+OnShift = Literal["warn", "fail", "ignore"]
+
+COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "source_file", "error")
+"""Columns that a filter itself writes, or needs in its tables; the pool's own cannot have these names."""
+
+
+def _output(path: str) -> str:
+    place(path)
+    return path
+
+
+class PoolConfig(SourceConfig):
+    """The rows to filter: a file, folder or glob, local or a URL.
+
+    Ids follow from the rows' positions, and the package says how rows are read, so the keys of a run's source for these
+    are refused.
+    """
+
+    columns: tuple[str, ...] = ()
+    """Columns of the pool's files that are written beside the domain's own, e.g. a document's id or address."""
+
+    @model_validator(mode="after")
+    def _only_rows(self) -> Self:
+        if self.domain is not None:
+            raise ValueError("domain: the trust package says how rows are read; leave it out")
+        if self.id_column is not None:
+            raise ValueError(f"id_column: ids are positions here; to keep the column write columns: [{self.id_column}]")
+        if taken := [name for name in self.columns if name in COLUMNS]:
+            raise ValueError(f"columns: {taken[0]!r} is a column that the filter writes itself; rename it in the pool")
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError("columns: names a column twice")
+        return self
+
+
+class OutputConfig(Section):
+    """Where and how the rows that pass are written."""
+
+    path: Annotated[str, AfterValidator(_output)]
+    """A folder or a URL (``s3://``, ``gs://``), relative to the working directory. One output belongs to one package
+    and one pool."""
+    format: Format = "parquet"
+    rows_per_file: PositiveInt = 100_000
+    """Rows of one file, of Lance one fragment, and of one Ray task that writes; the last file may have fewer."""
+
+
+class CertifiedConfig(RiskConfig):
+    """The cut that a calibration certifies (``selection.budget.risk`` of runs): at most a share ``alpha`` is wrong."""
+
+    calibration: str | None = None
+    """A Parquet file with the columns ``raw``, ``trust`` and ``correct``: graded rows of this pool's distribution,
+    scored by the package. Unset: the calibration rows that the package holds."""
+
+
+class KeepConfig(Section):
+    """Which rows pass; exactly one rule."""
+
+    n: PositiveInt | None = None
+    """The number of rows with the highest raw score."""
+    share: Share | None = None
+    """The share of the rows that were labelled without error, unparsed ones included, with the highest raw score."""
+    threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The lowest trust."""
+    certified: CertifiedConfig | None = None
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule that is set."""
+        return next(name for name in type(self).model_fields if getattr(self, name) is not None)
+
+    @property
+    def words(self) -> str:
+        """The rule in words."""
+        value = getattr(self, self.rule)
+        return f"certified at alpha {value.alpha:g}" if isinstance(value, CertifiedConfig) else f"{self.rule} {value:,}"
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            known = ", ".join(type(self).model_fields)
+            raise ValueError(f"takes exactly one of {known}; found {' and '.join(given) or 'none'}")
+        return self
+
+
+class FilterTeacherConfig(Section):
+    """How the package's teacher runs. What it answers is the package's: decoding, states, precision and template."""
+
+    backend: Annotated[str, AfterValidator(backend_name)] | None = None
+    """Unset: the package's. Backends of weights stand for each other (``transformers``, ``vllm``, ``auto``)."""
+    model: ModelConfig | None = None
+    """Where the teacher's weights are, if not where the package says; they must be the same."""
+    actors: ActorsConfig = ActorsConfig()
+    chunk_rows: PositiveInt = 4096
+    """Rows of one task and one fragment of labels: the unit of commit and of what a crash loses."""
+    batch_tokens: PositiveInt | None = None
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    vllm: VllmConfig | None = None
+    scripted: ScriptedConfig | None = None
+    """Speed and faults of the scripted teacher, for dry runs."""
+
+    RUNS: ClassVar[tuple[str, ...]] = ("actors", "chunk_rows", "batch_tokens", "max_error_rate", "vllm", "scripted")
+
+    def asking(self, ask: AskConfig) -> AskConfig:
+        """The package's way to ask its teacher, run as this section says."""
+        given = {name: getattr(self, name) for name in self.RUNS}
+        if self.backend is not None:
+            given["backend"] = self.backend
+        return ask.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+class FilterConfig(Section):
+    """One filter: a package applied to a pool that may grow."""
+
+    package: str
+    """The folder or URL of a trust package (``curate export-trust``)."""
+    pool: PoolConfig
+    output: OutputConfig
+    keep: KeepConfig
+    teacher: FilterTeacherConfig = FilterTeacherConfig()
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
+    on_shift: OnShift = "warn"
+    """If the pool's states differ clearly from the package's reference: ``warn`` writes, says so and exits with code 3;
+    ``fail`` exits with code 3 before anything is written; ``ignore`` writes, and the manifest alone tells."""
+    commit_seconds: Annotated[float, Field(ge=0)] = 2.0
+    fragment_mb: PositiveInt = 256
+    ray: RayConfig = RayConfig()
+
+    @property
+    def output_directory(self) -> Place:
+        """The output, absolute: workers have working directories of their own."""
+        return place(self.output.path).absolute()
+
+    @property
+    def work_directory(self) -> Place:
+        """Where labels and the record of stages are kept; readers of data sets skip names that start with ``_``."""
+        return self.output_directory / "_curation"
+
+
+def keep_of(text: str) -> dict[str, Any]:
+    """The ``keep`` section that ``--keep`` means: a share if below 1, else a number of rows.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if 0 < value < 1:
+        return {"share": value}
+    if value >= 1 and value.is_integer():
+        return {"n": int(value)}
+    raise ValueError(f"{text!r} is neither a share between 0 and 1 nor a whole number of rows from 1 on")

@@ -1,0 +1,146 @@
+"""The output folder of a filter: ``data/`` with the rows, ``filter.json`` that names its files, ``_curation/`` for us.
+
+``filter.json`` is replaced as a whole, after all files that it names are complete. A reader that takes the files that
+it names never sees a row twice or a half-written file, also while ``--recut`` writes.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curation.config.filter import FilterConfig
+from curation.errors import RunDirError
+from curation.package import TrustPackage
+from curation.pipeline.filtering import CUT, Described, Round
+from curation.rundir.manifest import Manifest
+from curation.storage.lease import Guard
+from curation.storage.paths import Place, Remote, remove, write_atomically
+
+FORMAT = 1
+MANIFEST, DATA, WORK = "filter.json", "data", "_curation"
+_OURS = re.compile(r"(part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?)")
+
+Content = dict[str, Any]
+
+
+def check_home(home: Place) -> None:
+    """Refuse a folder with files that no filter wrote.
+
+    Raises:
+        RunDirError: the message names some of them; or the folder is a file, or was written by a filter whose record
+            is gone.
+    """
+    if not isinstance(home, Remote) and home.is_file():
+        raise RunDirError(f"{home}: is a file; give a folder as the output")
+    names = sorted(path.name for path in home.iterdir()) if home.is_dir() else []
+    if (home / WORK / "manifest.json").is_file():
+        return
+    if MANIFEST in names:
+        raise RunDirError(
+            f"{home}: has a {MANIFEST}, but no {WORK}/manifest.json, so new rows cannot be told from those that are "
+            f"there; restore {WORK}, or give another output"
+        )
+    if foreign := [name for name in names if name != WORK]:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise RunDirError(
+            f"{home}: holds files that are no filter's ({', '.join(foreign[:3])}{more}); give an empty or new folder"
+        )
+
+
+def load_content(home: Place) -> Content | None:
+    """The manifest of an output; None where there is none yet."""
+    try:
+        content: Content = json.loads((home / MANIFEST).read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunDirError(f"{home / MANIFEST}: is not JSON ({error}); restore it, or give another output") from error
+    return content
+
+
+def content_of(
+    config: FilterConfig,
+    package: TrustPackage,
+    rounds: Sequence[Round],
+    described: Described,
+    manifest: Manifest,
+    before: Content | None,
+) -> Content:
+    """The manifest of an output whose stages are all done."""
+    cut = _cut(manifest.stages[CUT].outputs, config)
+    superseded = [] if before is None else list(before["superseded"])
+    if before is not None and before["cut"]["id"] != cut["id"]:
+        superseded.append(before["cut"])
+    told = [_round(rnd, described, manifest, cut["id"]) for rnd in rounds]
+    return {
+        "format": FORMAT,
+        "package": {"uri": config.package, "digest": package.digest},
+        "pool": config.pool.path,
+        "data": config.output.format,
+        "columns": manifest.stages[described.rounds[rounds[0].name].write.name].outputs["columns"],
+        "cut": cut,
+        "superseded": superseded,
+        "rows": sum(item["rows"] for item in told),
+        "kept": sum(item["kept"] for item in told),
+        "rounds": told,
+        "files": _files(rounds, described, manifest, cut["id"]),
+    }
+
+
+def publish(home: Place, content: Content, before: Content | None, guard: Guard) -> None:
+    """Replace the manifest of an output if it changed, and remove data files that it does not name."""
+    if content != before:
+        guard()
+        write_atomically(home / MANIFEST, json.dumps(content, indent=1))
+    named = {file["path"].rpartition("/")[2] for file in content["files"]}
+    data = home / DATA
+    present: list[Place] = list(data.iterdir()) if data.is_dir() else []
+    for path in present:
+        if _OURS.fullmatch(path.name) and path.name.removesuffix(".ids") not in named:
+            guard()
+            if path.is_dir():
+                remove(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _cut(outputs: Mapping[str, Any], config: FilterConfig) -> Content:
+    names = ("id", "rule", "rounds", "gate", "lowest_trust", "num_labelled", "num_scored", "risk")
+    return {name: outputs[name] for name in names} | {"seed": config.seed}
+
+
+def _round(rnd: Round, described: Described, manifest: Manifest, cut: str) -> Content:
+    stages = described.rounds[rnd.name]
+    records = {name: manifest.stages[stage.name] for name, stage in stages._asdict().items() if stage is not None}
+    labelled = records["label"].outputs
+    counts = labelled["counts"]
+    return {
+        "round": rnd.name,
+        "started": records["pool"].started,
+        "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
+        "rows": counts["rows"],
+        "labelled": counts["rows"] - sum(counts["errors"].values()),
+        "unparsed": counts["unparsed"],
+        "errors": counts["errors"],
+        "prompt_tokens": counts["prompt_tokens"],
+        "output_tokens": counts["output_tokens"],
+        "kept": records["write"].rows,
+        "cut": cut,
+        "shift": records["shift"].outputs["shift"] if "shift" in records else None,
+        "seconds": {name: record.seconds for name, record in records.items()},
+    }
+
+
+def _files(rounds: Sequence[Round], described: Described, manifest: Manifest, cut: str) -> list[Content]:
+    """The data files with the round and the cut that let their rows in; a Lance table once, with its last version."""
+    found: dict[str, Content] = {}
+    for rnd in rounds:
+        for file in manifest.stages[described.rounds[rnd.name].write.name].outputs["files"]:
+            entry = {**file, "path": f"{DATA}/{file['path']}", "cut": cut, "rounds": [rnd.name]}
+            if (known := found.get(entry["path"])) is not None:
+                entry["rows"] += known["rows"]
+                entry["rounds"] = [*known["rounds"], rnd.name]
+                entry["version"] = max(entry["version"], known["version"])
+            found[entry["path"]] = entry
+    return list(found.values())

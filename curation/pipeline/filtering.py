@@ -1,0 +1,343 @@
+"""A filter as a graph of stages: a pool in rounds, one round for all files that are new at a start.
+
+Each round is read, labelled and scored in one pass, compared with the package's reference, and written; the cut is one
+stage over the rounds that were there when it was made. Rounds that come later pass the same cut, so nothing that is
+done depends on files that come later. What a stage's key holds is what its rows depend on: the package, not how its
+teacher runs or where it lies.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from curation.config import AskConfig, DomainConfig
+from curation.config.filter import FilterConfig, Format, KeepConfig
+from curation.errors import ConfigError
+from curation.package import TrustPackage, load
+from curation.pipeline.asking import Asked, Running, asked
+from curation.pipeline.labelling import label
+from curation.refs import ModelRef, TableRef, fingerprint
+from curation.rundir.graph import Done, Outputs, Stage, ordered
+from curation.rundir.run import Task
+from curation.sources import SourceFile
+from curation.stages.cut import Gate, calibration_digest, decide, read_calibration
+from curation.stages.pool import PoolRows, read_pool
+from curation.stages.shift import measure_against
+from curation.stages.write import WriteJob, write_rows
+from curation.storage.paths import place
+from curation.tables import io, schemas
+
+CUT = "cut"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """The files that were new at one start."""
+
+    name: str
+    rows: PoolRows
+
+    @property
+    def files(self) -> tuple[SourceFile, ...]:
+        """In the order of their numbers."""
+        return self.rows.files
+
+
+class Stages(NamedTuple):
+    """The stages of a round."""
+
+    pool: Stage
+    label: Stage
+    shift: Stage | None
+    """None if the trust function reads no hidden state."""
+    write: Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The stages of a filter."""
+
+    rounds: Mapping[str, Stages]
+    cut: Stage
+
+    @property
+    def looking(self) -> list[Stage]:
+        """The stages up to the shift tests."""
+        return ordered(
+            [part.value() for stages in self.rounds.values() for part in (stages.label, stages.shift) if part]
+        )
+
+    @property
+    def all(self) -> list[Stage]:
+        """All stages, each after those that it waits for."""
+        return [*self.looking, self.cut, *(stages.write for stages in self.rounds.values())]
+
+
+def describe(
+    config: FilterConfig,
+    package: TrustPackage,
+    teacher: ModelRef | None,
+    rounds: Sequence[Round],
+    *,
+    made: Outputs | None,
+    recut: bool,
+) -> Described:
+    """The stages of a filter over ``rounds``; ``made``: the cut that is recorded, which is kept unless ``recut``.
+
+    Raises:
+        ConfigError: another rule, or other calibration rows, are given than those of the cut that is kept.
+    """
+    rule = rule_of(config.keep)
+    if made is not None and not recut and made["rule"] != rule:
+        raise ConfigError(
+            f"{config.output_directory}: was cut by {_words(made['rule'])}, and is to be by {_words(rule)}; --recut "
+            "cuts and writes all rows again (none is labelled again), or keep the old rule"
+        )
+    base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
+    settings = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    model = asked(teacher, config.teacher.asking(package.description.ask), name="backend")
+    looked = {rnd.name: _looking(config, package, model, rnd, settings) for rnd in rounds}
+    cut = Stage(
+        name=CUT,
+        work=make_cut,
+        inputs={
+            "tables": [looked[name][1].table("labels") for name in base],
+            "rounds": base,
+            "rule": rule,
+            "package": package.digest,
+            "function": package.description.trust,
+            "seed": config.seed,
+        },
+        settings={"keep": config.keep, "uri": package.uri},
+    )
+    stages = {rnd.name: Stages(*looked[rnd.name], _writing(config, package, rnd, looked, cut)) for rnd in rounds}
+    return Described(rounds=stages, cut=cut)
+
+
+def rule_of(keep: KeepConfig) -> dict[str, Any]:
+    """The rule of a cut as JSON, with a digest of fresh calibration rows in place of their path."""
+    rule = keep.model_dump(mode="json", exclude_none=True)
+    if keep.certified is not None and (path := keep.certified.calibration) is not None:
+        rule["certified"]["calibration"] = calibration_digest(path)
+    return rule
+
+
+def _words(rule: Mapping[str, Any]) -> str:
+    ((name, value),) = rule.items()
+    return f"{name} {value}"
+
+
+def _looking(
+    config: FilterConfig,
+    package: TrustPackage,
+    model: Asked,
+    rnd: Round,
+    settings: Mapping[str, Any],
+) -> tuple[Stage, Stage, Stage | None]:
+    """The stages that read, label and test a round."""
+    num_rows, told = rnd.rows.num_rows, package.description
+    pool = Stage(
+        name=f"pool-{rnd.name}",
+        work=read,
+        inputs={
+            "files": [file.to_json() for file in rnd.files],
+            "domain": rnd.rows.domain,
+            "columns": list(rnd.rows.columns),
+        },
+        settings=settings,
+        rows=num_rows,
+    )
+    labelled = model.stage(f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows)
+    labelled = replace(
+        labelled,
+        inputs={
+            "examples": pool.table("pool"),
+            "package": package.digest,
+            "backend": model.ask.backend,
+            "seed": config.seed,
+        },
+        settings={
+            **labelled.settings,
+            "uri": package.uri,
+            "model": model.model,
+            "ask": model.ask,
+            "settled": model.backend,
+        },
+    )
+    states = told.sample.states
+    shift = Stage(
+        name=f"shift-{rnd.name}",
+        work=compare,
+        inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed},
+        settings={"uri": package.uri},
+        rows=num_rows,
+    )
+    return pool, labelled, shift if states else None
+
+
+def _writing(
+    config: FilterConfig,
+    package: TrustPackage,
+    rnd: Round,
+    looked: Mapping[str, tuple[Stage, Stage, Stage | None]],
+    cut: Stage,
+) -> Stage:
+    pool, labelled, _ = looked[rnd.name]
+    return Stage(
+        name=f"write-{rnd.name}",
+        work=write,
+        inputs={
+            "labels": labelled.table("labels"),
+            "examples": pool.table("pool"),
+            "gate": cut.value("gate"),
+            "cut": cut.value("id"),
+            "form": config.output.format,
+            "rows_per_file": config.output.rows_per_file,
+        },
+        settings={
+            "rows": rnd.rows,
+            "function": package.description.trust,
+            "output": str(config.output_directory / "data"),
+            "commit_seconds": config.commit_seconds,
+        },
+    )
+
+
+def read(
+    task: Task,
+    *,
+    files: Sequence[dict[str, Any]],
+    domain: DomainConfig,
+    columns: Sequence[str],
+    commit_seconds: float,
+    fragment_mb: int,
+) -> Done:
+    """Read the files of a round."""
+    rows = PoolRows(files=tuple(map(SourceFile.from_json, files)), domain=domain, columns=tuple(columns))
+    with task.progress() as update:
+        found = read_pool(
+            rows,
+            str(task.directory / "pool.lance"),
+            commit_seconds=commit_seconds,
+            fragment_mb=fragment_mb,
+            guard=task.guard,
+            progress=update,
+        )
+    return Done(outputs={"pool": found.table.to_json(), "errors": found.errors}, rows=found.rows)
+
+
+def label_pool(
+    task: Task,
+    *,
+    examples: TableRef,
+    package: str,
+    backend: str,
+    seed: int,
+    uri: str,
+    model: ModelRef | None,
+    ask: AskConfig,
+    settled: str,
+    running: Running,
+    commit_seconds: float,
+    fragment_mb: int,
+) -> Done:
+    """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
+    packaged = load(uri)
+    told = packaged.description
+    return label(
+        task,
+        examples=examples,
+        model=model,
+        ask=ask,
+        backend=settled,
+        running=running,
+        domain=told.domain,
+        decoding=told.decoding,
+        seed=seed,
+        share=None,
+        projection=None,
+        fitted={told.trust: packaged.trust},
+        sample={"states": list(told.sample.states), "seed": seed},
+        signals={},
+        commit_seconds=commit_seconds,
+        fragment_mb=fragment_mb,
+    )
+
+
+def compare(task: Task, *, labels: TableRef, package: str, seed: int, uri: str) -> Done:
+    """Compare a round's hidden states with the package's."""
+    return Done(outputs={"shift": measure_against(load(uri).reference(), labels, seed=seed)}, rows=io.count(labels))
+
+
+def make_cut(
+    task: Task,
+    *,
+    tables: Sequence[TableRef],
+    rounds: Sequence[str],
+    rule: Mapping[str, Any],
+    package: str,
+    function: str,
+    seed: int,
+    keep: KeepConfig,
+    uri: str,
+) -> Done:
+    """Decide which rows pass."""
+    calibration = None
+    if keep.certified is not None:
+        path = keep.certified.calibration
+        calibration = load(uri).calibration() if path is None else read_calibration(path)
+    found = decide(tables, function, keep, calibration, seed=seed)
+    gate = found.gate.to_json()
+    task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
+    outputs = {
+        "id": fingerprint([gate, rule])[:8],
+        "gate": gate,
+        "rule": rule,
+        "rounds": list(rounds),
+        "num_labelled": found.num_labelled,
+        "num_scored": found.num_scored,
+        "lowest_trust": found.lowest_trust,
+        "risk": found.risk,
+    }
+    return Done(outputs=outputs, rows=found.num_labelled)
+
+
+def write(
+    task: Task,
+    *,
+    labels: TableRef,
+    examples: TableRef,
+    gate: dict[str, Any],
+    cut: str,
+    form: Format,
+    rows_per_file: int,
+    rows: PoolRows,
+    function: str,
+    output: str,
+    commit_seconds: float,
+) -> Done:
+    """Write the rows of a round that pass."""
+    # Files of a round carry its own digest; a Lance table takes all rounds of a cut.
+    table = fingerprint([cut, rows_per_file, rows.columns])[:8]
+    stem = f"rows-{table}" if form == "lance" else f"part-{task.directory.name[-8:]}"
+    job = WriteJob(
+        labels=labels,
+        examples=examples,
+        rows=rows,
+        gate=Gate.from_json(gate),
+        trust=schemas.trust_column(function),
+        output=output,
+        stem=stem,
+        form=form,
+    )
+    place(output).mkdir(parents=True, exist_ok=True)
+    with task.progress() as update:
+        files = write_rows(
+            job,
+            task.directory / "notes",
+            rows_per_file=rows_per_file,
+            commit_seconds=commit_seconds,
+            guard=task.guard,
+            progress=update,
+        )
+    return Done(outputs={"files": files, "columns": job.schema.names}, rows=sum(file["rows"] for file in files))

@@ -1,0 +1,162 @@
+"""A set of graded rows as the report's numbers read it: rows in memory, or counts (``curation.report.pool_grid``)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from curation.hashing import hash_unit
+from curation.report.rows import LOWEST, Floats, Ints, Judged, arm_order
+
+
+class View(Protocol):
+    """Graded rows: the parsed ones, or all with unparsed ones last."""
+
+    @property
+    def functions(self) -> Sequence[str]:
+        """The trust functions with scores."""
+        ...
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        ...
+
+    def of(self, function: str) -> Judged:
+        """The rows with this function's scores; an entry may stand for several (``Judged.weight_N``)."""
+        ...
+
+    def ranked(self, arm: str) -> Ints:
+        """Wrong and right rows in cells, int64 [2, G], by an arm's preference: what it selected first, by rank."""
+        ...
+
+    def by_score(self, function: str) -> Ints:
+        """Wrong and right rows in cells, int64 [2, G], the highest score first."""
+        ...
+
+
+class GradedSet(Protocol):
+    """Graded rows of a split."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        ...
+
+    @property
+    def num_right(self) -> int:
+        """How many of them are right."""
+        ...
+
+    @property
+    def parsed(self) -> View:
+        """The rows whose label could be read; only these can be selected by trust."""
+        ...
+
+    @property
+    def all(self) -> View:
+        """All rows; unparsed ones have the lowest score and trust 0, as in selection."""
+        ...
+
+    def ranked(self, arm: str) -> Ints:
+        """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
+        ...
+
+    def among_selected(self, arm: str) -> tuple[int, int]:
+        """How many of an arm's rows are graded, and how many of those are right."""
+        ...
+
+    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+        """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G].
+
+        Unparsed rows and those of ``out_M`` are left out.
+        """
+        ...
+
+    @property
+    def sample(self) -> Judged:
+        """All rows or, of a large pool, about ``curation.report.pool_grid.SAMPLE_ROWS``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class InMemory:
+    """Rows that are held; ``selected`` are the arms' row ids by rank, of arms that selected from these rows."""
+
+    judged: Judged
+    selected: Mapping[str, Ints]
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.judged)
+
+    @property
+    def num_right(self) -> int:
+        """How many of them are right."""
+        return int(self.judged.correct_N.sum())
+
+    @property
+    def parsed(self) -> "InMemoryView":
+        """See :class:`GradedSet`."""
+        return InMemoryView(self.judged.readable, self.selected, self.seed)
+
+    @property
+    def all(self) -> "InMemoryView":
+        """See :class:`GradedSet`."""
+        return InMemoryView(self.judged.unparsed_last, self.selected, self.seed)
+
+    def ranked(self, arm: str) -> Ints:
+        """See :class:`GradedSet`."""
+        return InMemoryView(self.judged, self.selected, self.seed).ranked(arm)
+
+    def among_selected(self, arm: str) -> tuple[int, int]:
+        """See :class:`GradedSet`."""
+        among_N = np.isin(self.judged.row_ids_N, self.selected[arm])
+        return int(among_N.sum()), int(self.judged.correct_N[among_N].sum())
+
+    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+        """See :class:`GradedSet`."""
+        rows = self.judged
+        raw_N = rows.scores[function].raw_N
+        may_N = rows.parsed_N & (raw_N > LOWEST) & ~np.isin(rows.row_ids_N, out_M)
+        kept_2 = (np.sort(raw_N[may_N & right_N]) for right_N in (~rows.correct_N, rows.correct_N))
+        return np.stack([len(kept) - np.searchsorted(kept, threshold_G, side="left") for kept in kept_2])
+
+    @property
+    def sample(self) -> Judged:
+        """All rows."""
+        return self.judged
+
+
+@dataclass(frozen=True)
+class InMemoryView:
+    """A view of rows that are held: each row is a cell."""
+
+    judged: Judged
+    selected: Mapping[str, Ints]
+    seed: int
+
+    @property
+    def functions(self) -> list[str]:
+        """The trust functions with scores."""
+        return [*self.judged.scores]
+
+    def __len__(self) -> int:
+        return len(self.judged)
+
+    def of(self, function: str) -> Judged:
+        """All rows; they have every function's scores."""
+        return self.judged
+
+    def ranked(self, arm: str) -> Ints:
+        """See :class:`View`."""
+        order = arm_order(self.judged, arm, self.selected.get(arm, np.zeros(0, dtype=np.int64)), self.seed)
+        return self._cells(order)
+
+    def by_score(self, function: str) -> Ints:
+        """See :class:`View`."""
+        draw_N = hash_unit(self.judged.row_ids_N, self.seed)
+        return self._cells(np.lexsort((draw_N, -self.judged.scores[function].raw_N)))
+
+    def _cells(self, order: Ints) -> Ints:
+        right_N = self.judged.correct_N[order]
+        return np.stack([~right_N, right_N]).astype(np.int64)

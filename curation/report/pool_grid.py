@@ -1,0 +1,294 @@
+"""The graded rows of a large pool, counted on a grid of scores in one streamed pass; no row of it is held.
+
+The grid has a cell for each value of the first 18 bits of a float32 score (sign, exponent, 9 bits of the fraction), so
+scores of one cell differ by less than 0.2 %. Counts of rows, of right rows and of what arms selected are exact. The
+rows of a cell share their mean trust and one rank; within it, right rows are taken to be spread evenly, as are the rows
+that a uniform arm leaves. ``OnGrid.resolution`` bounds what that changes in an AUC. A large table is read in Ray tasks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from curation.arms import ARMS
+from curation.hashing import hash_unit
+from curation.refs import TableRef
+from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged, Score, filled
+from curation.selection.score_keys import keys, scores
+from curation.tables import io, scans
+from curation.tables.row_ids import bitmap, missing
+from curation.trust import Scores, TrustFunction, get_trust
+
+CELL_BITS = 18
+NUM_CELLS = 1 << CELL_BITS
+SAMPLE_ROWS = 1 << 20
+"""About so many rows, by a hash of their ids, stand for the pool where the domain has to be asked about each."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Counts:
+    """What a pass over some rows counted; axes of length 2 are no and yes."""
+
+    rows_22: Ints
+    """Rows by whether they are parsed, and right."""
+    cells: Mapping[str, Ints]
+    """Parsed rows by trust function: by whether its own arm selected them, whether they are right, and cell."""
+    trust: Mapping[str, Floats]
+    """The sum of the trust of these rows, by whether they are right, and cell."""
+    sample: pa.Table
+    """``row_id``, ``parsed`` and ``correct`` of the sampled rows."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Flags:
+    """The graded rows that an arm selected, by rank."""
+
+    parsed_M: Bools
+    correct_M: Bools
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """What a pass reads; pickled to every task."""
+
+    labels: TableRef
+    graded: BitMap64
+    right: BitMap64
+    functions: Sequence[str]
+    """The trust functions whose columns the labels have."""
+    selected: Mapping[str, BitMap64]
+    """The rows of those functions' own arms."""
+    sample_share: float
+    seed: int
+
+    def batches(
+        self, functions: Sequence[str], fragments: Sequence[int] | None
+    ) -> Iterator[tuple[Ints, Bools, Bools, pa.RecordBatch]]:
+        """Ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
+        features = {feature for name in functions for feature in get_trust(name, 0).features}
+        columns = {name: f"`{name}`" for name in sorted({"row_id", *features})} | {"is parsed": "label IS NOT NULL"}
+        for batch in scans.batches(self.labels, columns, "error IS NULL", fragments):
+            kept = batch.filter(pa.array(~missing(batch.column("row_id").to_numpy(), self.graded)))
+            ids_B = kept.column("row_id").to_numpy()
+            parsed_B = kept.column("is parsed").to_numpy(zero_copy_only=False)
+            yield ids_B, parsed_B, ~missing(ids_B, self.right), kept
+
+    def count(self, fragments: Sequence[int] | None) -> Counts:
+        """One pass over the rows of some fragments, or of all."""
+        rows_22 = np.zeros((2, 2), dtype=np.int64)
+        cells = {name: np.zeros((2, 2, NUM_CELLS), dtype=np.int64) for name in self.functions}
+        trust = {name: np.zeros((2, NUM_CELLS)) for name in self.functions}
+        sample = [_SAMPLE.empty_table()]
+        for ids_B, parsed_B, right_B, batch in self.batches(self.functions, fragments):
+            rows_22 += np.bincount(2 * parsed_B + right_B, minlength=4).reshape(2, 2)
+            drawn_B = hash_unit(ids_B, self.seed) < self.sample_share
+            arrays = [pa.array(of_B[drawn_B]) for of_B in (ids_B, parsed_B, right_B)]
+            sample.append(pa.table(arrays, schema=_SAMPLE))
+            batch, ids_P, right_P = batch.filter(pa.array(parsed_B)), ids_B[parsed_B], right_B[parsed_B]
+            for name in self.functions:
+                function = get_trust(name, 0)
+                own_P = np.zeros(len(ids_P), dtype=np.bool_)
+                if name in self.selected:
+                    own_P = ~missing(ids_P, self.selected[name])
+                cell_P = cells_of(function.raw_score(batch)) + NUM_CELLS * right_P
+                trust_P = np.nan_to_num(function.score(batch).astype(np.float64), nan=0.0)
+                cells[name] += np.bincount(cell_P + 2 * NUM_CELLS * own_P, minlength=4 * NUM_CELLS).reshape(2, 2, -1)
+                trust[name] += np.bincount(cell_P, trust_P, minlength=2 * NUM_CELLS).reshape(2, -1)
+        return Counts(rows_22=rows_22, cells=cells, trust=trust, sample=pa.concat_tables(sample))
+
+    def above(self, function: str, threshold_G: Floats, out_M: Ints, fragments: Sequence[int] | None) -> Ints:
+        """Wrong and right rows of some fragments at or above each of ascending thresholds, int64 [2, G]."""
+        found = np.zeros((2, len(threshold_G) + 1), dtype=np.int64)
+        trust: TrustFunction = get_trust(function, 0)
+        for ids_B, parsed_B, right_B, batch in self.batches([function], fragments):
+            raw_B = filled(trust.raw_score(batch))
+            may_B = parsed_B & (raw_B > LOWEST) & ~np.isin(ids_B, out_M)
+            place_M = np.searchsorted(threshold_G, raw_B[may_B], side="right")
+            size = found.shape[1]
+            found += np.bincount(place_M + size * right_B[may_B], minlength=2 * size).reshape(2, size)
+        return np.asarray(np.cumsum(found[:, ::-1], axis=1)[:, ::-1][:, 1:])
+
+
+_SAMPLE = pa.schema([("row_id", pa.int64()), ("parsed", pa.bool_()), ("correct", pa.bool_())])
+
+
+class OnGrid:
+    """A graded pool as counts (``curation.report.measured.GradedSet``)."""
+
+    def __init__(self, source: Source, counts: Counts, flags: Mapping[str, Flags]) -> None:
+        self._source, self._flags = source, flags
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return int(self.counts.rows_22.sum())
+
+    @property
+    def num_right(self) -> int:
+        """How many of them are right."""
+        return int(self.counts.rows_22[:, 1].sum())
+
+    @property
+    def parsed(self) -> "GridView":
+        """The rows whose label could be read."""
+        return GridView(self, with_unparsed=False)
+
+    @property
+    def all(self) -> "GridView":
+        """All rows, unparsed ones last."""
+        return GridView(self, with_unparsed=True)
+
+    @property
+    def functions(self) -> list[str]:
+        """The trust functions with scores."""
+        return [*self.counts.cells]
+
+    @property
+    def resolution(self) -> dict[str, float]:
+        """The most by which a cell's common rank changes the AUC among parsed rows, by trust function."""
+        found = {}
+        for name, cells in self.counts.cells.items():
+            wrong_G, right_G = cells.sum(axis=0)
+            pairs = 2.0 * wrong_G.sum() * right_G.sum()
+            found[name] = float((wrong_G.astype(np.float64) * right_G).sum() / pairs) if pairs else 0.0
+        return found
+
+    @property
+    def sample(self) -> Judged:
+        """The sampled rows, ascending by row id, without scores."""
+        rows = self.counts.sample.sort_by("row_id")
+        ids_N, parsed_N, correct_N = (rows[name].to_numpy() for name in _SAMPLE.names)
+        return Judged(row_ids_N=ids_N, correct_N=correct_N, parsed_N=parsed_N, scores={})
+
+    def ranked(self, arm: str) -> Ints:
+        """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
+        return self.in_order(arm, with_unparsed=True)
+
+    def in_order(self, arm: str, *, with_unparsed: bool) -> Ints:
+        """As :meth:`ranked`, of all rows or the parsed ones."""
+        flags = self._flags.get(arm, Flags(parsed_M=np.zeros(0, np.bool_), correct_M=np.zeros(0, np.bool_)))
+        among_M = flags.parsed_M | with_unparsed
+        right_M = flags.correct_M[among_M]
+        taken_22 = np.bincount(2 * flags.parsed_M + flags.correct_M, minlength=4).reshape(2, 2)
+        unparsed_2, parsed_2 = self.counts.rows_22 - taken_22
+        if arm in self.counts.cells:
+            rest = [self.counts.cells[arm][0][:, ::-1], unparsed_2[:, None]]
+        elif ARMS[arm].parsed:
+            rest = [parsed_2[:, None], unparsed_2[:, None]]
+        else:
+            rest = [(parsed_2 + unparsed_2)[:, None]]
+        first = np.stack([~right_M, right_M]).astype(np.int64)
+        return np.concatenate([first, *(rest if with_unparsed else rest[:1])], axis=1)
+
+    def among_selected(self, arm: str) -> tuple[int, int]:
+        """How many of an arm's rows are graded, and how many of those are right."""
+        return len(self._flags[arm].correct_M), int(self._flags[arm].correct_M.sum())
+
+    def above(self, function: str, threshold_G: Floats, out_M: Ints) -> Ints:
+        """Wrong and right rows at or above each of ascending thresholds of the raw score, int64 [2, G]: exact counts.
+
+        Unparsed rows and those of ``out_M`` are left out. This is a further pass.
+        """
+        parts = scans.mapped(
+            self._source.labels, lambda fragments: self._source.above(function, threshold_G, out_M, fragments)
+        )
+        found: Ints = np.sum([*parts], axis=0)
+        return found
+
+
+@dataclass(frozen=True)
+class GridView:
+    """A view of a pool on the grid (``curation.report.measured.View``)."""
+
+    rows: OnGrid
+    with_unparsed: bool
+
+    @property
+    def functions(self) -> list[str]:
+        """The trust functions with scores."""
+        return self.rows.functions
+
+    def __len__(self) -> int:
+        return int(self.rows.counts.rows_22[0 if self.with_unparsed else 1 :].sum())
+
+    def of(self, function: str) -> Judged:
+        """One entry for the right and one for the wrong rows of each cell."""
+        counts_2G, sums_2G = self.rows.counts.cells[function].sum(axis=0), self.rows.counts.trust[function]
+        correct, cell = np.nonzero(counts_2G)
+        weight, trust = counts_2G[correct, cell], sums_2G[correct, cell] / counts_2G[correct, cell]
+        raw, parsed = _scores(cell), np.ones(len(cell), dtype=np.bool_)
+        if self.with_unparsed:
+            (more,) = np.nonzero(self.rows.counts.rows_22[0])
+            correct, weight = np.append(correct, more), np.append(weight, self.rows.counts.rows_22[0][more])
+            raw, trust = np.append(raw, np.full(len(more), LOWEST)), np.append(trust, np.zeros(len(more)))
+            parsed = np.append(parsed, np.zeros(len(more), dtype=np.bool_))
+        return Judged(
+            row_ids_N=np.arange(len(correct)),
+            correct_N=correct.astype(np.bool_),
+            parsed_N=parsed,
+            scores={function: Score(raw_N=raw, trust_N=np.clip(trust, 0, 1))},
+            weight_N=weight,
+        )
+
+    def ranked(self, arm: str) -> Ints:
+        """Wrong and right rows in cells, int64 [2, G], by an arm's preference."""
+        return self.rows.in_order(arm, with_unparsed=self.with_unparsed)
+
+    def by_score(self, function: str) -> Ints:
+        """Wrong and right rows in cells, int64 [2, G], the highest score first."""
+        cells_2G = self.rows.counts.cells[function].sum(axis=0)[:, ::-1]
+        return np.append(cells_2G, self.rows.counts.rows_22[0][:, None], axis=1) if self.with_unparsed else cells_2G
+
+
+def on_grid(
+    labels: TableRef,
+    grades: TableRef,
+    functions: Sequence[str],
+    selected: Mapping[str, pa.Table],
+    *,
+    num_pool: int,
+    seed: int,
+) -> OnGrid:
+    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.selected_rows``)."""
+    graded, right = BitMap64(), BitMap64()
+    for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
+        ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
+        graded.update(bitmap(ids_B))
+        right.update(bitmap(ids_B[correct_B]))
+    present = set(io.open_table(labels).schema.names)
+    flags = {}
+    for arm, table in selected.items():
+        ids_M = table["row_id"].to_numpy()
+        known_M = ~missing(ids_M, graded)
+        parsed_M = table["is_parsed"].to_numpy()[known_M]
+        flags[arm] = Flags(parsed_M=parsed_M, correct_M=~missing(ids_M[known_M], right))
+    source = Source(
+        labels=labels,
+        graded=graded,
+        right=right,
+        functions=[name for name in dict.fromkeys(functions) if set(get_trust(name, 0).features) <= present],
+        selected={arm: bitmap(selected[arm]["row_id"].to_numpy()) for arm in functions if arm in selected},
+        sample_share=SAMPLE_ROWS / max(num_pool, 1),
+        seed=seed,
+    )
+    parts = [*scans.mapped(labels, source.count)]
+    counts = Counts(
+        rows_22=np.sum([part.rows_22 for part in parts], axis=0),
+        cells={name: np.sum([part.cells[name] for part in parts], axis=0) for name in source.functions},
+        trust={name: np.sum([part.trust[name] for part in parts], axis=0) for name in source.functions},
+        sample=pa.concat_tables([part.sample for part in parts]),
+    )
+    return OnGrid(source, counts, flags)
+
+
+def cells_of(raw_N: Scores) -> Ints:
+    """The cell of each raw score, int64 [N]; NaN is below all."""
+    filled_N = np.nan_to_num(raw_N.astype(np.float32), nan=LOWEST, posinf=-LOWEST, neginf=LOWEST)
+    return (keys(filled_N) >> 32 - CELL_BITS).astype(np.int64)
+
+
+def _scores(cell_M: Ints) -> Floats:
+    """The smallest score of each cell, float64 [M]."""
+    return scores((cell_M << 32 - CELL_BITS).astype(np.uint32)).astype(np.float64)

@@ -1,0 +1,301 @@
+"""The exact bound of a top-n over scores that are read in passes and never held: which score, and which tie, is last.
+
+Rows are ordered by score, larger first, and at one score by a seeded hash of the row id, smaller first. The first pass
+looks at every ``STRIDE``-th score, and says between which two scores the n-th one lies with near certainty. The second
+counts all rows ahead of that window, and divides the rows in it into bins; few rows are collected as well. If the n-th
+row is in the window, which the counts prove, the bin that has it is the next window (radix selection), or the collected
+rows name it at once. If it is not, the window is widened to all scores. Two or three passes do for distinct scores,
+four if all tie. Whatever the number of rows, a pass holds 2 MB of counts and, where it collects, 16 bytes each of at
+most 4,194,304 rows (twice that while they are joined).
+
+Passes over parts of the rows (fragments, files) can run anywhere and in any order: :func:`tally` is the work of one
+part, :func:`merged` adds the results, :func:`narrowed` decides how to go on.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.hashing import Int64s, hash64
+from curation.selection.score_keys import Floats, Unsigned, highest, keys, lowest, score_of, without_minus_zero
+from curation.selection.top_n import check
+
+Bools = npt.NDArray[np.bool_]
+Hashes = npt.NDArray[np.uint64]
+Batch = tuple[Int64s, Floats]
+"""Row ids and raw scores of some rows, both [N]."""
+Scan = Callable[[], Iterable[Batch]]
+"""Reads all rows anew at each call, in any order and partition."""
+
+STRIDE = 256
+SAMPLE_BITS = 18
+"""The sampled scores are counted by the first bits of their keys."""
+MARGIN = 6.0
+"""The window reaches this many standard deviations of the sample's rank to both sides."""
+BIN_BITS = 16
+LAST_HASH = (1 << 64) - 1
+COLLECTED_ROWS = 1 << 22
+"""At most so many rows of a window are collected."""
+SLICE_ROWS = 1 << 17
+"""The number of rows that are worked on at a time; their scores stay in a core's cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The last selected row: rows with a larger score pass, and at its score those with at most its hash."""
+
+    score: float
+    tie: int
+    """The largest ``hash64(row_id, seed)``, unsigned, that passes at the score."""
+    seed: int
+    num_selected: int
+
+    def passes(self, row_ids_N: Int64s, raw_score_N: Floats) -> Bools:
+        """Which rows are selected, bool [N]; NaN and -inf never are."""
+        passes_N: Bools = raw_score_N > self.score
+        tied = np.flatnonzero(raw_score_N == self.score)
+        if len(tied):
+            passes_N[tied] = hash64(row_ids_N[tied], self.seed) <= np.uint64(self.tie)
+        return passes_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a pass counts: a sample of all scores, or the rows in a window and ahead of it."""
+
+    n: int
+    seed: int
+    first: int = 0
+    """The window's ends, both in it: keys of scores or, where ``tied_at`` is given, hashes."""
+    last: int = 0
+    key_bits: int = 0
+    """32 or 64: the width of the scores; 0 asks for the sample."""
+    tied_at: int | None = None
+    """The key of the score whose rows are told apart by their hash."""
+
+    @property
+    def shift(self) -> int:
+        """The number of last bits that a bin of the window leaves open."""
+        return max(0, (self.last - self.first).bit_length() - BIN_BITS)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tally:
+    """What a pass over some rows found."""
+
+    num_rows: int
+    """All rows that were read."""
+    key_bits: int
+    """The width of the scores; 0 without rows."""
+    num_ahead: int
+    """Rows ahead of the window."""
+    counts_B: Int64s
+    """Rows by bin of the window, or sampled rows by the first bits of their keys; ascending."""
+    keys_M: Hashes | None
+    """Keys (or hashes) and ids of all rows in the window; None if they are too many."""
+    row_ids_M: Int64s
+
+
+def exact_bound(scan: Scan, n: int, seed: int, *, threads: int = 1) -> Bound:
+    """The bound that selects the same n rows as :class:`curation.selection.top_n.TopN`.
+
+    The result does not depend on the order of the rows, or on how they are divided into batches. All scores have one
+    type: float64 is compared as such, in up to three passes more, float16 as float32. ``threads`` share a pass.
+
+    Raises:
+        BudgetError: n is not positive, or larger than the number of rows with a score.
+        ValueError: batches of float32 and of float64 are mixed.
+    """
+    step: Question | Bound = question(n, seed)
+    while isinstance(step, Question):
+        step = narrowed(step, _in_threads(step, scan(), threads))
+    return step
+
+
+def question(n: int, seed: int) -> Question:
+    """What the first pass counts.
+
+    Raises:
+        BudgetError: n is not positive.
+    """
+    check(n, num_eligible=n, num_rows=n)
+    return Question(n=n, seed=seed)
+
+
+def tally(asked: Question, batches: Iterable[Batch]) -> Tally:
+    """Answer a question for some of the rows."""
+    counts_B = np.zeros(1 << (BIN_BITS if asked.key_bits else SAMPLE_BITS), dtype=np.int64)
+    collected: list[tuple[Unsigned, Int64s]] | None = []
+    num_rows = num_ahead = key_bits = num_collected = 0
+    sampled: list[Floats] = []
+    for row_ids_N, given_N in batches:
+        score_N = given_N.astype(np.float32) if given_N.dtype == np.float16 else given_N
+        key_bits = _one_width(key_bits, 8 * score_N.dtype.itemsize if len(score_N) else 0)
+        if not asked.key_bits:
+            sampled.append(score_N[-num_rows % STRIDE :: STRIDE].copy())
+            if len(sampled) == 1 << 10:
+                counts_B += _sampled(sampled)
+                sampled = []
+        num_rows += len(score_N)
+        for start in range(0, len(score_N) if asked.key_bits else 0, SLICE_ROWS):
+            row_ids_S, score_S = row_ids_N[start : start + SLICE_ROWS], score_N[start : start + SLICE_ROWS]
+            ahead, key_M, place_M = _in_window(asked, row_ids_S, score_S)
+            num_ahead += ahead
+            if not len(key_M):
+                continue
+            bin_M = ((key_M - key_M.dtype.type(asked.first)) >> key_M.dtype.type(asked.shift)).astype(np.int64)
+            counts_B += np.bincount(bin_M, minlength=len(counts_B))
+            num_collected += len(key_M)
+            if collected is not None:
+                collected.append((key_M, row_ids_S[place_M]))
+                if num_collected > COLLECTED_ROWS:
+                    collected = None
+    if sampled:
+        counts_B += _sampled(sampled)
+    return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
+
+
+def merged(tallies: Iterable[Tally]) -> Tally:
+    """The answer for the rows of all parts, in any order of the parts.
+
+    Raises:
+        ValueError: parts of float32 and of float64 are mixed.
+    """
+    counts_B = np.zeros(0, dtype=np.int64)
+    collected: list[tuple[Unsigned, Int64s]] | None = []
+    num_rows = num_ahead = key_bits = num_collected = 0
+    for part in tallies:
+        key_bits = _one_width(key_bits, part.key_bits)
+        num_rows, num_ahead = num_rows + part.num_rows, num_ahead + part.num_ahead
+        counts_B = counts_B + part.counts_B if len(counts_B) else part.counts_B
+        num_collected += len(part.row_ids_M)
+        if part.keys_M is None or num_collected > COLLECTED_ROWS:
+            collected = None
+        elif collected is not None:
+            collected.append((part.keys_M, part.row_ids_M))
+    return _tally(num_rows, key_bits, num_ahead, counts_B, collected)
+
+
+def narrowed(asked: Question, found: Tally) -> Question | Bound:
+    """The next question, or the bound, by the answer for all rows.
+
+    Raises:
+        BudgetError: fewer rows than n have a score.
+    """
+    if not asked.key_bits:
+        if not found.key_bits:
+            check(asked.n, 0, found.num_rows)
+        return _of_sample(asked, found)
+    num_reached = found.num_ahead + int(found.counts_B.sum())
+    if not found.num_ahead < asked.n <= num_reached:
+        whole = replace(asked, first=lowest(asked.key_bits), last=highest(asked.key_bits), tied_at=None)
+        if asked == whole:
+            check(asked.n, num_reached, found.num_rows)
+        return whole
+    wanted = asked.n - found.num_ahead
+    if found.keys_M is not None:
+        return _of_collected(asked, found.keys_M, found.row_ids_M, wanted)
+    ranked_B = found.counts_B if asked.tied_at is not None else found.counts_B[::-1]  # small hashes, large scores first
+    place = int(np.searchsorted(np.cumsum(ranked_B), wanted))
+    number = place if asked.tied_at is not None else len(ranked_B) - 1 - place
+    first = asked.first + (number << asked.shift)
+    last = min(asked.last, first + (1 << asked.shift) - 1)
+    if first < last:
+        return replace(asked, first=first, last=last)
+    if asked.tied_at is None:
+        return replace(asked, first=0, last=LAST_HASH, tied_at=first)
+    return _bound(asked, asked.tied_at, first)
+
+
+def _tally(
+    num_rows: int, key_bits: int, num_ahead: int, counts_B: Int64s, collected: list[tuple[Unsigned, Int64s]] | None
+) -> Tally:
+    parts = collected or []
+    return Tally(
+        num_rows=num_rows,
+        key_bits=key_bits,
+        num_ahead=num_ahead,
+        counts_B=counts_B,
+        keys_M=None
+        if collected is None
+        else np.concatenate([np.zeros(0, dtype=np.uint64), *(key_M.astype(np.uint64) for key_M, _ in parts)]),
+        row_ids_M=np.concatenate([np.zeros(0, dtype=np.int64), *(row_ids_M for _, row_ids_M in parts)]),
+    )
+
+
+def _sampled(parts: list[Floats]) -> Int64s:
+    """Scores that may be selected, by the first bits of their keys."""
+    score_M = np.concatenate(parts)
+    key_M = keys(score_M[score_M > -np.inf])
+    bin_M = (key_M >> key_M.dtype.type(8 * key_M.dtype.itemsize - SAMPLE_BITS)).astype(np.int64)
+    return np.bincount(bin_M, minlength=1 << SAMPLE_BITS)
+
+
+def _of_sample(asked: Question, found: Tally) -> Question:
+    """The window of scores in which the n-th one is almost surely."""
+    bits, rank = found.key_bits, asked.n / STRIDE
+    margin = MARGIN * (math.sqrt(rank) + 1)
+    reached_B = np.cumsum(found.counts_B[::-1])
+    upper, lower = len(reached_B) - 1 - np.searchsorted(reached_B, [rank - margin, rank + margin])
+    size = 1 << bits - SAMPLE_BITS
+    first = max(int(lower) * size, lowest(bits)) if lower >= 0 else lowest(bits)
+    last = min((int(upper) + 1) * size - 1, highest(bits)) if rank > margin else highest(bits)
+    first, last = without_minus_zero(first, max(first, last), bits)
+    return replace(asked, first=first, last=last, key_bits=bits)
+
+
+def _in_window(asked: Question, row_ids_S: Int64s, score_S: Floats) -> tuple[int, Unsigned, Int64s]:
+    """The number of rows ahead of the window, and keys (or hashes) and places of those in it."""
+    if asked.tied_at is not None:
+        score = score_of(asked.tied_at, asked.key_bits)
+        tied_M = np.flatnonzero(score_S == score)
+        hash_M = hash64(row_ids_S[tied_M], asked.seed)
+        in_M = (hash_M >= np.uint64(asked.first)) & (hash_M <= np.uint64(asked.last))
+        ahead = np.count_nonzero(score_S > score) + np.count_nonzero(hash_M < np.uint64(asked.first))
+        return int(ahead), hash_M[in_M], tied_M[in_M]
+    low, high = score_of(asked.first, asked.key_bits), score_of(asked.last, asked.key_bits)
+    place_M = np.flatnonzero((score_S >= low) & (score_S <= high))  # false for NaN
+    return int(np.count_nonzero(score_S > high)), keys(score_S[place_M]), place_M
+
+
+def _of_collected(asked: Question, keys_M: Hashes, row_ids_M: Int64s, wanted: int) -> Bound:
+    """The bound among all rows of a window."""
+    if asked.tied_at is not None:
+        return _bound(asked, asked.tied_at, int(np.partition(keys_M, wanted - 1)[wanted - 1]))
+    key = np.partition(keys_M, len(keys_M) - wanted)[len(keys_M) - wanted]
+    last = wanted - int(np.count_nonzero(keys_M > key)) - 1
+    hashes_M = hash64(row_ids_M[keys_M == key], asked.seed)
+    return _bound(asked, int(key), int(np.partition(hashes_M, last)[last]))
+
+
+def _bound(asked: Question, key: int, tie: int) -> Bound:
+    return Bound(score=float(score_of(key, asked.key_bits)), tie=tie, seed=asked.seed, num_selected=asked.n)
+
+
+def _one_width(bits: int, other: int) -> int:
+    if bits and other and bits != other:
+        raise ValueError(f"scores of {bits} bits and of {other} bits in one search: convert them to one type")
+    return bits or other
+
+
+def _in_threads(asked: Question, batches: Iterable[Batch], threads: int) -> Tally:
+    """One pass; each thread takes the batch that is next."""
+    if threads == 1:
+        return tally(asked, batches)
+    lock, source = Lock(), iter(batches)
+
+    def taken() -> Iterator[Batch]:
+        while True:
+            with lock:
+                batch = next(source, None)
+            if batch is None:
+                return
+            yield batch
+
+    with ThreadPoolExecutor(threads) as pool:
+        return merged(pool.map(lambda _: tally(asked, taken()), range(threads)))

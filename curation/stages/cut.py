@@ -1,0 +1,241 @@
+"""The cut of a filter: which rows pass, as a condition on each row alone, so that later rows pass the same cut.
+
+The scores are read in streams, those of a large table by Ray tasks; no list of rows is kept. A rule that is calibrated
+(``certified``) takes its candidate cuts from a seeded sample of at most ``SAMPLE_ROWS`` pool rows: any candidates that
+do not depend on the calibration rows are valid (:mod:`curation.selection.risk`), and up to that number the sample is
+the pool.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curation.config.filter import CertifiedConfig, KeepConfig
+from curation.errors import BudgetError, SourceError
+from curation.hashing import derive, hash_unit
+from curation.refs import TableRef
+from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
+from curation.selection.budget import Graded
+from curation.selection.risk import calibrate
+from curation.sources.paths import filesystem
+from curation.stages.pool_scores import Batch, PoolScores
+from curation.tables import io, schemas
+
+SAMPLE_ROWS = 1 << 20
+ALL_TIES = 2**64 - 1
+"""The ``tie`` of a bound that every row with exactly its score passes."""
+CALIBRATION = ("raw", "trust", "correct")
+_READ = ("row_id", "label", "error")
+
+Scores = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """A cut that is made: a column of the labels table, and the bound that its values must pass."""
+
+    column: str
+    bound: Bound
+
+    @property
+    def columns(self) -> list[str]:
+        """What :meth:`passes` reads."""
+        return [*_READ, self.column]
+
+    @property
+    def near(self) -> str:
+        """An SQL filter that leaves out most rows that do not pass, and none that does."""
+        return f"{self.column} >= CAST({self.bound.score!r} AS FLOAT) AND label IS NOT NULL AND error IS NULL"
+
+    def passes(self, labels: pa.RecordBatch) -> Bools:
+        """Which rows pass, bool [N]; never one without a label."""
+        return np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), _scores(labels, self.column)))
+
+    def to_json(self) -> dict[str, Any]:
+        """The gate as a JSON object."""
+        return {"column": self.column, "bound": asdict(self.bound)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        return cls(column=value["column"], bound=Bound(**value["bound"]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A gate, and what it was made from."""
+
+    gate: Gate
+    num_labelled: int
+    """Rows labelled without error."""
+    num_scored: int
+    """Of these, rows with a label and a score: only they can pass."""
+    lowest_trust: float
+    """The lowest trust that passes, among the rows of which the cut was made."""
+    risk: dict[str, Any] | None
+    """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
+
+
+def decide(
+    tables: Sequence[TableRef], function: str, keep: KeepConfig, calibration: Graded | None, *, seed: int
+) -> Decision:
+    """Make the cut over labels tables, by the scores of the trust ``function``.
+
+    Raises:
+        BudgetError: no row would pass, or fewer rows have a score than are to be kept.
+        UserError: the calibration rows cannot be used.
+    """
+    raw, trust = schemas.raw_column(function), schemas.trust_column(function)
+    pools = [PoolScores(labels=ref, trust=function) for ref in tables]
+    labelled = sum(pool.num_rows for pool in pools)
+    found = [part for pool in pools for part in pool.mapped(_counted, trust=True)]
+    scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
+    if not scored:
+        raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
+    risk = None
+    if keep.threshold is not None:
+        score = float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
+        if best < score:
+            raise BudgetError(
+                f"keep.threshold: nothing is written: no row has a trust of at least {keep.threshold}, the highest of "
+                f"{scored:,} is {best:.4f}; lower the threshold (the labels are kept)"
+            )
+        gate = Gate(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
+    elif keep.certified is not None:
+        assert calibration is not None, "the caller reads it"
+        risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed)
+        gate = Gate(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
+    else:
+        gate = Gate(column=raw, bound=_top(pools, _number(keep, labelled, scored), seed))
+    lowest = min(_trusts_that_pass(tables, gate, trust), default=float("nan"))
+    return Decision(gate=gate, num_labelled=labelled, num_scored=scored, lowest_trust=lowest, risk=risk)
+
+
+def read_calibration(path: str) -> Graded:
+    """The calibration rows in a Parquet file with the columns ``CALIBRATION``.
+
+    Raises:
+        SourceError: it cannot be read, lacks a column, or has one of another type.
+    """
+    try:
+        opened, inner = filesystem(path)
+        table = pq.read_table(inner, filesystem=opened)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
+    for name in CALIBRATION:
+        kinds = pa.types.is_boolean if name == "correct" else pa.types.is_floating
+        if name not in table.column_names or not kinds(table[name].type):
+            found = f"is {table[name].type}" if name in table.column_names else "is missing"
+            wanted = "true or false" if name == "correct" else "a floating-point number"
+            raise SourceError(
+                f"keep.certified.calibration: {path}: column {name!r} {found}; give {', '.join(CALIBRATION)}, "
+                f"{name} as {wanted}"
+            )
+    raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
+    return Graded(raw_M, trust_M, table["correct"].to_numpy())
+
+
+def calibration_digest(path: str) -> str:
+    """A digest of the file's content.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        opened, inner = filesystem(path)
+        with opened.open_input_stream(inner) as file:
+            return hashlib.sha256(file.read()).hexdigest()[:16]
+    except OSError as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read: {error}") from error
+
+
+def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
+    """How many rows ``keep.n`` or ``keep.share`` asks for."""
+    wanted = keep.n or int(Fraction(str(keep.share)) * labelled)  # the decimal as written: 0.29 of 100 is 29
+    if wanted < 1:
+        raise BudgetError(
+            f"keep.share: nothing is written: {keep.share} of {labelled:,} labelled rows is less than one; "
+            "give a larger share"
+        )
+    if wanted > scored:
+        raise BudgetError(
+            f"keep.{keep.rule}: {wanted:,} rows are more than the {scored:,} of {labelled:,} labelled rows that have a "
+            "label that can be read; keep fewer"
+        )
+    return wanted
+
+
+def _certified(
+    pools: Sequence[PoolScores], config: CertifiedConfig, calibration: Graded, *, num_rows: int, seed: int
+) -> dict[str, Any]:
+    """The calibrated cut, as JSON with the number of pool rows that gave its candidates."""
+    drawn = partial(_drawn, num_rows=num_rows, seed=derive(seed, "candidates"))
+    pool_N = np.concatenate([part for pool in pools for part in pool.mapped(drawn)])
+    settings = config.model_dump(exclude={"calibration"})
+    cut = calibrate(
+        np.where(np.isnan(calibration.raw_M), -np.inf, calibration.raw_M),
+        calibration.correct_M,
+        pool_N,
+        **settings,
+        seed=derive(seed, "risk"),
+    )
+    if cut.threshold is None:
+        more = "" if cut.needed is None else f" (about {cut.needed:,} would have sufficed: {cut.needed_basis})"
+        raise BudgetError(
+            f"keep.certified: nothing is written: {cut.num_calibration:,} calibration rows certify no cut at alpha "
+            f"{config.alpha:g}{more}; give more of them, or raise alpha (the labels are kept)"
+        )
+    return {**settings, **asdict(cut), "num_candidates_from": len(pool_N)}
+
+
+def _counted(batches: Iterable[Batch]) -> tuple[int, float]:
+    """How many rows have a score, and the highest."""
+    number, highest = 0, -np.inf
+    for _, score_N in batches:
+        known_N = score_N[~np.isnan(score_N)]
+        number, highest = number + len(known_N), max(highest, float(known_N.max(initial=-np.inf)))
+    return number, highest
+
+
+def _drawn(batches: Iterable[Batch], *, num_rows: int, seed: int) -> Scores:
+    """The scores of about ``SAMPLE_ROWS`` of ``num_rows`` rows, of each row by a hash of its id."""
+    parts = [score_N[hash_unit(ids_N, seed) * num_rows < SAMPLE_ROWS] for ids_N, score_N in batches]
+    return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
+
+
+def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
+    """The bound of the n highest raw scores of all tables together."""
+    step: Question | Bound = question(n, seed)
+    while isinstance(step, Question):
+        answer = partial(tally, step)
+        step = narrowed(step, merged(part for pool in pools for part in pool.mapped(answer)))
+    return step
+
+
+def _trusts_that_pass(tables: Sequence[TableRef], gate: Gate, trust: str) -> Iterator[float]:
+    for ref in tables:
+        columns = list(dict.fromkeys([*gate.columns, trust]))
+        for batch in io.open_table(ref).scanner(columns=columns, filter=gate.near).to_batches():
+            passing_N = _floats(batch.column(trust))[gate.passes(batch)]
+            if len(passing_N):
+                yield float(passing_N.min())
+
+
+def _scores(labels: pa.RecordBatch, column: str) -> Scores:
+    """A column of scores, float32 [N]; NaN where it is null, or the row has no label."""
+    usable_N = labels.column("label").is_valid().to_numpy(zero_copy_only=False)
+    usable_N &= labels.column("error").is_null().to_numpy(zero_copy_only=False)
+    return np.where(usable_N, _floats(labels.column(column)), np.float32(np.nan))
+
+
+def _floats(values: pa.Array) -> Scores:
+    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32)

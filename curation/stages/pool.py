@@ -1,0 +1,222 @@
+"""The rows of a pool's files as one table, every row once and in the order of the files; bad rows as error rows.
+
+A task reads one chunk of one file and writes one fragment. Since chunks are committed in their order, a row's position
+in the table follows from its id (:meth:`PoolRows.offsets`), so that later tasks take rows without a search.
+"""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.exceptions
+
+from curation.config import DomainConfig
+from curation.domains import attempt, get_domain
+from curation.errors import CommitError, RowError, SourceError
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.sources import SourceFile, raw_rows, read_rows, require_columns, row_ids
+from curation.stages.deal import misfit
+from curation.storage.lease import Guard, unguarded
+from curation.tables import commits, io, schemas
+from curation.tables.compaction import compact
+from curation.tables.stream import Round, commit_stream
+from curation.tasks import cause, in_tasks
+from curation.telemetry.standing import Standing, Update
+
+CHUNK_ROWS = 50_000
+_TEXTS = ("text", "json")
+"""The types of columns in files that name none (``SourceFile.schema``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolRows:
+    """The files of a pool and what is read of them; pickled to every task."""
+
+    files: tuple[SourceFile, ...]
+    """In the order of their numbers."""
+    domain: DomainConfig
+    columns: tuple[str, ...]
+    """Columns of the files to keep beside the domain's own."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files."""
+        return sum(file.num_rows for file in self.files)
+
+    def schema(self) -> pa.Schema:
+        """The table's: the domain's columns, the kept ones, and ``error``.
+
+        Raises:
+            SourceError: files disagree about the type of a kept column.
+        """
+        own = get_domain(self.domain).columns
+        kept = [pa.field(name, self._type(name)) for name in self.columns if name not in own.names]
+        return schemas.examples(pa.schema([*own, *kept]), gold=False)
+
+    def check(self) -> None:
+        """Refuse files that lack a column.
+
+        Raises:
+            SourceError: a file lacks a column that the domain reads or that is to be kept; the message names both.
+        """
+        forms = get_domain(self.domain).forms
+        own = set(get_domain(self.domain).columns.names)
+        require_columns(self.files, [[*form, *(name for name in self.columns if name not in own)] for form in forms])
+
+    def offsets(self, row_ids_N: Int64s) -> Int64s:
+        """The position of each row in the table, int64 [N]."""
+        starts = np.concatenate([[0], np.cumsum([file.num_rows for file in self.files])])
+        places_N = np.searchsorted([file.index for file in self.files], row_ids_N >> schemas.FILE_SHIFT)
+        offsets_N: Int64s = starts[places_N] + (row_ids_N & ((1 << schemas.FILE_SHIFT) - 1))
+        return offsets_N
+
+    def paths(self, row_ids_N: Int64s) -> pa.Array:
+        """The path of each row's file."""
+        places_N = np.searchsorted([file.index for file in self.files], row_ids_N >> schemas.FILE_SHIFT)
+        return pa.array([file.path for file in self.files], pa.string()).take(pa.array(places_N))
+
+    def _type(self, name: str) -> pa.DataType:
+        found = {file.schema[name]: file.path for file in self.files if name in file.schema}
+        named = {"string" if kind in _TEXTS else kind: path for kind, path in found.items()}
+        if len(named) > 1:
+            (first, one), (second, other), *_ = named.items()
+            raise SourceError(
+                f"{other}: column {name!r} is {second}, and {first} in {one}; give the files one type, or leave it out"
+            )
+        try:
+            return pa.type_for_alias(next(iter(named)))
+        except ValueError:
+            return pa.string()  # of a list or struct: as JSON
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolChunk:
+    """Rows ``start`` to ``stop`` of a file, by its place in ``PoolRows.files``."""
+
+    file: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolTable:
+    """The table, and its error rows by kind."""
+
+    table: TableRef
+    rows: int
+    errors: dict[str, int]
+
+
+def read_pool(
+    rows: PoolRows,
+    uri: str,
+    *,
+    commit_seconds: float = 2.0,
+    fragment_mb: int = 256,
+    chunk_rows: int = CHUNK_ROWS,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
+) -> PoolTable:
+    """Write the rows that the table does not have yet.
+
+    Raises:
+        SourceError: a column is missing, a file cannot be read, or no row is usable.
+        CommitError: the store refused, or rows in and rows out differ.
+        RunFailedError: Ray gave up.
+    """
+    rows.check()
+    schema = rows.schema()
+    io.create(uri, schema)
+    committer = commits.Committer(uri, guard)
+    num_done, total = len(committer.done), rows.num_rows
+
+    def committed(done: Round) -> None:
+        if progress is not None:
+            progress(Standing(rows=num_done + sum(done.rows.values()), total=total))
+
+    left = [chunk for chunk in _chunks(rows.files, chunk_rows) if _first(rows, chunk) not in committer.done]
+    committed(Round({}, 0.0))
+    try:
+        if left:
+            written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put((rows, uri)))))
+            commit_stream(
+                (row for table in written for row in table.to_pylist()),
+                [committer],
+                seconds=commit_seconds,
+                guard=guard,
+                on_commit=committed,
+            )
+    except ray.exceptions.RayError as error:
+        raise cause(error, "reading the pool") from error
+    ref = io.latest(uri)
+    if (found := io.count(ref)) != total:
+        raise CommitError(f"{uri}: {total} rows in, {found} rows out")
+    errors = _errors(ref)
+    if total and sum(errors.values()) == total:
+        kind, number = next(iter(errors.items()))
+        raise SourceError(f"{rows.files[0].path}: none of {total:,} rows is usable ({number:,} of them {kind})")
+    return PoolTable(table=compact(ref, fragment_mb, guard=guard), rows=total, errors=errors)
+
+
+def _chunks(files: Sequence[SourceFile], chunk_rows: int) -> Iterator[PoolChunk]:
+    for place, file in enumerate(files):
+        for start in range(0, file.num_rows, chunk_rows):
+            yield PoolChunk(file=place, start=start, stop=min(start + chunk_rows, file.num_rows))
+
+
+def _first(rows: PoolRows, chunk: PoolChunk) -> int:
+    """The id of a chunk's first row: a fragment is committed as a whole."""
+    return (rows.files[chunk.file].index << schemas.FILE_SHIFT) + chunk.start
+
+
+def _read_chunk(chunk: PoolChunk, job: tuple[PoolRows, str]) -> pa.Table:
+    """Write a chunk's rows as a fragment; the row of ``commits.WRITTEN`` that names it."""
+    rows, uri = job
+    domain, schema, file = get_domain(rows.domain), rows.schema(), rows.files[chunk.file]
+    own, nothing = domain.columns, dict.fromkeys(domain.columns.names)
+    kept = [field for field in schema if field.name in rows.columns and field.name not in own.names]
+    parts, start = [], chunk.start
+    for batch in read_rows(file, chunk.start, chunk.stop):
+        examples, problems = [], []
+        for raw in raw_rows(batch):
+            example, problem = attempt(domain.read, raw)
+            problem = problem or misfit(example or {}, own)
+            examples.append(nothing if problem else example)
+            problems.append(problem or None)
+        ids_N = row_ids(file, start, start + batch.num_rows, None)
+        columns = [
+            pa.array(ids_N),
+            *pa.RecordBatch.from_pylist(examples, schema=own).columns,
+            *(_as(batch.column(field.name), field.type) for field in kept),
+            pa.array(problems, pa.string()),
+        ]
+        parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        start += batch.num_rows
+    return commits.write_fragment(pa.Table.from_batches(parts, schema), uri, schema)
+
+
+def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values in the column's type; what has no name in Arrow (lists, structs, mixed JSON) as JSON text."""
+    if values.type == kind:
+        return values
+    if pa.types.is_string(kind) and not pa.types.is_string(values.type):
+        texts = [
+            value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+            for value in values.to_pylist()
+        ]
+        return pa.array(texts, kind)
+    return values.cast(kind)
+
+
+def _errors(ref: TableRef) -> dict[str, int]:
+    """Error rows by kind, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for batch in io.open_table(ref).scanner(columns=["error"]).to_batches():
+        counts.update(RowError(text).kind for text in batch.column("error").drop_null().to_pylist())
+    return dict(counts.most_common())

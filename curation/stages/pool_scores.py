@@ -1,0 +1,149 @@
+"""The scores of labelled rows under one trust function, read in streams: cuts and counts without holding the pool.
+
+A large table is read by Ray tasks, each some fragments, and what they found is added up; a smaller one in this process,
+batch by batch. What is held in between follows the selected rows, not the pool: 12 bytes for each, and some 40 while
+they are sorted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from typing import TypeVar
+
+import numpy as np
+
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.selection import Candidates, Cut
+from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
+from curation.selection.top_n import in_rank_order
+from curation.tables import io, scans
+from curation.trust import Scores, TrustFunction, get_trust
+
+Batch = tuple[Int64s, Scores]
+"""Row ids and scores [B]; NaN for a row that is never selected."""
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolScores:
+    """The rows labelled without error; pickled to every task."""
+
+    labels: TableRef
+    trust: str
+    """A name of ``curation.arms.TRUST``."""
+    seed: int = 0
+    """That of a draw."""
+    parsed: bool = True
+    """Rows whose label could not be read are never selected."""
+    too_long: TableRef | None = None
+    """Nor are these (schema ``schemas.TOO_LONG``)."""
+
+    @cached_property
+    def num_rows(self) -> int:
+        """All of them, also those that are never selected."""
+        return io.count(self.labels, filter="error IS NULL")
+
+    @property
+    def function(self) -> TrustFunction:
+        """What scores them."""
+        return get_trust(self.trust, self.seed)
+
+    def batches(self, fragments: Sequence[int] | None = None, *, trust: bool = False) -> Iterator[Batch]:
+        """Their raw scores or, with ``trust``, their trust in [0, 1], in the table's own order.
+
+        With ``fragments`` only the rows of these.
+
+        Raises:
+            SourceError: the labels lack a column that the function reads.
+        """
+        function, present = self.function, io.open_table(self.labels).schema.names
+        columns = {name: f"`{name}`" for name in ("row_id", *function.features) if name in present}
+        if self.parsed:
+            columns["is parsed"] = "label IS NOT NULL"
+        out_M = too_long_ids(self.too_long)
+        for batch in scans.batches(self.labels, columns, "error IS NULL", fragments):
+            ids_B = batch.column("row_id").to_numpy()
+            score_B = function.score(batch) if trust else function.raw_score(batch)
+            never_B = np.zeros(len(ids_B), dtype=np.bool_)
+            if self.parsed:
+                never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
+            if len(out_M):
+                never_B |= out_M[np.minimum(np.searchsorted(out_M, ids_B), len(out_M) - 1)] == ids_B
+            yield ids_B, np.where(never_B, np.float32(np.nan), score_B)
+
+    def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
+        """``function`` of all batches or, of a large table, of those of each Ray task."""
+        return scans.mapped(self.labels, lambda fragments: function(self.batches(fragments, trust=trust)))
+
+    def bound(self, n: int, seed: int) -> Bound:
+        """The bound of the n highest raw scores.
+
+        Raises:
+            BudgetError: n is not positive, or larger than the number of rows with a score.
+        """
+        step: Question | Bound = question(n, seed)
+        while isinstance(step, Question):
+            step = narrowed(step, merged(self.mapped(partial(tally, step))))
+        return step
+
+    def top(self, n: int, seed: int) -> Cut:
+        """The n rows with the highest raw scores in rank order, as ``TopN`` cuts them.
+
+        Raises:
+            BudgetError: n is not positive, or larger than the number of rows with a score.
+        """
+        bound = self.bound(n, seed)
+        ids_n, raw_n = _stacked(self.mapped(partial(_passing, bound)))
+        return Cut(row_ids_n=in_rank_order(ids_n, raw_n, seed), threshold=bound.score)
+
+    def candidates(self) -> Candidates:
+        """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
+        ids_N, raw_N = _stacked(self.mapped(_stacked))
+        return Candidates(row_ids_N=ids_N, raw_score_N=raw_N)
+
+    def raw(self) -> Scores:
+        """The raw scores of all rows, in the order of :meth:`trust_of_all`, float32 [N]."""
+        return np.concatenate([*self.mapped(_scores)])
+
+    def trust_of_all(self) -> Scores:
+        """The trust of all rows, float32 [N]."""
+        return np.concatenate([*self.mapped(_scores, trust=True)])
+
+    def num_trusted(self, threshold: float) -> int:
+        """The number of rows that may be selected and have at least this trust."""
+        return sum(self.mapped(partial(_num_at_least, threshold), trust=True))
+
+
+@lru_cache(maxsize=4)
+def too_long_ids(ref: TableRef | None) -> Int64s:
+    """The ids of a table of over-long rows, ascending, int64 [M]; empty without a table."""
+    if ref is None:
+        return np.zeros(0, dtype=np.int64)
+    return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
+
+
+def _passing(bound: Bound, batches: Iterable[Batch]) -> Batch:
+    def kept() -> Iterator[Batch]:
+        for ids_B, raw_B in batches:
+            passes_B = bound.passes(ids_B, raw_B)
+            yield ids_B[passes_B], raw_B[passes_B]
+
+    return _stacked(kept())
+
+
+def _scores(batches: Iterable[Batch]) -> Scores:
+    return np.concatenate([np.zeros(0, dtype=np.float32), *(score_B for _, score_B in batches)])
+
+
+def _num_at_least(threshold: float, batches: Iterable[Batch]) -> int:
+    return sum(int((score_B >= threshold).sum()) for _, score_B in batches)
+
+
+def _stacked(batches: Iterable[Batch]) -> Batch:
+    """One pair of arrays; copies, so that no batch is kept for a few of its rows."""
+    ids, scores = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)]
+    for ids_B, score_B in batches:
+        ids.append(ids_B.copy())
+        scores.append(score_B)
+    return np.concatenate(ids), np.concatenate(scores)

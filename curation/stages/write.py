@@ -1,0 +1,290 @@
+"""Writes the rows of a labels table that pass a gate, with what was asked, as files of equal numbers of rows.
+
+Ray tasks first count the rows of each fragment that pass, then each writes one file: it streams its part of the labels,
+takes the examples of the rows that pass, and renders their prompts. Neither a task nor the driver ever holds more than
+a batch of rows. Names follow from the stage's inputs and the number of the part, and a file appears whole under its
+name. A note beside the stage's other records says that a part is done. So a task that is repeated writes the same file
+again, and a driver that resumes skips parts with a note. A Lance table is filled by fragments, which the driver commits
+(:mod:`curation.tables.commits`): a part is one fragment, so its first row id tells whether it is committed.
+"""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import ray
+import ray.exceptions
+from lance.fragment import write_fragments
+from pyroaring import BitMap64
+
+from curation.config.filter import Format
+from curation.domains import get_domain
+from curation.errors import CommitError
+from curation.refs import TableRef
+from curation.stages.cut import Gate
+from curation.stages.pool import PoolRows
+from curation.storage.lease import Guard, unguarded
+from curation.storage.paths import Place, place, write_atomically
+from curation.tables import commits, io, schemas
+from curation.tables.files import Written, write_file
+from curation.tables.stream import Round, commit_stream
+from curation.tasks import cause, in_tasks
+from curation.telemetry.standing import Standing, Update
+
+BATCH_ROWS = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteJob:
+    """What is written where; pickled to every task."""
+
+    labels: TableRef
+    examples: TableRef
+    rows: PoolRows
+    gate: Gate
+    trust: str
+    """The labels column of the trust."""
+    output: str
+    """The folder of the data files."""
+    stem: str
+    """The first part of the files' names; of Lance the name of the table."""
+    form: Format
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the output: id, the pool's own columns, prompt, completion, label, trust and file."""
+        own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *_MADE)]
+        made = [pa.field(name, pa.float32() if name == "trust" else pa.string()) for name in _MADE]
+        return pa.schema([schemas.ROW_ID, *own, *made])
+
+    @property
+    def table_uri(self) -> str:
+        """Of Lance: the table."""
+        return str(place(self.output) / f"{self.stem}.lance")
+
+
+_MADE = ("prompt", "completion", "label", "trust", "source_file")
+
+
+class Span(NamedTuple):
+    """Of the rows of a fragment that pass: ``take`` of them, after the first ``skip``."""
+
+    fragment: int
+    skip: int
+    take: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The rows of one file."""
+
+    number: int
+    spans: tuple[Span, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """How many."""
+        return sum(span.take for span in self.spans)
+
+
+def write_rows(
+    job: WriteJob,
+    notes: Place,
+    *,
+    rows_per_file: int,
+    commit_seconds: float = 2.0,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
+) -> list[dict[str, Any]]:
+    """Write the rows that pass and are not written yet; the files as JSON (``path``, ``rows``, ``bytes``, ``sha256``).
+
+    Of Lance the table, with its ``version`` in place of bytes and digest.
+
+    Raises:
+        CommitError: the store refused, or rows that pass and rows written differ.
+        RunFailedError: Ray gave up.
+    """
+    try:
+        shared = ray.put(job)
+        fragments = [fragment.fragment_id for fragment in io.open_table(job.labels).get_fragments()]
+        counts = list(in_tasks(_count, zip(fragments, itertools.repeat(shared))))
+        parts = list(divide(list(zip(fragments, counts, strict=True)), rows_per_file))
+        update = _Progress(progress, total=sum(counts))
+        if not parts:
+            return []
+        if job.form == "lance":
+            return [_table(job, parts, update, commit_seconds=commit_seconds, guard=guard)]
+        return _files(job, parts, notes, update, guard=guard)
+    except ray.exceptions.RayError as error:
+        raise cause(error, "writing") from error
+
+
+def divide(counts: Sequence[tuple[int, int]], rows_per_file: int) -> Iterator[Part]:
+    """Parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
+    spans: list[Span] = []
+    number, held = 0, 0
+    for fragment, count in counts:
+        skip = 0
+        while skip < count:
+            take = min(count - skip, rows_per_file - held)
+            spans.append(Span(fragment, skip, take))
+            skip, held = skip + take, held + take
+            if held == rows_per_file:
+                yield Part(number=number, spans=tuple(spans))
+                spans, number, held = [], number + 1, 0
+    if spans:
+        yield Part(number=number, spans=tuple(spans))
+
+
+class _Progress:
+    """Rows written so far."""
+
+    def __init__(self, update: Update | None, total: int) -> None:
+        self._update, self._total, self._rows = update, total, 0
+
+    def add(self, rows: int) -> None:
+        self._rows += rows
+        if self._update is not None:
+            self._update(Standing(rows=self._rows, total=self._total))
+
+
+def _files(
+    job: WriteJob, parts: Sequence[Part], notes: Place, update: _Progress, *, guard: Guard
+) -> list[dict[str, Any]]:
+    noted, there = _names(notes), _names(place(job.output))  # a file that a later cut removed has a note still
+    parts_noted = {part.number: _note(notes, part) for part in parts if _name(part) in noted}
+    done = {number: written for number, written in parts_noted.items() if written.path in there}
+    update.add(sum(written.rows for written in done.values()))
+    left = [part for part in parts if part.number not in done]
+    for part, written in zip(left, in_tasks(_write_part, zip(left, itertools.repeat(ray.put(job)))), strict=True):
+        if written.rows != part.num_rows:
+            raise CommitError(f"{job.output}/{written.path}: {part.num_rows} rows in, {written.rows} rows out")
+        guard()
+        write_atomically(notes / _name(part), json.dumps(written.to_json()))
+        done[part.number] = written
+        update.add(written.rows)
+    return [done[part.number].to_json() for part in parts]
+
+
+def _table(
+    job: WriteJob, parts: Sequence[Part], update: _Progress, *, commit_seconds: float, guard: Guard
+) -> dict[str, Any]:
+    io.create(job.table_uri, job.schema)
+    committer = commits.Committer(job.table_uri, guard)
+    done = ray.put(committer.done.serialize())
+    before, total = _of_round(job), sum(part.num_rows for part in parts)
+    update.add(before)
+    added = 0
+
+    def committed(done: Round) -> None:
+        nonlocal added
+        rows = sum(done.rows.values())
+        update.add(rows - added)
+        added = rows
+
+    written = in_tasks(_write_fragment, zip(parts, itertools.repeat(ray.put(job)), itertools.repeat(done)))
+    commit_stream(
+        (row for table in written for row in table.to_pylist()),
+        [committer],
+        seconds=commit_seconds,
+        guard=guard,
+        on_commit=committed,
+    )
+    if (found := _of_round(job)) != total:
+        raise CommitError(f"{job.table_uri}: {total} rows pass, {found} are written")
+    return {"path": f"{job.stem}.lance", "rows": total, "version": io.latest(job.table_uri).version}
+
+
+def _of_round(job: WriteJob) -> int:
+    """The committed rows of the job's files, whose numbers follow each other."""
+    first, last = job.rows.files[0].index, job.rows.files[-1].index
+    within = f"row_id >= {first << schemas.FILE_SHIFT} AND row_id < {(last + 1) << schemas.FILE_SHIFT}"
+    return io.count(io.latest(job.table_uri), filter=within)
+
+
+def _count(fragment: int, job: WriteJob) -> int:
+    """How many rows of a fragment pass."""
+    scanner = _scanner(job, fragment, job.gate.columns)
+    return sum(int(np.count_nonzero(job.gate.passes(batch))) for batch in scanner)
+
+
+def _write_part(part: Part, job: WriteJob) -> Written:
+    name = f"{job.stem}-{part.number:05}.{job.form}"
+    return write_file(_batches(part, job), job.schema, place(job.output) / name, job.form)
+
+
+def _write_fragment(part: Part, job: WriteJob, done: bytes) -> pa.Table:
+    """Write a part as a fragment; nothing where it is committed."""
+    batches = _batches(part, job)
+    first = next(batches)
+    if first.column("row_id")[0].as_py() in BitMap64.deserialize(done):
+        return commits.WRITTEN.empty_table()
+    ids: list[bytes] = []
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for batch in itertools.chain([first], batches):
+            ids.append(batch.column("row_id").to_numpy().tobytes())
+            yield batch
+
+    reader = pa.RecordBatchReader.from_batches(job.schema, noted())
+    fragments = write_fragments(reader, job.table_uri, schema=job.schema, mode="append")
+    return commits.written(job.table_uri, fragments, b"".join(ids))
+
+
+def _batches(part: Part, job: WriteJob) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, at most ``BATCH_ROWS`` at a time."""
+    domain, examples = get_domain(job.rows.domain), io.open_table(job.examples)
+    own = [name for name in job.schema.names if name not in _MADE]
+    asked = list(dict.fromkeys([*own, *domain.columns.names]))
+    read = list(dict.fromkeys([*job.gate.columns, "completion", job.trust]))
+    for span in part.spans:
+        seen = 0
+        for batch in _scanner(job, span.fragment, read):
+            passing = batch.filter(pa.array(job.gate.passes(batch)))
+            low, high = max(span.skip - seen, 0), min(span.skip + span.take - seen, passing.num_rows)
+            seen += passing.num_rows
+            if low >= high:
+                continue
+            labels = passing.slice(low, high - low)
+            row_ids_B = labels.column("row_id").to_numpy()
+            taken = examples.take(job.rows.offsets(row_ids_B), columns=asked).combine_chunks()
+            if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
+                raise CommitError(f"{job.examples.uri}: rows are not in the order of the files; remove the output")
+            made = {
+                "prompt": pa.array([domain.prompt(example) for example in taken.to_pylist()], pa.string()),
+                "completion": labels.column("completion"),
+                "label": labels.column("label"),
+                "trust": labels.column(job.trust),
+                "source_file": job.rows.paths(row_ids_B),
+            }
+            columns = [made[name] if name in made else taken[name].chunk(0) for name in job.schema.names]
+            yield pa.RecordBatch.from_arrays(columns, schema=job.schema)
+            if seen >= span.skip + span.take:
+                break
+
+
+def _scanner(job: WriteJob, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    dataset = io.open_table(job.labels)
+    found = dataset.get_fragment(fragment)
+    if found is None:
+        raise CommitError(f"{job.labels.uri}: fragment {fragment} is not in version {job.labels.version}")
+    scanner = dataset.scanner(
+        columns=list(columns), filter=job.gate.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
+    )
+    yield from scanner.to_batches()
+
+
+def _names(folder: Place) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _name(part: Part) -> str:
+    return f"{part.number:05}.json"
+
+
+def _note(notes: Place, part: Part) -> Written:
+    return Written(**json.loads((notes / _name(part)).read_text()))

@@ -1,0 +1,76 @@
+"""Writes batches of rows as one Parquet or JSONL file: complete under its name, or not there at all."""
+
+import hashlib
+import json
+import tempfile
+import uuid
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curation.storage.paths import Place, Remote
+
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A file: its ``path`` relative to the output, and what is in it."""
+
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The file as a JSON object."""
+        return asdict(self)
+
+
+def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Place, form: str) -> Written:
+    """Write the batches as ``parquet`` or ``jsonl``, and put the whole file in place; replaces one of that name."""
+    if isinstance(target, Remote):
+        with tempfile.TemporaryDirectory(prefix="curation-") as folder:
+            local = Path(folder) / target.name
+            written = _write(batches, schema, local, target.name, form)
+            target.put(local)
+            return written
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        written = _write(batches, schema, temporary, target.name, form)
+        temporary.replace(target)
+        return written
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path, name: str, form: str) -> Written:
+    rows = (_parquet if form == "parquet" else _jsonl)(batches, schema, local)
+    digest = hashlib.sha256()
+    with local.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return Written(path=name, rows=rows, bytes=local.stat().st_size, sha256=digest.hexdigest())
+
+
+def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
+    rows = 0
+    with pq.ParquetWriter(local, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _jsonl(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:
+    rows = 0
+    with local.open("w", encoding="utf-8") as file:
+        for batch in batches:
+            file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in batch.to_pylist())
+            rows += batch.num_rows
+    return rows

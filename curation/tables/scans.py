@@ -1,0 +1,73 @@
+"""Reads some columns of a table in one pass: in this process or, of a large table, in Ray tasks over its fragments."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+
+from curation.refs import TableRef
+from curation.tables.io import open_table
+from curation.tasks import in_tasks
+
+BATCH_ROWS = 1 << 17
+READ_AHEAD_BATCHES, READ_AHEAD_BYTES = 4, 32 << 20
+"""Lance's own limits would let gigabytes of a large table wait to be read."""
+ROWS_IN_PROCESS = 1 << 24
+"""A table with more rows is read in Ray tasks."""
+ROWS_A_TASK = 1 << 22
+"""The smallest number of rows of a task, where fragments are smaller."""
+
+Result = TypeVar("Result")
+
+
+def batches(
+    ref: TableRef, columns: Mapping[str, str], filter: str | None, fragments: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows that match an SQL ``filter``, in the table's own order; only those of some fragments, if given.
+
+    ``columns`` are SQL expressions by name.
+    """
+    table = open_table(ref)
+    chosen = None
+    if fragments is not None:
+        wanted = set(fragments)
+        chosen = [item for item in table.get_fragments() if item.fragment_id in wanted]
+    scanner = table.scanner(
+        columns=dict(columns),
+        filter=filter,
+        batch_size=BATCH_ROWS,
+        batch_readahead=READ_AHEAD_BATCHES,
+        io_buffer_size=READ_AHEAD_BYTES,
+        fragments=chosen,
+        scan_in_order=True,
+    )
+    yield from scanner.to_batches()
+
+
+def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) -> Iterator[Result]:
+    """``function(None)`` or, of a large table, ``function(fragments)`` for the fragments of each task, in their order.
+
+    Raises:
+        UserError: as the function raised it.
+        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    """
+    parts = _parts((item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments())
+    if len(parts) < 2:
+        yield function(None)
+    else:
+        yield from in_tasks(function, ((numbers,) for numbers in parts))
+
+
+def _parts(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """The numbers of the fragments of each task; none if this process reads them."""
+    known = list(fragments)
+    parts: list[list[int]] = []
+    if sum(num_rows for _, num_rows in known) > ROWS_IN_PROCESS:
+        held = ROWS_A_TASK
+        for number, num_rows in known:
+            if held >= ROWS_A_TASK:
+                parts.append([])
+                held = 0
+            parts[-1].append(number)
+            held += num_rows
+    return parts

@@ -1,0 +1,94 @@
+"""Scores of a pool that are read in streams: the same cut in this process, in Ray tasks, and of all rows at once."""
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation.errors import BudgetError, SourceError
+from curation.refs import ListDigest, TableRef, fingerprint
+from curation.report import pool_grid
+from curation.selection.top_n import TopN
+from curation.stages.pool_scores import PoolScores
+from curation.tables import io, scans, schemas
+
+NUM_ROWS = 5_000
+
+
+@pytest.fixture(scope="module")
+def labels(tmp_path_factory: pytest.TempPathFactory) -> TableRef:
+    rng = np.random.default_rng(0)
+    raw_N = np.round(rng.normal(size=NUM_ROWS), 2).astype(np.float32)
+    table = pa.table(
+        {
+            "row_id": rng.permutation(NUM_ROWS) + (3 << schemas.FILE_SHIFT),
+            "label": [None if row % 9 == 0 else "x" for row in range(NUM_ROWS)],
+            "neural_raw": pa.array(raw_N, mask=rng.random(NUM_ROWS) < 0.02),
+            "neural_trust": 1 / (1 + np.exp(-raw_N)),
+            "error": [None if row % 11 else "bad: x" for row in range(NUM_ROWS)],
+        }
+    )
+    uri = str(tmp_path_factory.mktemp("scores") / "labels.lance")
+    return TableRef(uri=uri, version=lance.write_dataset(table, uri, max_rows_per_file=600).version)
+
+
+@pytest.fixture(scope="module")
+def too_long(labels: TableRef) -> TableRef:
+    ids = io.read(labels, ["row_id"])["row_id"].to_numpy()[::7]
+    table = pa.table([pa.array(ids), *[pa.array([True] * len(ids))] * 2], schema=schemas.TOO_LONG)
+    return io.write(table, labels.uri.replace("labels", "too_long"))
+
+
+def test_streams_tasks_and_all_rows_at_once_cut_alike(
+    local_ray, labels: TableRef, too_long: TableRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = PoolScores(labels=labels, trust="neural", too_long=too_long)
+    candidates = scores.candidates()
+    num = int((~np.isnan(candidates.raw_score_N)).sum())
+    wanted = {n: TopN().cut(candidates, n, 5) for n in (1, 700, num)}
+    counted = pool_grid_counts(labels)
+    for size in (scans.ROWS_IN_PROCESS, 1000):  # in this process, and in a task for every two fragments
+        monkeypatch.setattr(scans, "ROWS_IN_PROCESS", size)
+        monkeypatch.setattr(scans, "ROWS_A_TASK", size)
+        for n, cut in wanted.items():
+            found = scores.top(n, 5)
+            assert np.array_equal(found.row_ids_n, cut.row_ids_n) and found.threshold == cut.threshold
+        again = scores.candidates()
+        assert np.array_equal(again.row_ids_N, candidates.row_ids_N)
+        assert np.array_equal(scores.raw(), candidates.raw_score_N, equal_nan=True)
+        trust_N = scores.trust_of_all()
+        assert scores.num_trusted(0.5) == int((trust_N >= 0.5).sum()) > 0
+        assert np.array_equal(np.isnan(trust_N) | np.isnan(scores.raw()), np.isnan(scores.raw()))
+        with pytest.raises(BudgetError, match=f"n = {num + 1:,} is more than the {num:,} of {scores.num_rows:,} pool"):
+            scores.top(num + 1, 5)
+        for one, other in zip(pool_grid_counts(labels), counted, strict=True):
+            np.testing.assert_allclose(one, other)
+
+
+def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
+    """All that a pass over the graded pool counts; every second row is right."""
+    ids = np.sort(io.read(labels, ["row_id"], "error IS NULL")["row_id"].to_numpy())
+    columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0, "problem": pa.nulls(len(ids), pa.string())}
+    grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
+    selected = pa.table({"row_id": ids[:50], "is_parsed": np.ones(50, dtype=np.bool_)})
+    pool = pool_grid.on_grid(labels, grades, ["neural", "reward"], {"neural": selected}, num_pool=len(ids), seed=0)
+    assert pool.functions == ["neural"] and len(pool) == len(ids) and pool.num_right == int((ids % 2 == 0).sum())
+    assert pool.among_selected("neural") == (50, int((ids[:50] % 2 == 0).sum()))
+    counts = pool.counts
+    above = pool.above("neural", np.array([-1.0, 0.0, 2.0]), ids[:10])
+    return [counts.rows_22, counts.cells["neural"], counts.trust["neural"], pool.sample.row_ids_N, above]
+
+
+def test_what_the_labels_lack_is_said(labels: TableRef) -> None:
+    with pytest.raises(SourceError, match="column reward is missing"):
+        PoolScores(labels=labels, trust="reward").top(1, 0)
+    assert PoolScores(labels=labels, trust="naive", parsed=False).top(3, 0).row_ids_n.shape == (3,)
+
+
+def test_the_digest_of_a_list_needs_no_list() -> None:
+    items = [{"row_id": 5, "completion": "é\n"}, {"completion": None, "row_id": -1}]
+    digest = ListDigest()
+    assert digest.hexdigest == fingerprint([])
+    for item in items:
+        digest.extend([item])
+    assert digest.hexdigest == fingerprint(items) and digest.num_items == 2
