@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from curation.commands.audit.verb import audit
 from curation.errors import CurationError, UserError
 from curation.stopping import Stopped
 
@@ -341,6 +342,9 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
         states[finding.state] += 1
     click.echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
     sys.exit(1 if states["fail"] else 0)
+
+
+main.add_command(audit)
 
 
 def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:

@@ -53,6 +53,10 @@ class ExportError(UserError):
     """A student cannot be exported: there is none, it is not trained, or its folder is taken or cannot be written."""
 
 
+class AuditError(UserError):
+    """An audit cannot be drawn, found or served, or a verdict cannot be taken."""
+
+
 class RowError(CurationError):
     """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
 

@@ -25,8 +25,14 @@ from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report")
-OTHERS = ("ablate", "export-student", "inspect", "clean", "doctor")
-ARGUMENTS = {"ablate": "ABLATION", "export-student": "RUN_DIR", "inspect": "TABLE", "clean": "RUN_DIR"}
+OTHERS = ("ablate", "export-student", "inspect", "clean", "audit", "doctor")
+ARGUMENTS = {
+    "ablate": "ABLATION",
+    "export-student": "RUN_DIR",
+    "inspect": "TABLE",
+    "clean": "RUN_DIR",
+    "audit": "RUN_DIR",
+}
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 
 

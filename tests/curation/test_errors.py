@@ -18,6 +18,7 @@ USER_ERRORS = {
     "TableError",
     "CombineError",
     "ExportError",
+    "AuditError",
 }
 
 
