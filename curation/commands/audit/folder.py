@@ -113,7 +113,7 @@ def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) ->
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise AuditError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
-    rows = rows_of(origin)
+    rows, num_candidates = rows_of(origin)
     drawn = draw(rows, num=num, seed=seed, ranked=origin.ranked)
     row_ids_M = rows.row_ids_N[drawn.place_M]
     texts = texts_of(origin, row_ids_M)
@@ -137,7 +137,7 @@ def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) ->
         "num_drawn": len(row_ids_M),
         "num_uniform": int(drawn.uniform_M.sum()),
         "num_region": sum(stratum.num_rows for stratum in drawn.strata),
-        "num_candidates": len(rows.row_ids_N),
+        "num_candidates": num_candidates,
         "floor": drawn.floor,
         "allocation": "a uniform part over the region, and an extra part by stratum towards Neyman's allocation",
         "strata": [asdict(stratum) for stratum in drawn.strata],

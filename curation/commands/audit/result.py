@@ -106,13 +106,13 @@ def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
         cut["before"] = {**{name: before[name] for name in kept}, "n": origin.n}
     if not origin.ranked:
         return cut
-    rows = rows_of(origin)
+    pool_N = rows_of(origin, floor=told["floor"]).scored.raw_N
     uniform_M = judged.column("uniform")
     answer_M = judged.answer_M[uniform_M]
     found = calibrate(
         judged.column("raw")[uniform_M],
         answer_M == "right",
-        rows.raw_N,
+        pool_N,
         alpha=alpha,
         delta=delta,
         seed=derive(told["seed"], "audit risk"),
@@ -122,7 +122,7 @@ def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
     cut["after"] = {
         **asdict(found),
         "guarantee": found.guarantee if threshold is None else f"{found.guarantee}, which the draw makes true",
-        "n": 0 if threshold is None else int((rows.raw_N >= threshold).sum()),
+        "n": 0 if threshold is None else int((pool_N >= threshold).sum()),
         "num_counted_wrong": int(np.isin(answer_M, ["unsure", "disputed", "none"]).sum()),
         "at_floor": threshold is not None and threshold <= told["floor"],
     }

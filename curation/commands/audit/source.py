@@ -20,7 +20,7 @@ from curation.errors import AuditError
 from curation.hashing import Int64s, hash64
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest, StageRecord
-from curation.selection.audit import Scored
+from curation.selection.audit import REACH, Scored
 from curation.storage.paths import Place, require_reachable
 from curation.tables import io
 from curation.trust import get_trust
@@ -30,6 +30,10 @@ Json = dict[str, Any]
 SELECT = re.compile(r"gen-(\d+)/select")
 FILTER, WORK = "filter.json", "_curation"
 """What ``curate filter`` writes into its output: the manifest of its files, and the folder of its own manifest."""
+
+
+SPARE_ROWS = 1 << 20
+"""So many rows beyond the best are held before they are dropped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +157,19 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
     )
 
 
-def rows_of(origin: Origin) -> Scored:
-    """The rows that the arm may select, or those that it selected if it does not rank.
+class Rows(NamedTuple):
+    """The rows that an audit may need."""
+
+    scored: Scored
+    num_candidates: int
+    """How many rows may be selected; more than ``scored`` holds."""
+
+
+def rows_of(origin: Origin, *, floor: float | None = None) -> Rows:
+    """The rows that score at least the floor, or without one the best: the region of an audit and some more.
+
+    If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
+    region, not with the pool (but if nothing is selected, the region is the pool).
 
     Raises:
         AuditError: a table of the run is gone.
@@ -164,30 +179,53 @@ def rows_of(origin: Origin) -> Scored:
         if not origin.ranked:
             unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
             all_n = np.ones(len(selected_n), dtype=np.bool_)
-            return Scored(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
-        out_M = _ids(origin.too_long)
-        parts = [part for part in _scores(origin) if len(part.row_ids_B)] or [_NOTHING]
+            scored = Scored(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
+            return Rows(scored, len(selected_n))
+        found, num_candidates = _best(origin, floor)
     except (OSError, ValueError) as error:
         raise AuditError(
             f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, link it "
             "under the old path"
         ) from error
-    ids_N, raw_N, trust_N, passed_N = (np.concatenate(column) for column in zip(*parts, strict=True))
-    may_N = ~np.isin(ids_N, out_M)
-    ids_N, passed_N = ids_N[may_N], passed_N[may_N]
-    selected_N = passed_N if origin.gate is not None else np.isin(ids_N, selected_n)
-    return Scored(row_ids_N=ids_N, raw_N=raw_N[may_N], trust_N=trust_N[may_N], selected_N=selected_N)
+    selected_N = found.passed_N if origin.gate is not None else np.isin(found.row_ids_N, selected_n)
+    scored = Scored(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
+    return Rows(scored, num_candidates)
+
+
+def _best(origin: Origin, floor: float | None) -> tuple["_Part", int]:
+    """The rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
+    out_M, wanted = _ids(origin.too_long), REACH * origin.num_selected
+    kept, num_kept, num_read = [_NOTHING], 0, 0
+    for part in _scores(origin):
+        may_N = ~np.isin(part.row_ids_N, out_M)
+        num_read += int(may_N.sum())
+        kept.append(_only(part, may_N if floor is None else may_N & (part.raw_N >= floor)))
+        num_kept += len(kept[-1].raw_N)
+        if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
+            joined = _joined(kept)
+            least = np.partition(joined.raw_N, num_kept - wanted)[num_kept - wanted]
+            kept = [_only(joined, joined.raw_N >= least)]
+            num_kept = len(kept[0].raw_N)
+    return _joined(kept), num_read
 
 
 class _Part(NamedTuple):
-    row_ids_B: Int64s
-    raw_B: npt.NDArray[np.float32]
-    trust_B: npt.NDArray[np.float32]
-    passed_B: npt.NDArray[np.bool_]
+    row_ids_N: Int64s
+    raw_N: npt.NDArray[np.float32]
+    trust_N: npt.NDArray[np.float32]
+    passed_N: npt.NDArray[np.bool_]
     """Whether the row passes the gate; false without one."""
 
 
 _NOTHING = _Part(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
+
+
+def _only(part: _Part, kept_N: npt.NDArray[np.bool_]) -> _Part:
+    return _Part(*(column[kept_N] for column in part))
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    return _Part(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def _scores(origin: Origin) -> Iterator[_Part]:
@@ -203,7 +241,7 @@ def _scores(origin: Origin) -> Iterator[_Part]:
             passed_B = np.zeros(len(ids_B), dtype=np.bool_)
             if gate is not None:
                 passed_B = _passes(batch.column(gate["column"]).to_numpy(zero_copy_only=False), ids_B, gate["bound"])
-            yield _Part(ids_B[may_B], raw_B[may_B], function.score(batch)[may_B], passed_B[may_B])
+            yield _only(_Part(ids_B, raw_B, function.score(batch), passed_B), may_B)
 
 
 def _passes(score_B: npt.NDArray[np.floating[Any]], ids_B: Int64s, bound: Json) -> npt.NDArray[np.bool_]:

@@ -1,23 +1,31 @@
 """``curate audit`` on a run directory: draw, verdicts from files, what they give, and what is refused."""
 
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from audit_run import HOSTILE, AuditedRun, make_run, selected
 from click.testing import CliRunner
 
 from curation.cli import main
+from curation.commands.audit import source
 from curation.commands.audit.folder import ROWS, open_audit
 from curation.commands.audit.log import BACK, Entry, VerdictLog, standing_of
-from curation.hashing import derive
+from curation.hashing import derive, hash64
 from curation.metrics import share_of_finite
+from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
 from curation.selection.risk import calibrate
+from curation.tables import io
 
 NUM = 1_200
 
@@ -248,6 +256,71 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
     assert "none of its 20 rows has a verdict" in refused(*where, "--result")
 
 
+def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_path: Path):
+    """Its layout by hand: two rounds, a gate with a tie, a file that names the rows."""
+    record = Manifest.load(run.directory).stages["gen-0/select"]
+    choice = record.inputs["choice"]
+    labels, pool = (io.read(TableRef.from_json(choice[name])) for name in ("labels", "pool"))
+    output = tmp_path / "out"
+    manifest = Manifest.load(output / "_curation")
+    half = len(labels) // 2
+    for name, part in (("0000", slice(0, half)), ("0001", slice(half, None))):
+        ids = pa.array(labels["row_id"].to_pylist()[part])
+        refs = {
+            what: io.write(
+                table.filter(pc.is_in(table["row_id"], value_set=ids)), str(output / f"_curation/{what}-{name}.lance")
+            )
+            for what, table in (("labels", labels), ("pool", pool))
+        }
+        manifest.record(
+            f"pool-{name}", {"domain": {"name": "math"}}, {"pool": refs["pool"].to_json()}, rows=1, seconds=1
+        )
+        manifest.record(f"label-{name}", {}, {"labels": refs["labels"].to_json()}, rows=1, seconds=1)
+    assert "nothing is written yet" in refused_after(output, run)
+    scores = sorted((raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed), reverse=True)
+    best = [
+        row_id for row_id, raw in run.raw.items() if raw in scores[:100] and row_id not in run.unparsed | run.failed
+    ]
+    last = next(row_id for row_id in best if run.raw[row_id] == scores[99])
+    tie = int(hash64(np.array([last]), 5)[0])
+    gate = {"column": "neural_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
+    manifest.record("cut", {"function": "neural"}, {"gate": gate, "risk": None}, rows=1, seconds=1)
+    for name, rows in (("0000", 60), ("0001", 40)):
+        manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
+    where = (output, "--folder", "audits")
+    assert "is the output of a filter, which ranks by neural" in refused(*where, "--arm", "naive")
+    found = CliRunner().invoke(main, ["audit", *map(str, where), "--num", "60"], catch_exceptions=False)
+    assert found.exit_code == 0 and "60 rows of arm neural" in found.output, found.output
+    rows = open_audit(Path("audits"), None).rows.to_pylist()
+    assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
+    told = json.loads(Path("audits/neural/draw.json").read_text())
+    assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
+    path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
+    CliRunner().invoke(main, ["audit", *map(str, where), "--verdicts", str(path)], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["audit", *map(str, where), "--result", "--json"], catch_exceptions=False)
+    result = json.loads(found.stdout)
+    assert result["num_selected"] == 100 and result["purity"]["num_rows"] == 100
+    assert result["cut"]["before"] is None and result["cut"]["after"]["num_calibration"] == 45
+
+
+def refused_after(output: Path, run: AuditedRun) -> str:
+    """What is said of an output before and after it has a list of files."""
+    assert "nor the output of `curate filter`" in refused(output, "--folder", "audits")
+    (output / "filter.json").write_text("{}")
+    return refused(output, "--folder", "audits")
+
+
+def test_only_the_best_rows_of_a_pool_are_held(run: AuditedRun, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(source, "SPARE_ROWS", 0)
+    origin = replace(source.find(run.directory, None), num_selected=10)
+    rows, num_candidates = source.rows_of(origin)
+    scores = np.sort([raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed])[::-1]
+    assert num_candidates == len(scores)
+    assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
+    again, _ = source.rows_of(origin, floor=float(scores[20]))
+    assert len(again.raw_N) == 21
+
+
 def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path: Path):
     assert "there is no such directory" in refused("none")
     (tmp_path / "empty").mkdir()
@@ -267,15 +340,29 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path
     assert "alpha: 2.0 is not a share" in refused(*where, "--result", "--alpha", 2)
 
 
+APPEND = """
+import sys
+from pathlib import Path
+from curation.commands.audit.log import Entry, VerdictLog
+log = VerdictLog(Path(sys.argv[1]))
+for row_id in range(40):
+    log.add([Entry(row_id=row_id, person=sys.argv[2], verdict="right", via="page")])
+"""
+
+
 def test_a_log_is_appended_by_processes_and_threads_at_once_and_nothing_is_lost(tmp_path: Path):
     path = tmp_path / "verdicts.jsonl"
     path.write_bytes(b'{"row_id": 1, "person": "cut o')
-    processes = [multiprocessing.get_context("spawn").Process(target=_append, args=(path, who)) for who in range(3)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", APPEND, str(path), str(who)], env=environment) for who in range(3)
+    ]
     threads = [threading.Thread(target=_append, args=(path, who)) for who in (3, 4)]
-    for worker in (*processes, *threads):
-        worker.start()
-    for worker in (*processes, *threads):
-        worker.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
     log = VerdictLog(path)
     entries = log.entries()
     assert len(entries) == 5 * 40 and log.num_torn == 1

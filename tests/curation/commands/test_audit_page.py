@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -194,3 +195,9 @@ def test_a_port_that_is_taken_is_told(audit: Audit):
         taken.listen()
         with pytest.raises(AuditError, match=f"--port {taken.getsockname()[1]}: cannot be used"):
             serve(audit, taken.getsockname()[1], "me", print)
+
+
+def test_without_flask_the_page_says_what_to_install(audit: Audit, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "flask", None)
+    with pytest.raises(AuditError, match=r'pip install "trust-curation\[audit\]", or give verdicts by --verdicts'):
+        make_app(audit, TOKEN, "me")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curation.commands.audit.judged import Counts, share_right
-from curation.errors import AuditError
+from curation.errors import AuditError, UserError
 from curation.selection.audit import FEWEST, REACH, UNIFORM_SHARE, Drawn, Scored, draw
 from curation.selection.risk import calibrate
 
@@ -117,7 +117,7 @@ def test_inclusion_probabilities_are_how_often_rows_are_drawn():
 @pytest.mark.parametrize("ties", [False, True])
 def test_purity_has_no_bias_and_its_interval_covers(ties: bool):
     rows, right_N = scored(300, ties=ties)
-    rng, runs = np.random.default_rng(8), 250
+    rng, runs = np.random.default_rng(8), 150
     errors, covered = [], 0
     for seed in range(runs):
         correct_N = rng.random(N) < right_N
@@ -145,12 +145,34 @@ def test_a_cut_certified_on_the_uniform_part_fails_at_most_delta_of_the_time():
         cut = calibrate(
             rows.raw_N[place_M],
             correct_N[place_M],
-            rows.raw_N[rows.raw_N >= drawn.floor],
+            rows.raw_N,
             alpha=alpha,
             delta=delta,
+            floor=drawn.floor,
         )
         if cut.threshold is not None:
             certified += 1
             failed += (~correct_N[rows.raw_N >= cut.threshold]).mean() > alpha
     assert certified > runs / 2
     assert failed / runs <= delta + 3 * np.sqrt(delta * (1 - delta) / runs)
+
+
+def test_a_floor_takes_the_rows_below_it_out_of_the_problem():
+    rows, right_N = scored(300)
+    correct_N = np.random.default_rng(2).random(N) < right_N
+    drawn = draw(rows, num=200, seed=0, ranked=True)
+    place_M = drawn.place_M[drawn.uniform_M]
+    given = {"alpha": 0.15, "delta": 0.2}
+    found = calibrate(rows.raw_N[place_M], correct_N[place_M], rows.raw_N, floor=drawn.floor, **given)
+    region_N = rows.raw_N[rows.raw_N >= drawn.floor]
+    alone = calibrate(rows.raw_N[place_M], correct_N[place_M], region_N, **given)
+    assert (found.threshold, found.num_kept, found.bound) == (alone.threshold, alone.num_kept, alone.bound)
+    assert f"the pool's that score at least {drawn.floor:g}" in found.guarantee
+    with pytest.raises(UserError, match="1 score less than their floor"):
+        calibrate(
+            np.append(rows.raw_N[place_M], -9),
+            np.append(correct_N[place_M], True),
+            rows.raw_N,
+            floor=drawn.floor,
+            **given,
+        )
