@@ -221,7 +221,7 @@ _NOTHING = _Part(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.
 
 
 def _only(part: _Part, kept_N: npt.NDArray[np.bool_]) -> _Part:
-    return _Part(*(column[kept_N] for column in part))
+    return _Part(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
 
 
 def _joined(parts: list[_Part]) -> _Part:

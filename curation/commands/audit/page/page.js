@@ -45,6 +45,7 @@ function show(page) {
   sawTrust = false;
   at("count").textContent =
     page.num_judged + " of " + page.num_rows + " judged, " + page.num_own + " by you";
+  at("progress-box").hidden = false;
   at("progress").max = page.num_rows;
   at("progress").value = page.num_judged;
   at("row").hidden = row === null;
@@ -88,7 +89,7 @@ async function act(what) {
         : "There is no verdict of yours to take back.");
     } else {
       const page = await ask("verdict", { person, row_id: row.row_id, verdict: what, saw_trust: sawTrust });
-      const kept = "Row " + row.row_id + " is kept as " + WORDS[what] + ".";
+      const kept = "Kept: row " + row.row_id + " " + WORDS[what];
       show(page);
       say(rest(page) || kept);
     }
@@ -142,7 +143,6 @@ at("start").addEventListener("submit", (event) => {
     at("person").value = told.person;
     at("start").hidden = false;
     at("person").select();
-    at("count").textContent = "";
   } catch (error) {
     say(error.message, true);
   }
