@@ -28,9 +28,9 @@ PROGRAM = click.Choice(["label-studio", "argilla"])
 def audit(run_dir: str, arm: str | None, num: int | None, seed: int | None, name: str | None, **asked: Any) -> None:
     """Let people judge weak labels that the run in RUN_DIR selected, and say how pure its selection is.
 
-    Without a further option: draw the rows, or say how far the audit is. Verdicts come from a page (--serve), a CSV
-    file (--verdicts), or label-studio or argilla (--export, --import). --result gives the purity with its interval, a
-    calibration set, and the certified cut that follows from it.
+    RUN_DIR may also be the output of a filter. Without a further option: draw the rows, or say how far the audit is.
+    Verdicts come from a page (--serve), a CSV file (--verdicts), or label-studio or argilla (--export, --import).
+    --result gives the purity with its interval, a calibration set, and the certified cut that follows from it.
     """
     from curation.commands.audit import actions
     from curation.commands.audit.words import result_lines
