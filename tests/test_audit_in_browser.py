@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 from audit_run import HOSTILE, AuditedRun, make_run
+from click.testing import CliRunner
+
+from curation.cli import main
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
 
@@ -57,8 +60,9 @@ def browser(tmp_path: Path) -> Iterator[Any]:
 
 
 def curate(*arguments: object) -> str:
-    command = [sys.executable, "-m", "curation.cli", "audit", *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    found = CliRunner().invoke(main, ["audit", *map(str, arguments)], catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.stdout
 
 
 class Server:
