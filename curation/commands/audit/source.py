@@ -103,7 +103,12 @@ def find(place: Place, arm: str | None) -> Origin:
 
 def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
     arms, choice, budget = record.outputs["arms"], record.inputs["choice"], record.outputs["budget"]
-    weak = [name for name in arms if not ARMS[name].gold]
+    try:
+        weak = [name for name in arms if not ARMS[name].gold]
+    except KeyError as error:
+        raise AuditError(
+            f"{run}: selected by the arm {error}, whose module cannot be imported here; give the command where it can"
+        ) from error
     if arm is None:
         arm = REFERENCE_ARM if REFERENCE_ARM in weak else weak[0] if len(weak) == 1 else None
     if arm is None or arm not in weak:

@@ -13,7 +13,8 @@ def standing_lines(audit: Audit) -> list[str]:
     told, origin = audit.told, audit.origin
     judged = judge(audit, audit.log.standing())
     num_judged = len(judged.answer_M) - judged.count().none
-    where = f"{told['num_region']:,} rows of {len(audit.strata)} strata"
+    strata = f"{len(audit.strata)} strata" if len(audit.strata) > 1 else "one stratum"
+    where = f"{told['num_region']:,} rows of {strata}"
     if origin.ranked:
         where += f" that score at least {told['floor']:.6g}"
     lines = [
