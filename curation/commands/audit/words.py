@@ -85,9 +85,9 @@ def _cut(result: Json) -> list[str]:
 
 def _before(before: Json | None) -> str:
     if before is None:
-        return "none, the run did not ask for one (selection.budget.risk)"
+        return "none was asked for"
     if before["threshold"] is None:
-        return "none, the run could certify nothing"
+        return "none, nothing could be certified"
     return (
         f"raw score {before['threshold']:.6g}, {before['n']:,} rows, at most {before['alpha']:.0%} wrong with "
         f"confidence {1 - before['delta']:.0%} ({before['num_calibration']:,} rows of splits.calibration)"
