@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from curation.commands.audit.verb import audit
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.errors import CurationError, ShiftError, UserError
 from curation.stopping import Stopped
@@ -364,6 +365,9 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
         states[finding.state] += 1
     click.echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
     sys.exit(1 if states["fail"] else 0)
+
+
+main.add_command(audit)
 
 
 def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:

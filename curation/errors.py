@@ -57,6 +57,10 @@ class PackageError(UserError):
     """A trust package is missing, incomplete, changed or of another format, or does not fit what it is given."""
 
 
+class AuditError(UserError):
+    """An audit cannot be drawn, found or served, or a verdict cannot be taken."""
+
+
 class RowError(CurationError):
     """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
 

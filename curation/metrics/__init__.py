@@ -46,7 +46,8 @@ from curation.metrics.ranking import (
     purity_curve,
     purity_of_cells,
 )
-from curation.metrics.strata import mean_over_strata, over_runs
+from curation.metrics.sampling import share_of_finite
+from curation.metrics.strata import mean_over_strata, over_runs, weighted_mean
 
 __all__ = [
     "ALPHA",
@@ -92,7 +93,9 @@ __all__ = [
     "recovery_of_runs",
     "reliability",
     "row_differences",
+    "share_of_finite",
     "sign_flip",
     "verdict",
     "verdict_on_rows",
+    "weighted_mean",
 ]

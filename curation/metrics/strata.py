@@ -22,13 +22,22 @@ def mean_over_strata(estimates: Sequence[Estimate], strata: Sequence[str]) -> Es
     """
     if not estimates:
         return undefined(0)
-    weights = _weights(strata)
+    return weighted_mean(estimates, _weights(strata))
+
+
+def weighted_mean(estimates: Sequence[Estimate], weights: npt.ArrayLike) -> Estimate:
+    """The mean of independent estimates with known weights, which add up to 1; ``n`` is the sum of their rows.
+
+    The interval is MOVER's (see :func:`mean_over_strata`). It lies within the weighted means of the bounds, so a mean
+    of shares stays between 0 and 1, and one estimate keeps its own interval.
+    """
+    weight = np.asarray(weights, dtype=np.float64)
     value, low, high = (
         np.array([getattr(item, name) for item in estimates], dtype=np.float64) for name in ("value", "low", "high")
     )
-    mean = float(weights @ value)
-    below = math.sqrt(float(np.square(weights * (value - low)).sum()))
-    above = math.sqrt(float(np.square(weights * (high - value)).sum()))
+    mean = float(weight @ value)
+    below = math.sqrt(float(np.square(weight * (value - low)).sum()))
+    above = math.sqrt(float(np.square(weight * (high - value)).sum()))
     return Estimate(value=mean, low=mean - below, high=mean + above, n=sum(item.n for item in estimates))
 
 

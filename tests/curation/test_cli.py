@@ -25,7 +25,7 @@ from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report")
-OTHERS = ("ablate", "export-student", "export-trust", "filter", "inspect", "clean", "doctor")
+OTHERS = ("ablate", "export-student", "export-trust", "filter", "inspect", "clean", "audit", "doctor")
 ARGUMENTS = {
     "ablate": "ABLATION",
     "export-student": "RUN_DIR",
@@ -33,6 +33,7 @@ ARGUMENTS = {
     "filter": "PACKAGE POOL",
     "inspect": "TABLE",
     "clean": "RUN_DIR",
+    "audit": "RUN_DIR",
 }
 HEAVY = ("ray", "torch", "lance", "transformers", "sklearn", "scipy", "pyarrow", "numpy", "matplotlib", "pydantic")
 

@@ -19,6 +19,7 @@ USER_ERRORS = {
     "CombineError",
     "ExportError",
     "PackageError",
+    "AuditError",
 }
 
 

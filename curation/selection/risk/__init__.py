@@ -83,6 +83,7 @@ def calibrate(
     rule: Rule = "fixed_sequence",
     kind: Kind = "threshold",
     seed: int = 0,
+    floor: float | None = None,
 ) -> RiskCut:
     """The cut of the pool whose noise is at most ``alpha``, with confidence 1 - ``delta``.
 
@@ -96,13 +97,16 @@ def calibrate(
         rule: see the module's docstring.
         kind: ``threshold``, or ``top_k``: prefixes of the calibration rows sorted by score.
         seed: for the halves of ``hoeffding_split``, which are drawn by position.
+        floor: the lowest score from which calibration rows were drawn; unset, they were drawn as all pool rows are.
+            Then the rows below it are no part of the problem: shares are of the pool rows that score at least the
+            floor, and no cut is below it.
 
     Raises:
         ConfigError: alpha or delta is outside (0, 1), or rule or kind is unknown.
-        UserError: the calibration rows are missing, have NaN scores, correctness that is not boolean, or differing
-            lengths; or no pool row may be selected.
+        UserError: the calibration rows are missing, have NaN scores, scores below the floor, correctness that is not
+            boolean, or differing lengths; or no pool row may be selected.
     """
-    problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed)
+    problem = _problem(scores_M, correct_M, pool_scores_N, alpha, delta, rule, kind, seed, floor)
     return _cut(problem, rule, _RULES[rule](problem))
 
 
@@ -133,10 +137,18 @@ def _problem(
     rule: Rule,
     kind: Kind,
     seed: int,
+    floor: float | None = None,
 ) -> Problem:
     _check_settings(alpha, delta, rule, kind)
     scores_M, correct_M = _checked_rows(scores_M, correct_M)
     pool_N = np.asarray(pool_scores_N)
+    if floor is not None:
+        pool_N = pool_N[pool_N >= floor]
+        if (scores_M < floor).any():
+            raise UserError(
+                f"calibration rows: {int((scores_M < floor).sum()):,} score less than their floor {floor:g}; give only "
+                "rows that were drawn above it"
+            )
     selectable_N = np.sort(pool_N[pool_N > -np.inf])  # false for NaN, too
     if pool_N.ndim != 1 or len(selectable_N) == 0:
         raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
@@ -150,6 +162,7 @@ def _problem(
         delta=delta,
         kind=kind,
         seed=seed,
+        floor=floor,
     )
 
 
@@ -190,7 +203,8 @@ def _guarantee(problem: Problem, rule: Rule) -> str:
         "hoeffding_grid": f"over a coarse grid of {grid} (Hoeffding, union bound)",
         "hoeffding_split": "for the cut chosen on the other half of the calibration rows (Hoeffding)",
     }[rule]
-    assumption = "calibration rows are exchangeable with the pool's"
+    above = "" if problem.floor is None else f" that score at least {problem.floor:g}"
+    assumption = f"calibration rows are exchangeable with the pool's{above}"
     if rule == "fixed_sequence" and problem.kind == "top_k":
         assumption += ", scores do not tie, and noise that exceeds alpha stays above it as the cut is lowered"
     return (

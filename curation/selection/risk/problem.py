@@ -65,6 +65,8 @@ class Problem:
     delta: float
     kind: Kind
     seed: int
+    floor: float | None = None
+    """The score from which on calibration rows were drawn, and below which there is no pool row here."""
 
     def quantiles(self, share_G: Floats) -> Floats:
         """The scores at or above which these shares of the pool lie (at most all rows that may be selected)."""

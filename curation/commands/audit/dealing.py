@@ -1,0 +1,121 @@
+"""Deals the rows of an audit to people: each row to one person at a time, in the order of the draw."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from curation.commands.audit.folder import Audit
+from curation.commands.audit.log import BACK, Entry, Standing, standing_of
+
+Json = dict[str, Any]
+
+CLAIM_SECONDS = 900.0
+"""How long a row stays with a person who does nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A person's row."""
+
+    row_id: int
+    until: float
+
+
+class Dealing:
+    """Who has which row, for all threads of a server.
+
+    Claims live in memory: they only save people from judging the same row. What people say is in the log, and counts
+    whoever said it, so several servers of one audit do no harm.
+    """
+
+    def __init__(self, audit: Audit, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._audit = audit
+        self._rows = {row["row_id"]: row for row in audit.rows.to_pylist()}
+        self._lock = threading.Lock()
+        self._claims: dict[str, Claim] = {}
+        self._clock = clock
+
+    def page(self, person: str) -> Json:
+        """What a person's page shows: the row that is theirs, and how far the audit is."""
+        with self._lock:
+            return self._page(person)
+
+    def judge(self, person: str, row_id: int, verdict: str, *, saw_trust: bool) -> Json:
+        """Keep a verdict; the page after it.
+
+        Raises:
+            KeyError: the row is not of this audit.
+            AuditError: it cannot be kept.
+        """
+        if row_id not in self._rows:
+            raise KeyError(row_id)
+        self._audit.log.add([Entry(row_id=row_id, person=person, verdict=verdict, via="page", saw_trust=saw_trust)])
+        with self._lock:
+            if (claim := self._claims.get(person)) is not None and claim.row_id == row_id:
+                del self._claims[person]
+            return self._page(person)
+
+    def back(self, person: str) -> Json:
+        """Withdraw the person's last verdict that still stands, and give them that row again.
+
+        Raises:
+            AuditError: it cannot be withdrawn.
+        """
+        last = self._last(person)
+        if last is not None:
+            self._audit.log.add([Entry(row_id=last.row_id, person=person, verdict=BACK, via="page")])
+            with self._lock:
+                self._claims[person] = Claim(row_id=last.row_id, until=self._clock() + CLAIM_SECONDS)
+        return self.page(person)
+
+    def _last(self, person: str) -> Entry | None:
+        """The last verdict of a person that still stands."""
+        entries = self._audit.log.entries()
+        standing = standing_of(entries)
+        own = (entry for entry in reversed(entries) if entry.person == person and entry.row_id in self._rows)
+        return next((entry for entry in own if standing.get(entry.row_id, {}).get(person) is entry), None)
+
+    def trust(self, row_id: int) -> float | None:
+        """The trust score of a row; None if its arm does not rank.
+
+        Raises:
+            KeyError: the row is not of this audit.
+        """
+        trust: float | None = self._rows[row_id]["trust"]
+        return trust
+
+    def _page(self, person: str) -> Json:
+        standing = self._audit.log.standing()
+        row_id = self._claim(person, standing)
+        row = None if row_id is None else self._rows[row_id]
+        judged = self._rows.keys() & standing.keys()
+        return {
+            "row": None
+            if row is None
+            else {
+                "row_id": str(row_id),  # JavaScript's numbers end at 2^53
+                **{name: row[name] for name in ("prompt", "label", "completion")},
+                "has_trust": row["trust"] is not None,
+            },
+            "num_rows": len(self._rows),
+            "num_judged": len(judged),
+            "num_own": sum(person in standing[other] for other in judged),
+            "num_elsewhere": len(self._rows) - len(judged) if row is None else 0,
+        }
+
+    def _claim(self, person: str, standing: Standing) -> int | None:
+        """The row that a person has or gets; None if all are judged or with others."""
+        now = self._clock()
+        self._claims = {who: claim for who, claim in self._claims.items() if claim.until > now}
+        own = self._claims.get(person)
+        others = {claim.row_id for who, claim in self._claims.items() if who != person}
+        free = (row_id for row_id in self._rows if row_id not in standing and row_id not in others)
+        has = own is not None and person not in standing.get(own.row_id, {})
+        row_id = own.row_id if own is not None and has else next(free, None)
+        if row_id is None:
+            self._claims.pop(person, None)
+        else:
+            self._claims[person] = Claim(row_id=row_id, until=now + CLAIM_SECONDS)
+        return row_id

@@ -1,0 +1,162 @@
+"""The folder of an audit: ``draw.json`` and ``rows.parquet``, written once, and the log ``verdicts.jsonl``."""
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curation.commands.audit.log import VerdictLog
+from curation.commands.audit.source import Origin, rows_of, texts_of
+from curation.errors import AuditError
+from curation.selection.audit import Stratum, draw
+from curation.storage.paths import write_atomically
+from curation.tables.schemas import ROW_ID
+
+Json = dict[str, Any]
+
+ROWS = pa.schema(
+    [
+        ROW_ID,
+        pa.field("prompt", pa.string()),
+        pa.field("label", pa.string()),  # the weak label; null if it was not read
+        pa.field("completion", pa.string()),
+        pa.field("raw", pa.float32()),  # null, like trust, if the arm does not rank
+        pa.field("trust", pa.float32()),
+        pa.field("selected", pa.bool_(), nullable=False),
+        pa.field("stratum", pa.int32(), nullable=False),
+        pa.field("inclusion", pa.float64(), nullable=False),  # the probability with which the row was drawn
+        pa.field("uniform", pa.bool_(), nullable=False),  # belongs to the part that was drawn uniformly
+    ]
+)
+"""The rows of an audit, in the order in which people judge them."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """An audit that was drawn."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.folder.name
+
+    @cached_property
+    def told(self) -> Json:
+        """How it was drawn."""
+        told: Json = json.loads((self.folder / "draw.json").read_text())
+        return told
+
+    @cached_property
+    def origin(self) -> Origin:
+        """What it was drawn from."""
+        return Origin.from_json(self.told["origin"])
+
+    @cached_property
+    def strata(self) -> list[Stratum]:
+        """Its strata, the most trusted first."""
+        return [Stratum(**item) for item in self.told["strata"]]
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """Its rows (``ROWS``)."""
+        return pq.read_table(self.folder / "rows.parquet", schema=ROWS)
+
+    @cached_property
+    def row_ids(self) -> frozenset[int]:
+        """The ids of its rows."""
+        return frozenset(self.rows["row_id"].to_pylist())
+
+    @cached_property
+    def log(self) -> VerdictLog:
+        """Its verdicts."""
+        return VerdictLog(self.folder / "verdicts.jsonl")
+
+
+def audits_in(home: Path) -> list[str]:
+    """The names of the audits in a folder."""
+    return sorted(path.parent.name for path in home.glob("*/draw.json") if not path.parent.name.startswith("."))
+
+
+def open_audit(home: Path, name: str | None) -> Audit:
+    """The audit of a name, or the only one.
+
+    Raises:
+        AuditError: there is none, or several and no name.
+    """
+    names = audits_in(home)
+    listed = f"there are {', '.join(names)}" if names else "there is none; draw one with `curate audit RUN`"
+    if name is None:
+        if len(names) != 1:
+            raise AuditError(f"{home}: {'name one of its audits by --name: ' if names else ''}{listed}")
+        name = names[0]
+    if name not in names:
+        raise AuditError(f"{home}: no audit is called {name!r}; {listed}")
+    return Audit(home / name)
+
+
+def make_audit(home: Path, name: str, origin: Origin, *, num: int, seed: int) -> Audit:
+    """Draw the rows of a new audit and write its folder, which appears when it is complete.
+
+    Raises:
+        AuditError: the name is taken or not a name, the folder cannot be written, or there is nothing to draw from.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise AuditError(f"--name: {name!r} is not a name; use letters, digits and . _ -")
+    rows, num_candidates = rows_of(origin)
+    drawn = draw(rows, num=num, seed=seed, ranked=origin.ranked)
+    row_ids_M = rows.row_ids_N[drawn.place_M]
+    texts = texts_of(origin, row_ids_M)
+    columns: Mapping[str, Any] = {
+        "row_id": row_ids_M,
+        **{field: texts[field] for field in ("prompt", "label", "completion")},
+        **{
+            field: pa.array(score_N[drawn.place_M], pa.float32(), from_pandas=True)
+            for field, score_N in (("raw", rows.raw_N), ("trust", rows.trust_N))
+        },
+        "selected": rows.selected_N[drawn.place_M],
+        "stratum": drawn.stratum_M.astype("int32"),
+        "inclusion": drawn.inclusion_M,
+        "uniform": drawn.uniform_M,
+    }
+    told = {
+        "format": 1,
+        "origin": origin.to_json(),
+        "num": num,
+        "seed": seed,
+        "num_drawn": len(row_ids_M),
+        "num_uniform": int(drawn.uniform_M.sum()),
+        "num_region": sum(stratum.num_rows for stratum in drawn.strata),
+        "num_candidates": num_candidates,
+        "floor": drawn.floor,
+        "allocation": "a uniform part over the region, and an extra part by stratum towards Neyman's allocation",
+        "strata": [asdict(stratum) for stratum in drawn.strata],
+    }
+    _appear(home, name, pa.table(columns, schema=ROWS), told)
+    return Audit(home / name)
+
+
+def _appear(home: Path, name: str, rows: pa.Table, told: Json) -> None:
+    """Write the folder beside its place and move it there."""
+    temporary = home / f".{name}.{uuid.uuid4().hex}"
+    try:
+        temporary.mkdir(parents=True)
+        pq.write_table(rows, temporary / "rows.parquet")
+        write_atomically(temporary / "draw.json", json.dumps(told, indent=1, allow_nan=False) + "\n")
+        os.rename(temporary, home / name)  # refused if there is an audit of that name
+    except OSError as error:
+        raise AuditError(
+            f"{home / name}: cannot be written ({error.strerror}); give another --name or --folder"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

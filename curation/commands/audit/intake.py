@@ -1,0 +1,121 @@
+"""Verdicts from a file: read whole, checked whole, and taken all or not at all."""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from curation.commands.audit.folder import Audit
+from curation.commands.audit.log import VERDICTS, Entry
+from curation.errors import AuditError
+
+NUM_TOLD = 5
+"""The number of bad rows that an error names."""
+
+
+class Given(NamedTuple):
+    """A verdict as a file gives it."""
+
+    where: str
+    """The place in the file, e.g. ``line 3``."""
+    row_id: str
+    verdict: str
+    person: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What became of the verdicts of a file."""
+
+    num_new: int
+    num_known: int
+    """Verdicts that the person had given already."""
+
+
+Reader = Callable[[Path, str], list[Given]]
+"""Reads a file; a verdict without a person is given to the second argument."""
+
+
+def take(audit: Audit, path: Path, read: Reader, *, via: str, person: str) -> Taken:
+    """Take the verdicts of a file into the log.
+
+    Raises:
+        AuditError: the file cannot be read, or a row breaks a rule; then nothing is taken.
+    """
+    try:
+        given = read(path, person)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise AuditError(f"{path}: cannot be read ({error})") from error
+    if not given:
+        raise AuditError(f"{path}: holds no verdicts")
+    known = audit.log.standing()
+    entries, num_known = [], 0
+    for entry in _checked(path, given, audit.row_ids, via):
+        before = known.get(entry.row_id, {}).get(entry.person)
+        if before is not None and before.verdict == entry.verdict:
+            num_known += 1
+        else:
+            entries.append(entry)
+    if entries:
+        audit.log.add(entries)
+    return Taken(num_new=len(entries), num_known=num_known)
+
+
+def _checked(path: Path, given: Sequence[Given], row_ids: frozenset[int], via: str) -> Iterable[Entry]:
+    found: dict[tuple[int, str], tuple[str, Entry]] = {}
+    bad: list[str] = []
+    for where, row_id, verdict, person in given:
+        kind, number = verdict.strip().lower(), _number(row_id)
+        if number is None:
+            bad.append(f"{where}: row_id {row_id!r} is not an integer")
+        elif number not in row_ids:
+            bad.append(f"{where}: row {number} is not one of this audit's {len(row_ids):,} rows")
+        elif kind not in VERDICTS:
+            bad.append(f"{where}: verdict {verdict!r} is not one of {', '.join(VERDICTS)}")
+        elif not person.strip():
+            bad.append(f"{where}: the person has no name")
+        else:
+            key = (number, person.strip())
+            first, entry = found.setdefault(
+                key, (where, Entry(row_id=number, person=person.strip(), verdict=kind, via=via))
+            )
+            if entry.verdict != kind:
+                bad.append(f"{where}: {person.strip()} gave row {number} another verdict in {first}")
+    if bad:
+        more = f"; and {len(bad) - NUM_TOLD} more" if len(bad) > NUM_TOLD else ""
+        raise AuditError(
+            f"{path}: {'; '.join(bad[:NUM_TOLD])}{more}; nothing is taken, mend the file and give it again"
+        )
+    return [entry for _, entry in found.values()]
+
+
+def read_csv(path: Path, person: str) -> list[Given]:
+    """The rows of a CSV file with the columns ``row_id``, ``verdict`` and, if there are several people, ``person``.
+
+    Raises:
+        AuditError: its header is another.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        names = [name.strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = names
+        if not {"row_id", "verdict"} <= set(names) <= {"row_id", "verdict", "person"} or len(names) != len(set(names)):
+            raise AuditError(
+                f"{path}: line 1: the header is {','.join(names) or 'missing'}; give row_id,verdict or "
+                "row_id,verdict,person"
+            )
+        given = []
+        for row in reader:
+            where = f"line {reader.line_num}"
+            if None in row or None in row.values():
+                raise AuditError(f"{path}: {where}: has not the {len(names)} columns of the header; nothing is taken")
+            given.append(Given(where, row["row_id"], row["verdict"], row.get("person", person) or person))
+        return given
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None

@@ -1,0 +1,145 @@
+"""The rows of an audit with what people said of them, and what the rows of each stratum add up to."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.commands.audit.folder import Audit
+from curation.commands.audit.log import Entry, Standing
+from curation.metrics import Estimate, share_of_finite, weighted_mean
+from curation.selection.audit import Stratum
+
+Answer = Literal["right", "wrong", "unsure", "disputed", "none"]
+ANSWERS: tuple[Answer, ...] = ("right", "wrong", "unsure", "disputed", "none")
+Json = dict[str, Any]
+
+
+class Counts(NamedTuple):
+    """The number of rows by answer."""
+
+    right: int
+    wrong: int
+    unsure: int
+    disputed: int
+    none: int
+
+    @property
+    def open(self) -> int:
+        """Judged rows that are neither right nor wrong."""
+        return self.unsure + self.disputed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """The rows of an audit [M] with their answers."""
+
+    audit: Audit
+    answer_M: npt.NDArray[np.str_]
+    """One of ``ANSWERS`` of each row."""
+    people: dict[str, int]
+    """The number of verdicts of each person."""
+    num_shared: int
+    """The number of rows with the verdicts of several people."""
+
+    def count(self, rows_M: npt.NDArray[np.bool_] | None = None) -> Counts:
+        """The answers to some rows, or to all."""
+        answers = self.answer_M if rows_M is None else self.answer_M[rows_M]
+        return Counts(*(int((answers == answer).sum()) for answer in ANSWERS))
+
+    @property
+    def counts(self) -> list[Counts]:
+        """The answers to the rows of each stratum."""
+        return [self.count(self.column("stratum") == index) for index in range(len(self.audit.strata))]
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A column of the audit's rows, [M]."""
+        column: npt.NDArray[Any] = self.audit.rows[name].to_numpy()
+        return column
+
+    def ids_of(self, answer: Answer) -> list[int]:
+        """The ids of the rows with an answer."""
+        ids: list[int] = self.column("row_id")[self.answer_M == answer].tolist()
+        return ids
+
+
+def judge(audit: Audit, standing: Standing) -> Judged:
+    """The rows of an audit with what the standing verdicts say."""
+    row_ids = audit.rows["row_id"].to_pylist()
+    verdicts = [standing.get(row_id, {}) for row_id in row_ids]
+    people: dict[str, int] = {}
+    for of_row in verdicts:
+        for person in of_row:
+            people[person] = people.get(person, 0) + 1
+    return Judged(
+        audit=audit,
+        answer_M=np.array([answer_of(of_row) for of_row in verdicts], dtype=np.str_),
+        people=dict(sorted(people.items())),
+        num_shared=sum(len(of_row) > 1 for of_row in verdicts),
+    )
+
+
+def answer_of(verdicts: dict[str, Entry]) -> Answer:
+    """What several people say of a row: who is unsure has no say; right against wrong is disputed."""
+    said = {entry.verdict for entry in verdicts.values()}
+    if {"right", "wrong"} <= said:
+        return "disputed"
+    for answer in ("right", "wrong"):
+        if answer in said:
+            return answer
+    return "unsure" if said else "none"
+
+
+def share_right(strata: Sequence[Stratum], counts: Sequence[Counts], *, selected: bool) -> Json | None:
+    """The share of right labels among the selected rows, or among those of the region below the cut.
+
+    ``value`` and its interval are of the rows that people could decide. ``if_wrong`` and ``if_right`` count every open
+    row (unsure or disputed) as wrong or as right. Each stratum has its exact interval as a finite population; several
+    strata are combined by MOVER. Rows without a verdict are taken as missing at random: rows are shown in a random
+    order. None if the region has no such rows, or a stratum has no decided row yet.
+    """
+    pairs = [(item, count) for item, count in zip(strata, counts, strict=True) if item.selected == selected]
+    if not pairs or not all(count.right + count.wrong for _, count in pairs):
+        return None
+    sizes_S = np.array([item.num_rows for item, _ in pairs], dtype=np.float64)
+    decided, wrong, right = (
+        weighted_mean([share(count, item.num_rows) for item, count in pairs], sizes_S / sizes_S.sum())
+        for share in (_decided, _open_wrong, _open_right)
+    )
+    total = Counts(*(sum(column) for column in zip(*(count for _, count in pairs), strict=True)))
+    return {
+        **decided.to_json(),
+        "num_rows": int(sizes_S.sum()),
+        "method": "exact (hypergeometric)" if len(pairs) == 1 else "stratified (exact in each stratum, MOVER)",
+        "num_strata": len(pairs),
+        "answers": total._asdict(),
+        "if_wrong": wrong.to_json(),
+        "if_right": right.to_json(),
+    }
+
+
+def by_stratum(strata: Sequence[Stratum], counts: Sequence[Counts]) -> list[Json]:
+    """Every stratum with its answers and the share of right labels among those decided."""
+    return [
+        {
+            **asdict(item),
+            "inclusion": item.num_drawn / item.num_rows,
+            "answers": count._asdict(),
+            "right": _decided(count, item.num_rows).to_json(),
+        }
+        for item, count in zip(strata, counts, strict=True)
+    ]
+
+
+def _decided(counts: Counts, num_rows: int) -> Estimate:
+    return share_of_finite(counts.right, counts.right + counts.wrong, num_rows)
+
+
+def _open_wrong(counts: Counts, num_rows: int) -> Estimate:
+    return share_of_finite(counts.right, counts.right + counts.wrong + counts.open, num_rows)
+
+
+def _open_right(counts: Counts, num_rows: int) -> Estimate:
+    return share_of_finite(counts.right + counts.open, counts.right + counts.wrong + counts.open, num_rows)

@@ -1,0 +1,140 @@
+"""The log of verdicts: one JSON object a line, appended under a lock and synced before anybody is told that it is kept.
+
+Nothing in it is ever rewritten. A person's last line about a row counts; ``back`` withdraws the one before. A line that
+was cut off (the machine died, the disk was full) was never acknowledged: the next writer ends it, and readers skip it.
+"""
+
+import fcntl
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, Self
+
+from curation.errors import AuditError
+
+Verdict = Literal["right", "wrong", "unsure"]
+VERDICTS: tuple[Verdict, ...] = ("right", "wrong", "unsure")
+BACK = "back"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A line of the log."""
+
+    row_id: int
+    person: str
+    verdict: str
+    """One of ``VERDICTS``, or ``BACK``."""
+    via: str
+    """How it came: ``page``, ``csv``, ``label-studio`` or ``argilla``."""
+    saw_trust: bool = False
+    """Whether the person had asked for the trust score."""
+    time: str = ""
+    """When it was given (UTC, ISO); unset, now."""
+
+    def __post_init__(self) -> None:
+        if not self.time:
+            object.__setattr__(self, "time", datetime.now(UTC).isoformat(timespec="milliseconds"))
+
+    @classmethod
+    def parsed(cls, line: bytes) -> Self | None:
+        """The entry of a line; None for a line that was cut off."""
+        try:
+            return cls(**json.loads(line))
+        except (ValueError, TypeError):
+            return None
+
+
+class VerdictLog:
+    """The verdicts of an audit, as every process and thread that writes them has them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._offset = 0
+        self._entries: list[Entry] = []
+        self.num_torn = 0
+        """The number of lines that were cut off."""
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        """Append entries; when this returns they are on the disk.
+
+        Raises:
+            AuditError: they cannot be written; some may be.
+        """
+        lines = b"".join(json.dumps(asdict(entry)).encode() + b"\n" for entry in entries)
+        try:
+            with self._lock, _opened(self._path) as file:
+                end = os.lseek(file, 0, os.SEEK_END)
+                if end and os.pread(file, 1, end - 1) != b"\n":
+                    lines = b"\n" + lines
+                while lines:
+                    lines = lines[os.write(file, lines) :]
+                os.fsync(file)
+        except OSError as error:
+            raise AuditError(
+                f"{self._path}: the verdict is not kept ({error.strerror}); mend it and give it again"
+            ) from error
+
+    def entries(self) -> list[Entry]:
+        """All entries so far, those of other processes included, in the order of the log."""
+        with self._lock, suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):  # being written
+                    break
+                self._offset += len(line)
+                entry = Entry.parsed(line)
+                if entry is not None:
+                    self._entries.append(entry)
+                elif line.strip():
+                    self.num_torn += 1
+        return list(self._entries)
+
+    def standing(self) -> "Standing":
+        """What counts now: verdicts by row and person."""
+        return standing_of(self.entries())
+
+
+Standing = dict[int, dict[str, Entry]]
+"""Of each row the verdict of each person, in the order of the last change."""
+
+
+def standing_of(entries: Iterable[Entry]) -> Standing:
+    """What counts after these entries."""
+    found: Standing = {}
+    for entry in entries:
+        of_row = found.setdefault(entry.row_id, {})
+        of_row.pop(entry.person, None)
+        if entry.verdict != BACK:
+            of_row[entry.person] = entry
+        if not of_row:
+            del found[entry.row_id]
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """The log, open for appending, locked against other processes."""
+    is_new = not path.exists()
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if is_new:
+            _sync_folder(path.parent)
+        yield file
+    finally:
+        os.close(file)  # which unlocks it
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

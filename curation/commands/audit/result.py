@@ -1,0 +1,156 @@
+"""What verdicts give: the purity of the selection, a calibration set, and the certified cut redone with it.
+
+The cut is certified by :func:`curation.selection.risk.calibrate` on the uniform part of the draw, within the region of
+the audit. Of the region's rows at or above any threshold the uniform part holds a simple random sample, whatever the
+scores are worth; drawing without replacement only makes the binomial test more careful. So the guarantee needs no
+assumption on where calibration rows come from. A row that is unsure, disputed or not judged yet counts as wrong. So the
+cut holds however people chose what to judge, and looking at it early costs nothing: judging a further row can only
+lower the number of wrong ones.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from curation.commands.audit.folder import Audit
+from curation.commands.audit.judged import Judged, by_stratum, judge, share_right
+from curation.commands.audit.source import rows_of
+from curation.errors import AuditError
+from curation.hashing import derive
+from curation.selection.risk import calibrate
+from curation.storage.paths import write_atomically
+from curation.tables.schemas import ROW_ID
+
+Json = dict[str, Any]
+
+ALPHA = DELTA = 0.1
+"""Where neither the command nor the run says what to certify (the paper's values)."""
+
+CALIBRATION = pa.schema(
+    [
+        ROW_ID,
+        pa.field("raw", pa.float32()),
+        pa.field("trust", pa.float32()),
+        pa.field("correct", pa.bool_(), nullable=False),  # false, too, if unsure, disputed or not judged
+        pa.field("weight", pa.float64(), nullable=False),  # rows of the region that each stands for
+    ]
+)
+"""The uniform part, by which a cut is certified. The file's metadata has its ``FLOOR``: the rows say nothing of cuts
+below it (``floor`` of :func:`curation.selection.risk.calibrate`)."""
+
+FLOOR = b"floor"
+
+JUDGED = pa.schema(
+    [
+        ROW_ID,
+        pa.field("raw", pa.float32()),
+        pa.field("trust", pa.float32()),
+        pa.field("correct", pa.bool_()),  # null: unsure or disputed
+        pa.field("weight", pa.float64(), nullable=False),  # 1 / the probability with which the row was drawn
+        pa.field("answer", pa.string(), nullable=False),
+        pa.field("stratum", pa.int32(), nullable=False),
+        pa.field("uniform", pa.bool_(), nullable=False),
+    ]
+)
+"""All judged rows, for methods that take weights."""
+
+
+def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
+    """Write ``audit.json``, ``judged.parquet`` and, of an arm that ranks, ``calibration.parquet``; the first's content.
+
+    Raises:
+        AuditError: nothing is judged yet.
+        ConfigError: alpha or delta is no share.
+    """
+    judged = judge(audit, audit.log.standing())
+    counts = judged.count()
+    if counts.none == len(judged.answer_M):
+        raise AuditError(
+            f"{audit.folder}: none of its {counts.none:,} rows has a verdict; give some by --serve, --verdicts or "
+            "--import"
+        )
+    told = audit.told
+    result = {
+        "format": 1,
+        "audit": audit.name,
+        **{name: told["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
+        **{name: told[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
+        "answers": counts._asdict(),
+        "people": judged.people,
+        "num_shared": judged.num_shared,
+        "disputed": [str(row_id) for row_id in judged.ids_of("disputed")],
+        "num_torn": audit.log.num_torn,
+        "purity": share_right(audit.strata, judged.counts, selected=True),
+        "below": share_right(audit.strata, judged.counts, selected=False),
+        "strata": by_stratum(audit.strata, judged.counts),
+        "cut": _cut(judged, alpha, delta),
+    }
+    _write_tables(judged)
+    write_atomically(audit.folder / "audit.json", json.dumps(result, indent=1, allow_nan=False) + "\n")
+    return result
+
+
+def _cut(judged: Judged, alpha: float | None, delta: float | None) -> Json:
+    """The certified cut before and after the audit; ``after`` is None if the arm does not rank."""
+    origin, told = judged.audit.origin, judged.audit.told
+    before = origin.risk
+    alpha = alpha if alpha is not None else before["alpha"] if before else ALPHA
+    delta = delta if delta is not None else before["delta"] if before else DELTA
+    cut: Json = {"alpha": alpha, "delta": delta, "before": None, "after": None}
+    if before is not None:
+        kept = ("threshold", "alpha", "delta", "rule", "kind", "num_calibration", "num_kept", "noise", "bound")
+        cut["before"] = {**{name: before[name] for name in kept}, "n": origin.n}
+    if not origin.ranked:
+        return cut
+    pool_N = rows_of(origin, floor=told["floor"]).scored.raw_N
+    uniform_M = judged.column("uniform")
+    answer_M = judged.answer_M[uniform_M]
+    found = calibrate(
+        judged.column("raw")[uniform_M],
+        answer_M == "right",
+        pool_N,
+        alpha=alpha,
+        delta=delta,
+        seed=derive(told["seed"], "audit risk"),
+        floor=told["floor"],
+    )
+    threshold = found.threshold
+    cut["after"] = {
+        **asdict(found),
+        "guarantee": found.guarantee if threshold is None else f"{found.guarantee}, which the draw makes true",
+        "n": 0 if threshold is None else int((pool_N >= threshold).sum()),
+        "num_counted_wrong": int(np.isin(answer_M, ["unsure", "disputed", "none"]).sum()),
+        "at_floor": threshold is not None and threshold <= told["floor"],
+    }
+    return cut
+
+
+def _write_tables(judged: Judged) -> None:
+    """Write the judged rows (``JUDGED``), and of an arm that ranks the uniform part (``CALIBRATION``)."""
+    rows, told = judged.audit.rows, judged.audit.told
+    right_M, known_M = judged.answer_M == "right", judged.answer_M != "none"
+    given = {name: rows[name] for name in ("row_id", "raw", "trust", "stratum", "uniform")}
+    columns = {
+        **given,
+        "correct": pa.array(right_M, mask=np.isin(judged.answer_M, ["unsure", "disputed"])),
+        "weight": 1 / judged.column("inclusion"),
+        "answer": judged.answer_M,
+    }
+    table = pa.table([columns[name] for name in JUDGED.names], schema=JUDGED)
+    _write(judged, "judged.parquet", table.filter(pa.array(known_M)))
+    if judged.audit.origin.ranked:
+        weight_M = np.full(len(right_M), told["num_region"] / told["num_uniform"])
+        columns = {**given, "correct": right_M, "weight": weight_M}
+        schema = CALIBRATION.with_metadata({FLOOR: repr(told["floor"]).encode()})
+        table = pa.table([columns[name] for name in CALIBRATION.names], schema=schema)
+        _write(judged, "calibration.parquet", table.filter(rows["uniform"]))
+
+
+def _write(judged: Judged, name: str, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    write_atomically(judged.audit.folder / name, sink.getvalue().to_pybytes())

@@ -1,0 +1,167 @@
+"""The local page of an audit, served by Flask: small, synchronous like our log, and on Jinja and Click as we are.
+
+Only this machine reaches it (the loopback address), and only with the token, a part of every path. The Host header must
+name this machine, so that no foreign site can reach it by a name of its own (DNS rebinding). Rows travel as JSON and
+are put into the page as text; the page runs no script but its own file.
+"""
+
+import hmac
+import secrets
+import socket
+from collections.abc import Callable
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from curation.commands.audit.dealing import Dealing
+from curation.commands.audit.folder import Audit
+from curation.commands.audit.log import VERDICTS
+from curation.errors import AuditError
+
+if TYPE_CHECKING:
+    from flask import Flask, Response
+
+Json = dict[str, Any]
+
+HOST = "127.0.0.1"
+NAMES = ("127.0.0.1", "localhost")
+"""What the Host header may name, with any port: a tunnel may have another one."""
+MOST_BYTES = 64 << 10
+"""The size of a request."""
+LONGEST_NAME = 100
+FILES = {"": "index.html", "page.js": "page.js", "page.css": "page.css"}
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+}
+
+
+def make_app(audit: Audit, token: str, person: str) -> "Flask":
+    """The page of an audit below ``/<token>/``; ``person`` is the name that it proposes.
+
+    Raises:
+        AuditError: Flask is not installed.
+    """
+    try:
+        import flask
+    except ImportError as error:
+        raise AuditError(
+            'audit --serve: needs Flask, which is not installed; pip install "trust-curation[audit]", or give verdicts '
+            "by --verdicts FILE.csv"
+        ) from error
+
+    app, dealing = flask.Flask(__name__, static_folder=None), Dealing(audit)
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+
+    @app.before_request
+    def guard() -> None:
+        if flask.request.host.rsplit(":", 1)[0] not in NAMES:
+            flask.abort(403, f"the Host header must name {HOST}")
+        given = flask.request.path.split("/")[1].encode()
+        if not hmac.compare_digest(given, token.encode()):
+            flask.abort(403, "open the URL that `curate audit --serve` printed: its token is missing or an old one")
+
+    @app.after_request
+    def headed(response: "Response") -> "Response":
+        response.headers.update(HEADERS)
+        return response
+
+    @app.errorhandler(AuditError)
+    def not_kept(error: AuditError) -> tuple[Json, int]:
+        return {"error": str(error)}, 507
+
+    @app.get(f"/{token}/")
+    @app.get(f"/{token}/<name>")
+    def file(name: str = "") -> "Response":
+        if name not in FILES:
+            flask.abort(404)
+        path = files("curation.commands.audit") / "page" / FILES[name]
+        kind = TYPES[FILES[name].rpartition(".")[2]]
+        return flask.Response(path.read_bytes(), content_type=f"{kind}; charset=utf-8")
+
+    @app.get(f"/{token}/api/start")
+    def start() -> Json:
+        return {"audit": audit.name, "arm": audit.origin.arm, "run": audit.origin.run, "person": person}
+
+    @app.post(f"/{token}/api/<action>")
+    def act(action: str) -> Json:
+        asked = _asked(flask.request.get_json())
+        if asked is None or action not in ACTIONS:
+            flask.abort(400, f"give person, and for {action} what it needs, as JSON")
+        try:
+            return ACTIONS[action](dealing, asked)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, AuditError):
+                raise
+            flask.abort(400, f"{action}: {error}")
+
+    return app
+
+
+def _asked(body: Any) -> Json | None:
+    """The body of a request, with the person's name; None if it is none."""
+    if not isinstance(body, dict) or not isinstance(body.get("person"), str):
+        return None
+    name = " ".join(body["person"].split())
+    return {**body, "person": name} if 0 < len(name) <= LONGEST_NAME else None
+
+
+def _judge(dealing: Dealing, asked: Json) -> Json:
+    if asked["verdict"] not in VERDICTS:
+        raise ValueError(f"verdict is not one of {', '.join(VERDICTS)}")
+    saw = asked.get("saw_trust") is True
+    return dealing.judge(asked["person"], int(asked["row_id"]), asked["verdict"], saw_trust=saw)
+
+
+ACTIONS: dict[str, Callable[[Dealing, Json], Json]] = {
+    "page": lambda dealing, asked: dealing.page(asked["person"]),
+    "verdict": _judge,
+    "back": lambda dealing, asked: dealing.back(asked["person"]),
+    "trust": lambda dealing, asked: {"trust": dealing.trust(int(asked["row_id"]))},
+}
+"""What the page asks for."""
+
+
+def serve(audit: Audit, port: int, person: str, say: Callable[[str], None]) -> None:
+    """Serve the page until the process is interrupted; ``port`` 0: any that is free.
+
+    Raises:
+        AuditError: the port is taken, or Flask is not installed.
+    """
+    token = secrets.token_urlsafe(24)
+    app = make_app(audit, token, person)
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        """Logs no request: each line would show the token."""
+
+        def log(self, type: str, message: str, *args: Any) -> None:
+            """Nothing."""
+
+    _require_free(port)
+    server = make_server(HOST, port, app, threaded=True, request_handler=Quiet)
+    say(f"http://{HOST}:{server.server_port}/{token}/")
+    say("open it in a browser on this machine; each verdict is kept at once; Ctrl-C ends the page")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()
+
+
+def _require_free(port: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that a killed server held just now is free
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise AuditError(
+                f"--port {port}: cannot be used ({error.strerror}); give another, or leave it out for one that is free"
+            ) from error

@@ -1,0 +1,284 @@
+"""What is audited: the rows that an arm of a run, or a filter, may select, its selection, and their texts.
+
+An :class:`Origin` names everything by reference, so that the result of an audit is computed from the very tables that
+its rows were drawn from, even if the run has selected anew meanwhile.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.arms import ARMS, REFERENCE_ARM, TOP
+from curation.config import DomainConfig
+from curation.domains import attempt, get_domain
+from curation.errors import AuditError
+from curation.hashing import Int64s, hash64
+from curation.refs import TableRef
+from curation.rundir.manifest import Manifest, StageRecord
+from curation.selection.audit import REACH, Scored
+from curation.storage.paths import Place, require_reachable
+from curation.tables import io
+from curation.trust import get_trust
+
+Json = dict[str, Any]
+
+SELECT = re.compile(r"gen-(\d+)/select")
+FILTER, WORK = "filter.json", "_curation"
+"""What ``curate filter`` writes into its output: the manifest of its files, and the folder of its own manifest."""
+
+
+SPARE_ROWS = 1 << 20
+"""So many rows beyond the best are held before they are dropped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The selection of one arm of a run, or of a filter, and the tables that it was made from."""
+
+    run: str
+    """The run directory, or the output of a filter."""
+    generation: int | None
+    """None of a filter."""
+    arm: str
+    """The arm, or the trust function of a filter's package."""
+    function: str
+    """The trust function whose columns rank."""
+    ranked: bool
+    """The selection is the top of a ranking; a draw, or a selection by quotas, is audited as it is, without a cut."""
+    labels: tuple[TableRef, ...]
+    pools: tuple[TableRef, ...]
+    """The rows of ``labels``, table by table."""
+    selection: TableRef | None
+    """The selected rows; None of a filter."""
+    gate: Json | None
+    """What rows pass in a filter: ``column`` of the labels, and its ``bound`` (``score``, ``tie``, ``seed``)."""
+    num_selected: int
+    too_long: TableRef | None
+    domain: Json
+    n: int
+    """The budget of the run; of a filter the number of rows that it has written."""
+    risk: Json | None
+    """The cut that was certified for this very arm; None if none was asked for."""
+
+    def to_json(self) -> Json:
+        """The origin as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        single = {name: _ref(value[name]) for name in ("selection", "too_long")}
+        several = {name: tuple(map(TableRef.from_json, value[name])) for name in ("labels", "pools")}
+        return cls(**{**value, **single, **several})
+
+
+def find(place: Place, arm: str | None) -> Origin:
+    """The newest selection of an arm of a run (unset, of ``neural`` or of the only arm), or that of a filter.
+
+    Raises:
+        AuditError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.
+    """
+    require_reachable(place)
+    if (place / FILTER).is_file():
+        return _of_filter(place, arm)
+    if not (place / "manifest.json").is_file():
+        raise AuditError(
+            f"{place}: is not a run directory (no manifest.json), nor the output of `curate filter` (no {FILTER})"
+        )
+    stages = Manifest.load(place).stages
+    found = {int(match[1]): record for name, record in stages.items() if (match := SELECT.fullmatch(name))}
+    if not found:
+        raise AuditError(
+            f"{place}: nothing is selected yet; `curate run {place}/config.yaml --set run_dir={place} --until "
+            "gen-0/select` selects"
+        )
+    generation = max(found)
+    return _of_run(place, generation, found[generation], arm)
+
+
+def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -> Origin:
+    arms, choice, budget = record.outputs["arms"], record.inputs["choice"], record.outputs["budget"]
+    try:
+        weak = [name for name in arms if not ARMS[name].gold]
+    except KeyError as error:
+        raise AuditError(
+            f"{run}: selected by the arm {error}, whose module cannot be imported here; give the command where it can"
+        ) from error
+    if arm is None:
+        arm = REFERENCE_ARM if REFERENCE_ARM in weak else weak[0] if len(weak) == 1 else None
+    if arm is None or arm not in weak:
+        which = "name an arm of weak labels" if arm is None else f"{arm} is not one of them"
+        gold = [name for name in arms if ARMS[name].gold]
+        rest = f"; {', '.join(gold)} train on gold labels, which need no verdict" if gold else ""
+        raise AuditError(f"--arm: {which}; {run} has the arms {', '.join(weak) or 'none'}{rest}")
+    return Origin(
+        run=str(run),
+        generation=generation,
+        arm=arm,
+        function=ARMS[arm].trust,
+        ranked=ARMS[arm].ranked and ARMS[arm].rule == TOP,
+        labels=(TableRef.from_json(choice["labels"]),),
+        pools=(TableRef.from_json(choice["pool"]),),
+        selection=TableRef.from_json(arms[arm]["table"]),
+        gate=None,
+        num_selected=arms[arm]["num_rows"],
+        too_long=_ref(choice["too_long"]),
+        domain=choice["domain"],
+        n=budget["n"],
+        risk=budget["risk"] if budget["reference"] == arm else None,
+    )
+
+
+def _of_filter(output: Place, arm: str | None) -> Origin:
+    stages = Manifest.load(output / WORK).stages
+    rounds = [name.removeprefix("write-") for name in stages if name.startswith("write-")]
+    if "cut" not in stages or not rounds:
+        raise AuditError(f"{output}: nothing is written yet; give the command of `curate filter` again")
+    cut = stages["cut"]
+    function = cut.inputs["function"]
+    if arm not in (None, function):
+        raise AuditError(f"--arm {arm}: {output} is the output of a filter, which ranks by {function}; leave it out")
+    num_written = sum(stages[f"write-{name}"].rows for name in rounds)
+    return Origin(
+        run=str(output),
+        generation=None,
+        arm=function,
+        function=function,
+        ranked=True,
+        labels=tuple(TableRef.from_json(stages[f"label-{name}"].outputs["labels"]) for name in rounds),
+        pools=tuple(TableRef.from_json(stages[f"pool-{name}"].outputs["pool"]) for name in rounds),
+        selection=None,
+        gate=cut.outputs["gate"],
+        num_selected=num_written,
+        too_long=None,
+        domain=stages[f"pool-{rounds[0]}"].inputs["domain"],
+        n=num_written,
+        risk=cut.outputs["risk"],
+    )
+
+
+class Rows(NamedTuple):
+    """The rows that an audit may need."""
+
+    scored: Scored
+    num_candidates: int
+    """How many rows may be selected; more than ``scored`` holds."""
+
+
+def rows_of(origin: Origin, *, floor: float | None = None) -> Rows:
+    """The rows that score at least the floor, or without one the best: the region of an audit and some more.
+
+    If the arm does not rank, they are those that it selected. The scores are read as a stream; memory grows with the
+    region, not with the pool (but if nothing is selected, the region is the pool).
+
+    Raises:
+        AuditError: a table of the run is gone.
+    """
+    try:
+        selected_n = _ids(origin.selection)
+        if not origin.ranked:
+            unknown_n = np.full(len(selected_n), np.nan, dtype=np.float32)
+            all_n = np.ones(len(selected_n), dtype=np.bool_)
+            scored = Scored(row_ids_N=selected_n, raw_N=unknown_n, trust_N=unknown_n, selected_N=all_n)
+            return Rows(scored, len(selected_n))
+        found, num_candidates = _best(origin, floor)
+    except (OSError, ValueError) as error:
+        raise AuditError(
+            f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, link it "
+            "under the old path"
+        ) from error
+    selected_N = found.passed_N if origin.gate is not None else np.isin(found.row_ids_N, selected_n)
+    scored = Scored(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
+    return Rows(scored, num_candidates)
+
+
+def _best(origin: Origin, floor: float | None) -> tuple["_Part", int]:
+    """The rows from the floor on, or at least the best ``REACH`` times the selection, and how many were read."""
+    out_M, wanted = _ids(origin.too_long), REACH * origin.num_selected
+    kept, num_kept, num_read = [_NOTHING], 0, 0
+    for part in _scores(origin):
+        may_N = ~np.isin(part.row_ids_N, out_M)
+        num_read += int(may_N.sum())
+        kept.append(_only(part, may_N if floor is None else may_N & (part.raw_N >= floor)))
+        num_kept += len(kept[-1].raw_N)
+        if floor is None and wanted and num_kept > 2 * wanted + SPARE_ROWS:
+            joined = _joined(kept)
+            least = np.partition(joined.raw_N, num_kept - wanted)[num_kept - wanted]
+            kept = [_only(joined, joined.raw_N >= least)]
+            num_kept = len(kept[0].raw_N)
+    return _joined(kept), num_read
+
+
+class _Part(NamedTuple):
+    row_ids_N: Int64s
+    raw_N: npt.NDArray[np.float32]
+    trust_N: npt.NDArray[np.float32]
+    passed_N: npt.NDArray[np.bool_]
+    """Whether the row passes the gate; false without one."""
+
+
+_NOTHING = _Part(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
+
+
+def _only(part: _Part, kept_N: npt.NDArray[np.bool_]) -> _Part:
+    return _Part(part.row_ids_N[kept_N], part.raw_N[kept_N], part.trust_N[kept_N], part.passed_N[kept_N])
+
+
+def _joined(parts: list[_Part]) -> _Part:
+    return _Part(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _scores(origin: Origin) -> Iterator[_Part]:
+    """The rows with a label and a score, batch by batch."""
+    function, gate = get_trust(origin.function, 0), origin.gate
+    gated = [] if gate is None else [gate["column"]]
+    columns = list(dict.fromkeys(["row_id", *function.features, *gated]))
+    for ref in origin.labels:
+        scanner = io.open_table(ref).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
+        for batch in scanner.to_batches():
+            raw_B, ids_B = function.raw_score(batch), batch.column("row_id").to_numpy()
+            may_B = np.isfinite(raw_B)
+            passed_B = np.zeros(len(ids_B), dtype=np.bool_)
+            if gate is not None:
+                passed_B = _passes(batch.column(gate["column"]).to_numpy(zero_copy_only=False), ids_B, gate["bound"])
+            yield _only(_Part(ids_B, raw_B, function.score(batch), passed_B), may_B)
+
+
+def _passes(score_B: npt.NDArray[np.floating[Any]], ids_B: Int64s, bound: Json) -> npt.NDArray[np.bool_]:
+    """Which rows pass a filter's gate: a larger score, or at its score a hash up to its own."""
+    tied_B = hash64(ids_B, bound["seed"]) <= np.uint64(bound["tie"])
+    passed: npt.NDArray[np.bool_] = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
+    return passed
+
+
+def texts_of(origin: Origin, row_ids_M: Int64s) -> pa.Table:
+    """Prompt, weak label and completion of rows, in the order of the ids; the label is null if it was not read."""
+    domain = get_domain(DomainConfig.model_validate(origin.domain))
+    wanted = f"row_id IN ({', '.join(map(str, row_ids_M.tolist()))})"
+    examples = {row["row_id"]: row for ref in origin.pools for row in io.read(ref, filter=wanted).to_pylist()}
+    columns = ["row_id", "label", "completion"]
+    labels = {row["row_id"]: row for ref in origin.labels for row in io.read(ref, columns, wanted).to_pylist()}
+    rows = [
+        {
+            "prompt": attempt(domain.prompt, examples[row_id])[0],
+            "label": labels[row_id]["label"],
+            "completion": labels[row_id]["completion"],
+        }
+        for row_id in row_ids_M.tolist()
+    ]
+    return pa.Table.from_pylist(rows, schema=pa.schema([(name, pa.string()) for name in rows[0]]))
+
+
+def _ids(ref: TableRef | None) -> Int64s:
+    """The row ids of a table, int64 [M]; none without one."""
+    found: Int64s = np.zeros(0, dtype=np.int64) if ref is None else io.read(ref, ["row_id"])["row_id"].to_numpy()
+    return found
+
+
+def _ref(value: Mapping[str, Any] | None) -> TableRef | None:
+    return None if value is None else TableRef.from_json(dict(value))

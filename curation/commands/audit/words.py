@@ -1,0 +1,98 @@
+"""The result of an audit in words, and how far an audit is."""
+
+from typing import Any
+
+from curation.commands.audit.folder import Audit
+from curation.commands.audit.judged import judge
+
+Json = dict[str, Any]
+
+
+def standing_lines(audit: Audit) -> list[str]:
+    """How an audit was drawn, and how far it is."""
+    told, origin = audit.told, audit.origin
+    judged = judge(audit, audit.log.standing())
+    num_judged = len(judged.answer_M) - judged.count().none
+    strata = f"{len(audit.strata)} strata" if len(audit.strata) > 1 else "one stratum"
+    where = f"{told['num_region']:,} rows of {strata}"
+    if origin.ranked:
+        where += f" that score at least {told['floor']:.6g}"
+    lines = [
+        f"{audit.folder}: {told['num_drawn']:,} rows of arm {origin.arm} of {origin.run}, drawn from {where} "
+        f"({told['num_uniform']:,} of them uniformly), seed {told['seed']}",
+        f"{num_judged:,} of {told['num_drawn']:,} rows have a verdict",
+    ]
+    if audit.log.num_torn:
+        lines.append(
+            f"warning: {audit.log.num_torn} lines of {audit.folder / 'verdicts.jsonl'} were cut off; none was kept"
+        )
+    return lines
+
+
+def result_lines(result: Json) -> list[str]:
+    """A result as ``curate audit --result`` prints it."""
+    answers = result["answers"]
+    said = ", ".join(f"{number:,} {answer}" for answer, number in answers.items() if number and answer != "none")
+    num_judged = result["num_drawn"] - answers["none"]
+    lines = [f"audit {result['audit']}: {num_judged:,} of {result['num_drawn']:,} rows have a verdict: {said}"]
+    lines.append(f"by {', '.join(f'{person} ({number:,})' for person, number in result['people'].items())}")
+    if result["num_shared"]:
+        named = f": {', '.join(result['disputed'][:5])}" if result["disputed"] else ""
+        lines.append(
+            f"{result['num_shared']:,} rows were judged by several people; right against wrong: "
+            f"{answers['disputed']:,}{named}"
+        )
+    below = sum(stratum["num_rows"] for stratum in result["strata"] if not stratum["selected"])
+    if result["num_selected"]:
+        what = f"purity of the {result['num_selected']:,} rows that {result['arm']} selected"
+        lines += _purity(what, result["purity"])
+    if below:
+        rest = "below them" if result["num_selected"] else f"with a score, of which {result['arm']} selected none"
+        lines += _purity(f"share right of the {below:,} rows {rest}", result["below"])
+    return [*lines, *_cut(result)]
+
+
+def _purity(what: str, share: Json | None) -> list[str]:
+    if share is None:
+        return [f"{what}: not known, a stratum of them has no row that is right or wrong yet"]
+    lines = [f"{what}: {_interval(share)}, {share['n']:,} rows, {share['method']}"]
+    if share["answers"]["unsure"] + share["answers"]["disputed"]:
+        wrong, right = (_interval(share[key]) for key in ("if_wrong", "if_right"))
+        lines.append(f"  with unsure and disputed rows as wrong {wrong}, as right {right}")
+    return lines
+
+
+def _cut(result: Json) -> list[str]:
+    cut, before, after = result["cut"], result["cut"]["before"], result["cut"]["after"]
+    if after is None:
+        return [f"certified cut: none, because {result['arm']} does not rank by a score"]
+    level = f"at most {cut['alpha']:.0%} wrong with confidence {1 - cut['delta']:.0%}"
+    lines = [f"certified cut before the audit: {_before(before)}"]
+    wrong = after["num_counted_wrong"]
+    evidence = f"{after['num_calibration']:,} rows drawn uniformly"
+    evidence += f", {wrong:,} unsure, disputed or not judged ones counted as wrong" if wrong else ""
+    if after["threshold"] is None:
+        needed = f"; about {after['needed']:,} would have sufficed ({after['needed_basis']})" if after["needed"] else ""
+        return [*lines, f"certified cut after it: none, nothing is certified to hold {level} ({evidence}{needed})"]
+    lines.append(
+        f"certified cut after it: raw score {after['threshold']:.6g}, {after['n']:,} rows, {level} (observed "
+        f"{after['noise']:.3f}, bound {after['bound']:.3f}; {evidence})"
+    )
+    if after["at_floor"]:
+        lines.append("  it reaches the floor of the audit: a larger selection may be certified, too")
+    return lines
+
+
+def _before(before: Json | None) -> str:
+    if before is None:
+        return "none was asked for"
+    if before["threshold"] is None:
+        return "none, nothing could be certified"
+    return (
+        f"raw score {before['threshold']:.6g}, {before['n']:,} rows, at most {before['alpha']:.0%} wrong with "
+        f"confidence {1 - before['delta']:.0%} ({before['num_calibration']:,} rows of splits.calibration)"
+    )
+
+
+def _interval(share: Json) -> str:
+    return f"{share['value']:.3f} ({share['low']:.3f} to {share['high']:.3f})"

@@ -1,0 +1,26 @@
+"""Shares of a finite population, estimated from a simple random sample of it without replacement."""
+
+import bisect
+
+from curation.metrics.estimates import CONFIDENCE, Estimate, undefined
+
+
+def share_of_finite(num_right: int, n: int, size: int, *, confidence: float = CONFIDENCE) -> Estimate:
+    """The share of right rows among ``size``, of which ``n`` were drawn, with its exact interval; NaN for no rows.
+
+    The interval holds the shares that neither one-sided hypergeometric test rejects at half the level (Konijn,
+    "Statistical Theory of Sample Survey Design and Analysis", 1973; Buonaccorsi, The American Statistician 41, 1987).
+    Its coverage is at least ``confidence`` for every number of right rows. Of a large population it is the interval of
+    Clopper and Pearson (:func:`curation.metrics.proportion`); of rows that were all drawn it is a point.
+    """
+    from scipy.stats import hypergeom
+
+    if not 0 <= num_right <= n <= size:
+        raise ValueError(f"num_right {num_right}, n {n} and size {size} do not ascend from 0")
+    if n == 0:
+        return undefined(0)
+    tail = (1 - confidence) / 2
+    possible = range(num_right, size - (n - num_right) + 1)  # numbers of right rows in the population
+    low = bisect.bisect_left(possible, True, key=lambda total: bool(hypergeom.sf(num_right - 1, size, total, n) > tail))
+    high = bisect.bisect_left(possible, True, key=lambda total: bool(hypergeom.cdf(num_right, size, total, n) <= tail))
+    return Estimate(value=num_right / n, low=possible[low] / size, high=possible[high - 1] / size, n=n)

@@ -1,0 +1,191 @@
+"""The draw of rows for an audit by people: which rows of a selection, and just below it, most deserve a verdict.
+
+The **region** of an audit is the selection and, if its arm ranks, as many rows again from below the cut: all rows that
+score at least the **floor**. Strata are quantiles of the score, apart for selected rows and for those below. Two parts
+of the draw, both without replacement:
+
+- the **uniform part**: a simple random sample of the region. Of the rows at or above any score it is a simple random
+  sample, too, which is all that a certified cut asks of its calibration rows (:mod:`curation.selection.risk`);
+- the **extra part**: a simple random sample of what is left of each stratum, so that each has at least ``FEWEST`` rows
+  and the total comes near Neyman's allocation, number of rows times sqrt(p (1 - p)) (Neyman, Journal of the Royal
+  Statistical Society 97, 1934). The prior p is the mean trust of the stratum; a wrong prior costs width, not coverage.
+
+Given how many rows of each stratum the two parts hold, the rows drawn are a simple random sample of the stratum. So
+inclusion probabilities are (drawn rows) / (rows) of the stratum, and stratified estimates are unbiased. An arm that
+draws has no score: its region is the selection, one stratum, and the whole draw is uniform.
+
+Rows are drawn by a seeded hash of their ids, so the draw does not depend on the order of the rows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.errors import AuditError
+from curation.hashing import Int64s, derive, hash64
+from curation.selection.quotas import allocate
+
+Floats = npt.NDArray[np.floating]
+Bools = npt.NDArray[np.bool_]
+
+REACH = 2
+"""The number of rows of the region, in sizes of the selection."""
+UNIFORM_SHARE = 0.75
+"""The share of the draw that is uniform over the region."""
+MOST_STRATA = 4
+"""The number of strata among the selected rows, and among those below, of a draw that is large enough."""
+FEWEST = 2
+"""The smallest number of rows that is drawn from a stratum, if it has as many."""
+FEWEST_DRAWN = 10
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scored:
+    """The rows that an arm may select, in any order; ``raw_N`` is finite if the arm ranks."""
+
+    row_ids_N: Int64s
+    raw_N: Floats
+    trust_N: Floats
+    selected_N: Bools
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stratum:
+    """Rows of similar score, all of them selected or all not."""
+
+    selected: bool
+    num_rows: int
+    num_drawn: int
+    least: float | None
+    """The lowest and the highest raw score; None if the arm does not rank."""
+    most: float | None
+    prior: float
+    """The mean trust, or a half where it is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """The drawn rows [M], in the order in which people judge them, which is random."""
+
+    place_M: Int64s
+    """The positions in the rows that were drawn from."""
+    stratum_M: Int64s
+    """The indices in ``strata``."""
+    inclusion_M: npt.NDArray[np.float64]
+    """The probability with which the row's stratum gave it."""
+    uniform_M: Bools
+    """Whether the row belongs to the uniform part."""
+    strata: tuple[Stratum, ...]
+    """The most trusted first."""
+    floor: float | None
+    """The lowest raw score of the region; None if the arm does not rank."""
+
+
+def draw(rows: Scored, *, num: int, seed: int, ranked: bool) -> Drawn:
+    """Draw ``num`` rows, or the whole region if it is smaller.
+
+    Raises:
+        AuditError: ``num`` is below ``FEWEST_DRAWN``, or there is no row to draw.
+    """
+    if num < FEWEST_DRAWN:
+        raise AuditError(f"--num: {num} rows are too few to estimate anything; give at least {FEWEST_DRAWN}")
+    region_R, floor = _region(rows, ranked)
+    if not len(region_R):
+        raise AuditError("audit: nothing is selected and no row has a score, so there is nothing to draw from")
+    num = min(num, len(region_R))
+    stratum_R = _strata(rows, region_R, num, seed) if ranked else np.zeros(len(region_R), dtype=np.int64)
+    num_strata = int(stratum_R.max()) + 1
+    size_S = np.bincount(stratum_R, minlength=num_strata)
+    prior_S = _priors(rows.trust_N[region_R], stratum_R, num_strata)
+    ids_R = rows.row_ids_N[region_R]
+    num_extra = max(num - round(UNIFORM_SHARE * num), FEWEST * num_strata) if ranked and num < len(region_R) else 0
+    uniform_R = _smallest(hash64(ids_R, derive(seed, "audit uniform")), max(num - num_extra, 0))
+    extra_S = _extra(size_S, prior_S, np.bincount(stratum_R[uniform_R], minlength=num_strata), num)
+    drawn_R = uniform_R.copy()
+    hash_R = hash64(ids_R, derive(seed, "audit extra"))
+    for stratum, wanted in enumerate(extra_S):
+        left = np.flatnonzero((stratum_R == stratum) & ~uniform_R)
+        drawn_R[left[_smallest(hash_R[left], int(wanted))]] = True
+    drawn_S = np.bincount(stratum_R[drawn_R], minlength=num_strata)
+    chosen = np.flatnonzero(drawn_R)
+    chosen = chosen[np.argsort(hash64(ids_R[chosen], derive(seed, "audit order")))]
+    return Drawn(
+        place_M=region_R[chosen],
+        stratum_M=stratum_R[chosen],
+        inclusion_M=(drawn_S / size_S)[stratum_R[chosen]],
+        uniform_M=uniform_R[chosen],
+        strata=tuple(
+            _stratum(rows, region_R[stratum_R == index], int(drawn_S[index]), float(prior_S[index]))
+            for index in range(num_strata)
+        ),
+        floor=floor,
+    )
+
+
+def _region(rows: Scored, ranked: bool) -> tuple[Int64s, float | None]:
+    """The positions of the rows of the region, and its floor."""
+    if not ranked:
+        return np.flatnonzero(rows.selected_N), None
+    num_rows, num_selected = len(rows.raw_N), int(rows.selected_N.sum())
+    if not num_rows:
+        return np.zeros(0, dtype=np.int64), None
+    rank = min(REACH * num_selected, num_rows) or num_rows  # nothing selected: anything may be certified
+    floor = np.partition(rows.raw_N, num_rows - rank)[num_rows - rank]
+    return np.flatnonzero(rows.raw_N >= floor), float(floor)
+
+
+def _strata(rows: Scored, region_R: Int64s, num: int, seed: int) -> Int64s:
+    """The stratum of each row of the region: quantiles of the score of the selected rows, then of those below."""
+    bins = int(np.clip((num - round(UNIFORM_SHARE * num)) // (2 * FEWEST), 1, MOST_STRATA))
+    raw_R, selected_R = rows.raw_N[region_R], rows.selected_N[region_R]
+    order = np.lexsort((hash64(rows.row_ids_N[region_R], derive(seed, "audit ties")), -raw_R))
+    stratum_R = np.zeros(len(region_R), dtype=np.int64)
+    first = 0
+    for side in (order[selected_R[order]], order[~selected_R[order]]):
+        parts = [part for part in np.array_split(side, bins) if len(part)]
+        for index, part in enumerate(parts):
+            stratum_R[part] = first + index
+        first += len(parts)
+    return stratum_R
+
+
+def _priors(trust_R: Floats, stratum_R: Int64s, num_strata: int) -> npt.NDArray[np.float64]:
+    """The mean trust of each stratum, kept away from 0 and 1, where it would claim to know the answer."""
+    known_R = np.isfinite(trust_R)
+    count_S = np.bincount(stratum_R[known_R], minlength=num_strata)
+    total_S = np.bincount(stratum_R[known_R], weights=trust_R[known_R], minlength=num_strata)
+    return np.clip(np.where(count_S > 0, total_S / np.maximum(count_S, 1), 0.5), 0.05, 0.95)
+
+
+def _extra(size_S: Int64s, prior_S: npt.NDArray[np.float64], uniform_S: Int64s, num: int) -> Int64s:
+    """How many further rows to draw from each stratum."""
+    num_extra = num - int(uniform_S.sum())
+    least_S = np.minimum(np.clip(FEWEST - uniform_S, 0, None), size_S - uniform_S)
+    weight_S = size_S * np.sqrt(prior_S * (1 - prior_S))
+    missing_S = np.clip(num * weight_S / weight_S.sum() - uniform_S - least_S, 0, None)
+    extra_S: Int64s = least_S + allocate(missing_S, size_S - uniform_S - least_S, num_extra - int(least_S.sum()))
+    return extra_S
+
+
+def _smallest(hash_N: npt.NDArray[np.uint64], count: int) -> Bools:
+    """Which rows have the ``count`` smallest hashes, bool [N]."""
+    found_N = np.zeros(len(hash_N), dtype=np.bool_)
+    if count >= len(hash_N):
+        found_N[:] = True
+    elif count:
+        found_N[np.argpartition(hash_N, count - 1)[:count]] = True
+    return found_N
+
+
+def _stratum(rows: Scored, place_R: Int64s, num_drawn: int, prior: float) -> Stratum:
+    raw_R = rows.raw_N[place_R]
+    ranked = bool(np.isfinite(raw_R).all())
+    return Stratum(
+        selected=bool(rows.selected_N[place_R[0]]),
+        num_rows=len(place_R),
+        num_drawn=num_drawn,
+        least=float(raw_R.min()) if ranked else None,
+        most=float(raw_R.max()) if ranked else None,
+        prior=prior,
+    )

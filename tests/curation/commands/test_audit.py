@@ -1,0 +1,338 @@
+"""``curate audit`` on a run directory: draw, verdicts from files, what they give, and what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from audit_run import HOSTILE, AuditedRun, make_run, selected
+from click.testing import CliRunner
+
+from curation.cli import main
+from curation.commands.audit import source
+from curation.commands.audit.folder import ROWS, open_audit
+from curation.hashing import derive, hash64
+from curation.metrics import share_of_finite
+from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
+from curation.selection.risk import calibrate
+from curation.tables import io
+
+NUM = 1_200
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
+    """A run that certified a small cut on a small calibration split."""
+    directory = tmp_path_factory.mktemp("audit") / "run"
+    return make_run(
+        directory, num_rows=NUM, budget={"risk": {"alpha": 0.2, "delta": 0.2}}, num_calibration=60, noise_at=1.5
+    )
+
+
+@pytest.fixture
+def run(finished: AuditedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditedRun:
+    """The run, with a folder of its own for audits: ``tmp_path / "audits"``."""
+    monkeypatch.chdir(tmp_path)
+    return finished
+
+
+def curate(run: AuditedRun, *arguments: object) -> str:
+    given = ["audit", str(run.directory), "--folder", "audits", *map(str, arguments)]
+    found = CliRunner().invoke(main, given, catch_exceptions=False)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def refused(*arguments: object) -> str:
+    found = CliRunner().invoke(main, ["audit", *map(str, arguments)], catch_exceptions=False)
+    assert found.exit_code == 2 and len(found.stderr.splitlines()) == 1, found.output
+    return found.stderr
+
+
+def drawn(name: str = "neural") -> list[int]:
+    return open_audit(Path("audits"), name).rows["row_id"].to_pylist()
+
+
+def test_a_draw_is_kept_with_texts_and_probabilities(run: AuditedRun):
+    told = curate(run, "--num", 80, "--seed", 3)
+    assert "80 rows of arm neural" in told and "0 of 80 rows have a verdict" in told
+    rows = pq.read_table("audits/neural/rows.parquet")
+    assert rows.schema.equals(ROWS)
+    best = set(selected(run, "neural"))
+    for row in rows.to_pylist():
+        assert row["raw"] == pytest.approx(run.raw[row["row_id"]]) and row["selected"] == (row["row_id"] in best)
+        assert row["prompt"].startswith("Solve the problem") and "boxed" in row["completion"] and row["label"]
+        assert 0 < row["inclusion"] <= 1
+    assert any(HOSTILE in row["prompt"] for row in rows.to_pylist())
+    assert not {*rows["row_id"].to_pylist()} & (run.unparsed | run.failed)
+    before = Path("audits/neural/rows.parquet").read_bytes()
+    assert curate(run) == told and curate(run, "--num", 80, "--seed", 3, "--arm", "neural") == told
+    assert Path("audits/neural/rows.parquet").read_bytes() == before
+    curate(run, "--num", 80, "--seed", 3, "--name", "again")
+    assert drawn("again") == drawn()
+    assert "was drawn with --num 80, not 90" in refused(run.directory, "--folder", "audits", "--num", 90)
+    assert "name one of its audits by --name" in refused(run.directory, "--folder", "audits", "--result")
+
+
+def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
+    curate(run, "--num", 300)
+    ids = drawn()
+    unsure, silent = ids[5], ids[6]
+    path = run.csv(Path("anna.csv"), [row_id for row_id in ids if row_id not in (unsure, silent)], "anna")
+    path.write_text(path.read_text() + f"{unsure},Unsure ,anna\n")
+    assert "299 verdicts taken" in curate(run, "--verdicts", path)
+    assert "0 verdicts taken, 299 were known already" in curate(run, "--verdicts", path)
+    words = curate(run, "--result")
+    result = json.loads(Path("audits/neural/audit.json").read_text())
+    assert json.loads(curate(run, "--result", "--json")) == result
+
+    rows = pq.read_table("audits/neural/rows.parquet").to_pylist()
+    decided = [row for row in rows if row["row_id"] not in (unsure, silent)]
+    of = {}
+    for row in decided:
+        if row["selected"]:
+            of.setdefault(row["stratum"], []).append(run.right[row["row_id"]])
+    sizes = {index: item["num_rows"] for index, item in enumerate(result["strata"])}
+    num_selected = len(selected(run, "neural"))
+    assert sum(sizes[index] for index in of) == num_selected == result["num_selected"]
+    shares = {index: share_of_finite(sum(right), len(right), sizes[index]) for index, right in of.items()}
+    expected = sum(sizes[index] * share.value for index, share in shares.items()) / num_selected
+    purity = result["purity"]
+    assert purity["value"] == pytest.approx(expected) and purity["low"] < expected < purity["high"]
+    truth = np.mean([run.right[row_id] for row_id in selected(run, "neural")])
+    assert purity["low"] <= truth <= purity["high"]
+    assert purity["if_wrong"]["value"] <= purity["value"] <= purity["if_right"]["value"]
+    assert result["answers"] == {
+        "right": sum(run.right[row["row_id"]] for row in decided),
+        "wrong": sum(not run.right[row["row_id"]] for row in decided),
+        "unsure": 1,
+        "disputed": 0,
+        "none": 1,
+    }
+
+    uniform = [row for row in rows if row["uniform"]]
+    scores = [raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed]
+    region = np.array([raw for raw in scores if raw >= result["floor"]], dtype=np.float32)
+    cut = calibrate(
+        np.array([row["raw"] for row in uniform], dtype=np.float32),
+        np.array([run.right[row["row_id"]] and row["row_id"] not in (unsure, silent) for row in uniform]),
+        region,
+        alpha=0.2,
+        delta=0.2,
+        seed=derive(0, "audit risk"),
+    )
+    before, after = result["cut"]["before"], result["cut"]["after"]
+    assert after["threshold"] == cut.threshold is not None
+    assert after["n"] == (region >= cut.threshold).sum() and after["noise"] == cut.noise
+    assert after["threshold"] != before["threshold"] and after["n"] != before["n"] == num_selected
+    assert "with the pool's that score at least" in after["guarantee"]
+    assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
+    assert (before["alpha"], before["delta"]) == (0.2, 0.2)
+
+    table = pq.read_table("audits/neural/judged.parquet")
+    assert table.num_rows == 299 and table["correct"].null_count == 1
+    weights = {row["row_id"]: 1 / row["inclusion"] for row in rows}
+    for row in table.to_pylist():
+        right = None if row["row_id"] == unsure else run.right[row["row_id"]]
+        assert row["correct"] == right and row["weight"] == pytest.approx(weights[row["row_id"]])
+    table = pq.read_table("audits/neural/calibration.parquet")
+    assert table["row_id"].to_pylist() == [row["row_id"] for row in uniform]
+    floor = float(table.schema.metadata[b"floor"])
+    again = calibrate(
+        table["raw"].to_numpy(),
+        table["correct"].to_numpy(),
+        np.array(scores, np.float32),
+        alpha=0.2,
+        delta=0.2,
+        floor=floor,
+    )
+    assert again.threshold == cut.threshold and table["weight"][0].as_py() == len(region) / len(uniform)
+    stricter = json.loads(curate(run, "--result", "--json", "--alpha", 0.05))["cut"]["after"]
+    assert stricter["n"] < after["n"]
+
+
+def test_several_people_are_kept_apart_and_their_disputes_are_told(run: AuditedRun):
+    curate(run, "--num", 20)
+    ids = drawn()
+    curate(run, "--verdicts", run.csv(Path("a.csv"), ids), "--person", "anna")
+    said = "wrong" if run.right[ids[0]] else "right"
+    Path("b.csv").write_text(f"row_id,verdict,person\n{ids[0]},{said},ben\n{ids[1]},unsure,ben\n")
+    curate(run, "--verdicts", "b.csv")
+    result = json.loads(curate(run, "--result", "--json"))
+    assert result["people"] == {"anna": 20, "ben": 2} and result["num_shared"] == 2
+    assert result["disputed"] == [str(ids[0])] and result["answers"]["disputed"] == 1
+    assert result["answers"]["unsure"] == 0  # who is unsure leaves it to the other
+    assert f"right against wrong: 1: {ids[0]}" in curate(run, "--result")
+
+
+def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: AuditedRun):
+    curate(run, "--arm", "naive", "--num", 40)
+    ids = drawn("naive")
+    curate(run, "--verdicts", run.csv(Path("v.csv"), ids))
+    result = json.loads(curate(run, "--result", "--json"))
+    num_right = sum(run.right[row_id] for row_id in ids)
+    share = share_of_finite(num_right, len(ids), len(selected(run, "naive")))
+    assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
+    assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
+    assert "naive does not rank" in curate(run, "--result")
+    table = pq.read_table("audits/naive/rows.parquet")
+    assert table["trust"].null_count == table.num_rows
+
+
+def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
+    curate(run, "--num", 30)
+    ids = drawn()
+    curate(run, "--verdicts", run.csv(Path("v.csv"), ids[:4]), "--person", "anna")
+    assert "26 rows that have no verdict yet (4 have one and stay out)" in curate(
+        run, "--export", "label-studio", "tasks.json"
+    )
+    tasks = json.loads(Path("tasks.json").read_text())
+    rows = {str(row["row_id"]): row for row in open_audit(Path("audits"), None).rows.to_pylist()}
+    assert [task["data"]["row_id"] for task in tasks] == [str(row_id) for row_id in ids[4:]]
+    assert all(task["data"]["prompt"] == rows[task["data"]["row_id"]]["prompt"] for task in tasks)
+    assert "trust" not in Path("tasks.json").read_text() and 'name="verdict"' in Path("tasks.xml").read_text()
+
+    def annotated(choice: str, **more: object) -> dict:
+        result = {"from_name": "verdict", "to_name": "completion", "type": "choices", "value": {"choices": [choice]}}
+        return {"id": 1, "result": [result], "was_cancelled": False, "completed_by": 7, **more}
+
+    tasks[0]["annotations"] = [annotated("right"), annotated("wrong", completed_by={"id": 8, "email": "b@c.de"})]
+    tasks[1]["annotations"] = [annotated("unsure", was_cancelled=True)]
+    tasks[2]["annotations"] = [annotated("unsure")]
+    Path("done.json").write_text(json.dumps(tasks))
+    assert "3 verdicts taken" in curate(run, "--import", "label-studio", "done.json")
+    standing = open_audit(Path("audits"), None).log.standing()
+    assert {person: entry.verdict for person, entry in standing[ids[4]].items()} == {"7": "right", "b@c.de": "wrong"}
+    assert ids[5] not in standing and standing[ids[6]]["7"].via == "label-studio"
+
+    curate(run, "--export", "argilla", "records.json")
+    records = json.loads(Path("records.json").read_text())
+    assert [record["id"] for record in records] == [str(row_id) for row_id in (ids[5], *ids[7:])]
+    assert set(records[0]) == {"id", "fields", "metadata", "suggestions", "responses", "vectors"}
+    user = "3d0b9ea4-3a3b-4f1c-9c4e-1c5d3b8b1a11"
+    records[0]["responses"] = {"verdict": [{"value": "wrong", "user_id": user}]}
+    records[1]["responses"] = {"verdict": [{"value": "right", "user_id": user, "status": "draft"}]}
+    Path("records.json").write_text(json.dumps(records))
+    assert "1 verdicts taken" in curate(run, "--import", "argilla", "records.json")
+    assert open_audit(Path("audits"), None).log.standing()[ids[5]][user].verdict == "wrong"
+
+
+def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
+    curate(run, "--num", 20)
+    first, second = drawn()[:2]
+    where = (run.directory, "--folder", "audits")
+
+    def told(text: str, *arguments: object) -> str:
+        Path("v.csv").write_text(text)
+        line = refused(*where, *(arguments or ("--verdicts", "v.csv")))
+        assert not Path("audits/neural/verdicts.jsonl").exists()
+        return line
+
+    assert "line 1: the header is id,verdict; give row_id,verdict" in told(f"id,verdict\n{first},right\n")
+    assert "the header is missing" in told("")
+    assert "holds no verdicts" in told("row_id,verdict\n")
+    line = told(f"row_id,verdict\n{first},right\n77,right\n{second},yes\nx,wrong\n")
+    assert "line 3: row 77 is not one of this audit's 20 rows" in line and "nothing is taken" in line
+    assert "line 4: verdict 'yes' is not one of right, wrong, unsure" in line and "line 5: row_id 'x'" in line
+    assert "line 3: has not the 2 columns" in told(f"row_id,verdict\n{first},right\n{second}\n")
+    line = told(f"row_id,verdict,person\n{first},right,a\n{first},wrong,a\n")
+    assert f"line 3: a gave row {first} another verdict in line 2" in line
+    assert "is not JSON" in told("{", "--import", "label-studio", "v.csv")
+    assert "task 1: has no data.row_id" in told('[{"data": {}}]', "--import", "label-studio", "v.csv")
+    assert "not what Label Studio exports" in told('[{"data": 3}]', "--import", "label-studio", "v.csv")
+    assert "cannot be read" in refused(*where, "--verdicts", "none.csv")
+    Path("v.csv").write_bytes(b"row_id,verdict\n\xff,right\n")
+    assert "cannot be read" in refused(*where, "--verdicts", "v.csv")
+    assert "none of its 20 rows has a verdict" in refused(*where, "--result")
+
+
+def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_path: Path):
+    """Its layout by hand: two rounds, a gate with a tie, a file that names the rows."""
+    record = Manifest.load(run.directory).stages["gen-0/select"]
+    choice = record.inputs["choice"]
+    labels, pool = (io.read(TableRef.from_json(choice[name])) for name in ("labels", "pool"))
+    output = tmp_path / "out"
+    manifest = Manifest.load(output / "_curation")
+    half = len(labels) // 2
+    for name, part in (("0000", slice(0, half)), ("0001", slice(half, None))):
+        ids = pa.array(labels["row_id"].to_pylist()[part])
+        refs = {
+            what: io.write(
+                table.filter(pc.is_in(table["row_id"], value_set=ids)), str(output / f"_curation/{what}-{name}.lance")
+            )
+            for what, table in (("labels", labels), ("pool", pool))
+        }
+        manifest.record(
+            f"pool-{name}", {"domain": {"name": "math"}}, {"pool": refs["pool"].to_json()}, rows=1, seconds=1
+        )
+        manifest.record(f"label-{name}", {}, {"labels": refs["labels"].to_json()}, rows=1, seconds=1)
+    assert "nothing is written yet" in refused_after(output, run)
+    scores = sorted((raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed), reverse=True)
+    best = [
+        row_id for row_id, raw in run.raw.items() if raw in scores[:100] and row_id not in run.unparsed | run.failed
+    ]
+    last = next(row_id for row_id in best if run.raw[row_id] == scores[99])
+    tie = int(hash64(np.array([last]), 5)[0])
+    gate = {"column": "neural_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
+    manifest.record("cut", {"function": "neural"}, {"gate": gate, "risk": None}, rows=1, seconds=1)
+    for name, rows in (("0000", 60), ("0001", 40)):
+        manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
+    where = (output, "--folder", "audits")
+    assert "is the output of a filter, which ranks by neural" in refused(*where, "--arm", "naive")
+    found = CliRunner().invoke(main, ["audit", *map(str, where), "--num", "60"], catch_exceptions=False)
+    assert found.exit_code == 0 and "60 rows of arm neural" in found.output, found.output
+    rows = open_audit(Path("audits"), None).rows.to_pylist()
+    assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
+    told = json.loads(Path("audits/neural/draw.json").read_text())
+    assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
+    path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
+    CliRunner().invoke(main, ["audit", *map(str, where), "--verdicts", str(path)], catch_exceptions=False)
+    found = CliRunner().invoke(main, ["audit", *map(str, where), "--result", "--json"], catch_exceptions=False)
+    result = json.loads(found.stdout)
+    assert result["num_selected"] == 100 and result["purity"]["num_rows"] == 100
+    assert result["cut"]["before"] is None and result["cut"]["after"]["num_calibration"] == 45
+
+
+def refused_after(output: Path, run: AuditedRun) -> str:
+    """What is said of an output before and after it has a list of files."""
+    assert "nor the output of `curate filter`" in refused(output, "--folder", "audits")
+    (output / "filter.json").write_text("{}")
+    return refused(output, "--folder", "audits")
+
+
+def test_only_the_best_rows_of_a_pool_are_held(run: AuditedRun, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(source, "SPARE_ROWS", 0)
+    origin = replace(source.find(run.directory, None), num_selected=10)
+    rows, num_candidates = source.rows_of(origin)
+    scores = np.sort([raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed])[::-1]
+    assert num_candidates == len(scores)
+    assert np.array_equal(np.sort(rows.raw_N)[::-1], scores[:20].astype(np.float32))
+    again, _ = source.rows_of(origin, floor=float(scores[20]))
+    assert len(again.raw_N) == 21
+
+
+def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path: Path):
+    assert "there is no such directory" in refused("none")
+    (tmp_path / "empty").mkdir()
+    assert "is not a run directory" in refused("empty")
+    (tmp_path / "empty" / "manifest.json").write_text('{"identity": {}, "files": {}, "stages": {}}')
+    assert "nothing is selected yet" in refused("empty") and "--until gen-0/select" in refused("empty")
+    assert "there is none; draw one" in refused("empty", "--serve")
+    foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
+    (tmp_path / "empty" / "manifest.json").write_text(foreign)
+    assert "'centroids', whose module cannot be imported here" in refused("empty")
+    where = (run.directory, "--folder", "audits")
+    assert "the arms naive, neural" in refused(*where, "--arm", "ground_truth")
+    assert "--num: 3 rows are too few" in refused(*where, "--num", 3)
+    assert "'../up' is not a name" in refused(*where, "--name", "../up")
+    assert "--serve and --result: give one of them" in refused(*where, "--serve", "--result")
+    assert "draw first" in refused(*where, "--result", "--num", 30)
+    assert "object store cannot do; give a local --folder" in refused("s3://bucket/run")
+    curate(run, "--num", 20)
+    curate(run, "--verdicts", run.csv(Path("v.csv"), drawn()))
+    assert "alpha: 2.0 is not a share" in refused(*where, "--result", "--alpha", 2)
