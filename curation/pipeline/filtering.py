@@ -20,7 +20,7 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Done, Outputs, Stage, ordered
 from curation.rundir.run import Task
 from curation.sources import SourceFile
-from curation.stages.cut import Gate, calibration_digest, decide, read_calibration
+from curation.stages.cut import Gate, calibration_digest, calibration_floor, decide, read_calibration
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.shift import measure_against
 from curation.stages.write import WriteJob, write_rows
@@ -282,11 +282,12 @@ def make_cut(
     uri: str,
 ) -> Done:
     """Decide which rows pass."""
-    calibration = None
+    calibration, floor = None, None
     if keep.certified is not None:
         path = keep.certified.calibration
         calibration = load(uri).calibration() if path is None else read_calibration(path)
-    found = decide(tables, function, keep, calibration, seed=seed)
+        floor = None if path is None else calibration_floor(path)
+    found = decide(tables, function, keep, calibration, seed=seed, floor=floor)
     gate = found.gate.to_json()
     task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
     outputs = {

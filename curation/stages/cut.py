@@ -86,9 +86,15 @@ class Decision:
 
 
 def decide(
-    tables: Sequence[TableRef], function: str, keep: KeepConfig, calibration: Graded | None, *, seed: int
+    tables: Sequence[TableRef],
+    function: str,
+    keep: KeepConfig,
+    calibration: Graded | None,
+    *,
+    seed: int,
+    floor: float | None = None,
 ) -> Decision:
-    """Make the cut over labels tables, by the scores of the trust ``function``.
+    """Make the cut over labels tables, by the scores of the trust ``function``; ``floor`` is that of ``calibration``.
 
     Raises:
         BudgetError: no row would pass, or fewer rows have a score than are to be kept.
@@ -112,7 +118,7 @@ def decide(
         gate = Gate(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
-        risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed)
+        risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed, floor=floor)
         gate = Gate(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
     else:
         gate = Gate(column=raw, bound=_top(pools, _number(keep, labelled, scored), seed))
@@ -142,6 +148,20 @@ def read_calibration(path: str) -> Graded:
             )
     raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
     return Graded(raw_M, trust_M, table["correct"].to_numpy())
+
+
+def calibration_floor(path: str) -> float | None:
+    """The raw score from which on the calibration rows of a file were drawn (``curate audit``); None: all rows.
+
+    Raises:
+        SourceError: it cannot be read.
+    """
+    try:
+        opened, inner = filesystem(path)
+        metadata = pq.read_schema(inner, filesystem=opened).metadata or {}
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
+    return float(metadata[b"floor"]) if b"floor" in metadata else None
 
 
 def calibration_digest(path: str) -> str:
@@ -175,7 +195,13 @@ def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
 
 
 def _certified(
-    pools: Sequence[PoolScores], config: CertifiedConfig, calibration: Graded, *, num_rows: int, seed: int
+    pools: Sequence[PoolScores],
+    config: CertifiedConfig,
+    calibration: Graded,
+    *,
+    num_rows: int,
+    seed: int,
+    floor: float | None,
 ) -> dict[str, Any]:
     """The calibrated cut, as JSON with the number of pool rows that gave its candidates."""
     drawn = partial(_drawn, num_rows=num_rows, seed=derive(seed, "candidates"))
@@ -187,6 +213,7 @@ def _certified(
         pool_N,
         **settings,
         seed=derive(seed, "risk"),
+        floor=floor,
     )
     if cut.threshold is None:
         more = "" if cut.needed is None else f" (about {cut.needed:,} would have sufficed: {cut.needed_basis})"
