@@ -21,11 +21,16 @@ Result = TypeVar("Result")
 
 
 def batches(
-    ref: TableRef, columns: Mapping[str, str], filter: str | None, fragments: Sequence[int] | None = None
+    ref: TableRef,
+    columns: Mapping[str, str],
+    filter: str | None,
+    fragments: Sequence[int] | None = None,
+    *,
+    num_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The rows that match an SQL ``filter``, in the table's own order; only those of some fragments, if given.
 
-    ``columns`` are SQL expressions by name.
+    ``columns`` are SQL expressions by name; ``num_rows`` is the most that a batch has.
     """
     table = open_table(ref)
     chosen = None
@@ -35,7 +40,7 @@ def batches(
     scanner = table.scanner(
         columns=dict(columns),
         filter=filter,
-        batch_size=BATCH_ROWS,
+        batch_size=num_rows,
         batch_readahead=READ_AHEAD_BATCHES,
         io_buffer_size=READ_AHEAD_BYTES,
         fragments=chosen,
