@@ -59,8 +59,12 @@ def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) ->
     parts = _parts((item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments())
     if len(parts) < 2:
         yield function(None)
-    else:
-        yield from in_tasks(function, ((numbers,) for numbers in parts))
+        return
+
+    def of_part(numbers: list[int]) -> Result:  # Ray takes no bound method
+        return function(numbers)
+
+    yield from in_tasks(of_part, ((numbers,) for numbers in parts))
 
 
 def _parts(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
