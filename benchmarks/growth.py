@@ -25,6 +25,7 @@ import lance
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from benchmarks.machine import peak_mb, wait_for_quiet
 from benchmarks.plain import Plain
@@ -85,7 +86,8 @@ def write(path: Path, schema: pa.Schema, num_rows: int, make: Callable[[np.ndarr
         for start in range(0, num_rows, WRITE_ROWS):
             ids_N = np.arange(start, min(start + WRITE_ROWS, num_rows))
             columns = {"row_id": ids_N, **make(ids_N)}
-            arrays = [pa.array(columns.get(field.name, [None] * len(ids_N)), field.type) for field in schema]
+            given = {name: pa.array(values, schema.field(name).type) for name, values in columns.items()}
+            arrays = [given.get(field.name, pa.nulls(len(ids_N), field.type)) for field in schema]
             yield pa.record_batch(arrays, schema)
 
     lance.write_dataset(pa.RecordBatchReader.from_batches(schema, parts()), str(path), schema=schema)
@@ -100,18 +102,16 @@ def drawn(ids_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def examples(ids_N: np.ndarray) -> dict[str, Any]:
     """A text each."""
-    return {"text": [f"row {row}" for row in ids_N.tolist()]}
+    return {"text": pc.binary_join_element_wise("row", pa.array(ids_N).cast(pa.string()), " ")}
 
 
 def labels(ids_N: np.ndarray) -> dict[str, Any]:
     """One in fifty cannot be read."""
     right_N, raw_N = drawn(ids_N)
-    words = [
-        None if row % 50 == 7 else "yes" if hit else "no" for row, hit in zip(ids_N.tolist(), right_N, strict=True)
-    ]
+    word_N = pa.array(np.where(ids_N % 50 == 7, 2, right_N))
     return {
-        "label": words,
-        "completion": [f" {word}" for word in words],
+        "label": pa.array(["no", "yes", None]).take(word_N),
+        "completion": pa.array([" no", " yes", " perhaps"]).take(word_N),
         "mean_logprob": -np.exp(-raw_N),
         "neural_raw": raw_N,
         "neural_trust": 1 / (1 + np.exp(-raw_N)),
@@ -120,7 +120,7 @@ def labels(ids_N: np.ndarray) -> dict[str, Any]:
 
 def golds(ids_N: np.ndarray) -> dict[str, Any]:
     """Every label's gold one is yes."""
-    return {"gold": ["yes"] * len(ids_N)}
+    return {"gold": pa.repeat("yes", len(ids_N))}
 
 
 def grades(ids_N: np.ndarray) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def ours(ids_N: Int64s, scores_N: Scores, n: int, threads: int) -> Int64s:
         """Write the ids that pass from the front or, for the second half, from the end on: exactly n pass."""
         at = 0 if forwards else n
         for batch in slices(ids_N[first:last], scores_N[first:last], SLICE_ROWS):
-            some = batch[0][bound.passes(*batch)]
+            some = batch[0][np.flatnonzero(bound.passes(*batch))]  # half the time of a mask
             at = at if forwards else at - len(some)
             selected_n[at : at + len(some)] = some
             at = at + len(some) if forwards else at

@@ -14,13 +14,15 @@ from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
 from curation.hashing import hash_unit
 from curation.refs import TableRef
-from curation.tables import io
+from curation.tables import io, scans
 from curation.trust import Scores, get_trust
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+DOMAIN_ROWS = 8192
+"""The number of rows that are Python objects at a time."""
 LOWEST = -1e30
 """The raw score of a row without one: below every real score, and finite, because metrics need finite scores."""
 
@@ -157,8 +159,8 @@ def difficulties(
     """Row ids and the domain's difficulty of each healthy row that ``keep`` marks by its id, NaN if unknown."""
     ids: list[npt.NDArray[Any]] = [np.zeros(0, dtype=np.int64)]
     values: list[npt.NDArray[Any]] = [np.zeros(0)]
-    columns = ["row_id", *domain.columns.names]
-    for batch in io.open_table(examples).to_batches(columns=columns, filter="error IS NULL"):
+    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+    for batch in scans.batches(examples, columns, "error IS NULL", num_rows=DOMAIN_ROWS):
         if keep is not None:
             batch = batch.filter(pa.array(keep(batch.column("row_id").to_numpy())))
         ids.append(batch.column("row_id").to_numpy().copy())

@@ -126,8 +126,8 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
 def _passing(bound: Bound, batches: Iterable[Batch]) -> Batch:
     def kept() -> Iterator[Batch]:
         for ids_B, raw_B in batches:
-            passes_B = bound.passes(ids_B, raw_B)
-            yield ids_B[passes_B], raw_B[passes_B]
+            place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+            yield ids_B[place_M], raw_B[place_M]
 
     return _stacked(kept())
 

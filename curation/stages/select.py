@@ -31,9 +31,9 @@ from curation.selection.top_n import TopN
 from curation.stages.budget import Budget, Scored, resolve
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
 from curation.stages.pool_scores import PoolScores, too_long_ids
-from curation.stages.selected import SelectedRows, write_rows
+from curation.stages.selected import PART_ROWS, SelectedRows, write_rows
 from curation.storage.paths import Place
-from curation.tables import io, schemas
+from curation.tables import io, scans, schemas
 from curation.trust import get_trust
 
 Floats = npt.NDArray[np.float64]
@@ -301,7 +301,8 @@ def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
     found_N = np.full(len(row_ids_N), np.nan)
     order_N = np.argsort(row_ids_N)
     sorted_N = row_ids_N[order_N]
-    for batch in io.open_table(job.pool).to_batches(columns=["row_id", *domain.columns.names]):
+    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+    for batch in scans.batches(job.pool, columns, None, num_rows=PART_ROWS):
         ids_B = batch.column("row_id").to_numpy()
         place_B = np.searchsorted(sorted_N, ids_B)
         known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B

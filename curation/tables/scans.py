@@ -21,11 +21,16 @@ Result = TypeVar("Result")
 
 
 def batches(
-    ref: TableRef, columns: Mapping[str, str], filter: str | None, fragments: Sequence[int] | None = None
+    ref: TableRef,
+    columns: Mapping[str, str],
+    filter: str | None,
+    fragments: Sequence[int] | None = None,
+    *,
+    num_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     """The rows that match an SQL ``filter``, in the table's own order; only those of some fragments, if given.
 
-    ``columns`` are SQL expressions by name.
+    ``columns`` are SQL expressions by name; ``num_rows`` is the most that a batch has.
     """
     table = open_table(ref)
     chosen = None
@@ -35,7 +40,7 @@ def batches(
     scanner = table.scanner(
         columns=dict(columns),
         filter=filter,
-        batch_size=BATCH_ROWS,
+        batch_size=num_rows,
         batch_readahead=READ_AHEAD_BATCHES,
         io_buffer_size=READ_AHEAD_BYTES,
         fragments=chosen,
@@ -54,8 +59,12 @@ def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) ->
     parts = _parts((item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments())
     if len(parts) < 2:
         yield function(None)
-    else:
-        yield from in_tasks(function, ((numbers,) for numbers in parts))
+        return
+
+    def of_part(numbers: list[int]) -> Result:  # Ray takes no bound method
+        return function(numbers)
+
+    yield from in_tasks(of_part, ((numbers,) for numbers in parts))
 
 
 def _parts(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:
