@@ -26,7 +26,7 @@ MOST_EVENT_BYTES = 1 << 40
 """All events are read: a day of a run adds less than a megabyte of them."""
 
 
-def save(made: Forecast, config: RunConfig) -> Place:
+def save(made: "Forecast", config: RunConfig) -> Place:
     """Keep a forecast in the run directory for the report, in place of an earlier one; its path."""
     config.directory.mkdir(parents=True, exist_ok=True)
     described = {

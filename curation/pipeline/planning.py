@@ -1,18 +1,22 @@
 """The forecast of a run: which stages are left to do, and the probe of its teacher."""
 
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from curation.cluster import capacity
 from curation.cluster.session import local_or_cluster
-from curation.config import RunConfig
+from curation.config import RayConfig, RunConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast
-from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all, scratch
+from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all
 from curation.pipeline.running import Opened
 from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
 from curation.sources import SourceFile, assignment_of, rows_at
-from curation.storage.paths import Place, Remote
+from curation.storage.paths import Place, Remote, place, remove
 from curation.telemetry.console import say
 
 
@@ -29,7 +33,7 @@ def forecast_run(opened: Opened, stages: Sequence[Stage], known: Known, *, num_r
     with local_or_cluster(config.ray):
         if (waits := capacity.check_room(config)) is not None:
             say(waits)
-        with scratch(config.directory, config.ray) as directory:
+        with _scratch(config.directory, config.ray) as directory:
             return forecast_of(
                 askings, left_out, config, directory, num_rows=num_rows, shots=_shots(config, files, known, directory)
             )
@@ -99,3 +103,17 @@ def _shots(
         return io.write(examples, str(directory / f"{name}.lance"))
 
     return found
+
+
+@contextmanager
+def _scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
+    """A folder that every actor can reach, removed afterwards: beside the run directory, or on this machine alone."""
+    if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
+        with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:
+            yield place(local)
+        return
+    directory = run_directory.with_name(f"{run_directory.name}.probe-{uuid.uuid4().hex[:8]}")
+    try:
+        yield directory
+    finally:
+        remove(directory)

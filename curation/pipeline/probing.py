@@ -1,15 +1,12 @@
 """Asks a teacher about a random sample of what a run's stages will ask it, by the actors that the run would start."""
 
-import tempfile
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from curation.cluster import capacity, nodes
-from curation.config import AskConfig, DecodingConfig, DomainConfig, RayConfig, RowsConfig
+from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
 from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.hashing import derive
@@ -19,7 +16,7 @@ from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded
 from curation.sources import Assignment, SourceFile, assignment_of, rows_at
-from curation.storage.paths import Place, place, remove
+from curation.storage.paths import Place
 
 if TYPE_CHECKING:
     from curation.passes.pool import ActorPool
@@ -198,7 +195,7 @@ def probe_all(
     table of demonstrations that a signal shows. Ray must run.
 
     Raises:
-        ConfigError: a sample would be larger than what it is drawn from.
+        ConfigError: more rows are asked for than the largest of the samples is drawn from.
         RunFailedError: an actor kept dying without getting anything done.
     """
     from curation.passes.run import make_pool
@@ -206,6 +203,12 @@ def probe_all(
     kinds: dict[str, list[Asking]] = {}
     for asking in askings:
         kinds.setdefault(asking.question, []).append(asking)
+    largest = max(map(union, kinds.values()), key=lambda rows: rows.num)
+    if num_rows is not None and num_rows > largest.num:
+        raise ConfigError(
+            f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
+            "ask for fewer"
+        )
     found = []
     with ExitStack() as stack:
         pools: dict[str, ActorPool] = {}
@@ -231,19 +234,8 @@ def union(askings: Sequence[Asking]) -> Rows:
 
 
 def _size(askings: Sequence[Asking], wanted: int | None) -> int:
-    """Rows of a sample.
-
-    Raises:
-        ConfigError: more are asked for than there are.
-    """
-    rows = union(askings)
-    if wanted is None:
-        return min(rows.num, PROBE_ROWS * BACKENDS[askings[0].ask.backend].calls)
-    if wanted > rows.num:
-        raise ConfigError(
-            f"--probe: {wanted:,} rows are asked for, and {', '.join(rows.splits)} has {rows.num:,}; ask for fewer"
-        )
-    return wanted
+    """Rows of a sample: no more than it is drawn from has."""
+    return min(union(askings).num, wanted or PROBE_ROWS * BACKENDS[askings[0].ask.backend].calls)
 
 
 def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
@@ -305,17 +297,3 @@ def _probed(
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
     return probe(job, pool, population, commit_seconds=commit_seconds)
-
-
-@contextmanager
-def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
-    """A folder that every actor can reach, removed afterwards: beside the run directory, or on this machine alone."""
-    if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
-        with tempfile.TemporaryDirectory(prefix="curate-probe-") as directory:
-            yield place(directory)
-        return
-    directory = run_directory.with_name(f"{run_directory.name}.probe-{uuid.uuid4().hex[:8]}")
-    try:
-        yield directory
-    finally:
-        remove(directory)

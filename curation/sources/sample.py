@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
@@ -47,19 +48,17 @@ def rows_at(
 
     def read(span: slice) -> list[Drawn]:
         file, wanted = in_order[int(file_N[span.start])], row_N[span]
-        first, found = int(wanted[0]), []
+        first = int(wanted[0])
+        found: list[tuple[int, dict[str, Any]]] = []
         for batch in read_rows(file, first, int(wanted[-1]) + 1, columns):
             here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
-            found += zip(here.tolist(), raw_rows(batch.take((here - first).tolist())), strict=True)
+            found += zip(here.tolist(), raw_rows(batch.take(pa.array(here - first))), strict=True)
             first += batch.num_rows
         return [Drawn(file.index, row, raw) for row, raw in found]
 
     with ThreadPoolExecutor(READERS) as pool:
         read_all = [row for rows in pool.map(read, _spans(file_N, row_N)) for row in rows]
-    drawn: list[Drawn] = [read_all[0]] * len(read_all)
-    for place, row in zip(order_N.tolist(), read_all, strict=True):
-        drawn[place] = row
-    return drawn
+    return [read_all[place] for place in np.argsort(order_N).tolist()]
 
 
 def _spans(file_N: npt.NDArray[np.int64], row_N: npt.NDArray[np.int64]) -> Iterator[slice]:

@@ -25,18 +25,10 @@ class Metered:
 
     def __init__(self, teacher: Teacher) -> None:
         self._teacher = teacher
+        self.state_size = teacher.state_size
+        self.facts = teacher.facts
         self._tokens = Tokens()
         self._lock = threading.Lock()
-
-    @property
-    def state_size(self) -> int:
-        """Width of a hidden state."""
-        return self._teacher.state_size
-
-    @property
-    def facts(self) -> Mapping[str, float]:
-        """What starting it gave."""
-        return self._teacher.facts
 
     @staticmethod
     def engine_key(config: AskConfig) -> Mapping[str, Any]:
