@@ -18,6 +18,7 @@ from curation.metrics.totals import exactly, independent, times, together, widen
 from curation.pipeline.probing import Asking, LeftOut, Question
 from curation.registry import BACKENDS
 from curation.report.costs import amounts, money
+from curation.tables.compaction import FEWEST
 from curation.tables.requests import of_pass
 
 DRIFT = 0.15
@@ -96,11 +97,14 @@ def forecast(
     prices: PricesConfig | None,
     *,
     commit_seconds: float,
+    fragment_mb: int,
     has_requests: bool,
 ) -> Forecast:
     """The forecast; ``has_requests``: the run directory is in an object store."""
     stages = [
-        _stage(asking, question, workforce, commit_seconds) for question in questions for asking in question.askings
+        _stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
+        for question in questions
+        for asking in question.askings
     ]
     starts, first = _starts(questions, workforce)
     work = together(stage.actor_seconds for stage in stages)
@@ -127,7 +131,9 @@ def forecast(
     )
 
 
-def _stage(asking: Asking, question: Question, workforce: Workforce, commit_seconds: float) -> StageForecast:
+def _stage(
+    asking: Asking, question: Question, workforce: Workforce, commit_seconds: float, fragment_bytes: int
+) -> StageForecast:
     measured, rows, chunk_rows = question.measured, asking.rows, asking.ask.chunk_rows
     chunks = math.ceil(rows / chunk_rows)
     actors = _actors(chunks, asking.ask, workforce)
@@ -136,7 +142,9 @@ def _stage(asking: Asking, question: Question, workforce: Workforce, commit_seco
     spent = independent([work, Estimate(value=longest / 2, low=0.0, high=longest, n=0)])
     other = _between(measured.other_seconds)
     seconds = independent([times(spent, 1 / actors), other])
-    num_bytes = widened(times(_row_bytes(asking, question), rows), DENSITY)
+    of_rows = times(_row_bytes(asking, question), rows)
+    fragments = chunks if chunks < FEWEST else math.ceil(of_rows.value / fragment_bytes)  # else they are compacted
+    num_bytes = widened(independent([of_rows, exactly(fragments * measured.fragment_bytes)]), DENSITY)
     requests = {
         bound: of_pass(
             chunks=chunks,

@@ -66,6 +66,7 @@ def forecast_of(
         Workforce(actors=room, each=each, per_node=capacity.fitting_on_one(each)),
         config.prices,
         commit_seconds=config.commit_seconds,
+        fragment_mb=config.fragment_mb,
         has_requests=isinstance(config.directory, Remote),
     )
 

@@ -55,6 +55,8 @@ class Measured:
     """Of one actor for a row, at its steady rate: without the start of its model and without its first chunk."""
     bytes: Estimate
     """Stored of a row, without hidden states."""
+    fragment_bytes: float
+    """Stored of a fragment, whatever its rows are."""
     state_bytes: int
     """Stored of a row for each hidden state."""
     start_seconds: float | None
@@ -86,6 +88,7 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
     num_actors = len({chunk.actor for chunk in rows.of_chunks})
     busy = sum(chunk.seconds for chunk in rows.of_chunks)
     starting = max(0.0, rows.spent.actor_seconds - busy)
+    bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
     size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
     return Measured(
         rows=num_rows,
@@ -95,7 +98,8 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
         unparsed=proportion(labels["label"].null_count - num_errors, num_rows),
         truncated=proportion(pc.sum(labels["truncated"]).as_py() or 0, num_rows),
         actor_seconds=ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady]),
-        bytes=_bytes(labels, f"{job.labels_uri}.measured", population),
+        bytes=bytes_,
+        fragment_bytes=fragment_bytes,
         state_bytes=size,
         start_seconds=starting / num_actors if rows.teachers else None,
         other_seconds=max(0.0, rows.seconds - rows.spent.actor_seconds / num_actors),
@@ -131,10 +135,10 @@ def _tokens(
     return population_mean(tokens_N, population.rows, is_part=population.is_sampled)
 
 
-def _bytes(labels: pa.Table, uri: str, population: Population) -> Estimate:
-    """Bytes of a row without its states, from what a table of the sample takes more than one of half of it.
+def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
+    """Bytes of a row without its states, and of a fragment: from a fragment of the sample and one of half of it.
 
-    The difference leaves out what each file takes whatever its rows are. Rows differ by their texts.
+    Rows differ by their texts.
     """
     plain = labels.select([name for name in labels.column_names if not schemas.is_state(name)])
     half = plain.num_rows // 2
@@ -146,7 +150,7 @@ def _bytes(labels: pa.Table, uri: str, population: Population) -> Estimate:
     )
     texts = population_mean(texts_N, population.rows, is_part=population.is_sampled)
     low, high = value - (texts.value - texts.low), value + (texts.high - texts.value)
-    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n)
+    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, sizes[1] - value * plain.num_rows)
 
 
 def chunk_rows(num_rows: int, most: int) -> int:

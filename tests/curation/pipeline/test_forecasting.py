@@ -34,6 +34,7 @@ def measured(**changes) -> Measured:
         "truncated": proportion(0, 100),
         "actor_seconds": Estimate(value=0.1, low=0.09, high=0.11, n=15),
         "bytes": exactly(30.0, 100),
+        "fragment_bytes": 0.0,
         "state_bytes": 64,
         "start_seconds": 20.0,
         "other_seconds": 4.0,
@@ -58,7 +59,9 @@ def asking(directory: Path, **changes) -> Asking:
 
 def planned(*questions: Question, actors: int = 1, prices: PricesConfig | None = None, **how):
     workforce = Workforce(actors=actors, each={"CPU": 1.0}, per_node=2)
-    return forecast(questions, (), workforce, prices, **{"commit_seconds": 2.0, "has_requests": False, **how})
+    return forecast(
+        questions, (), workforce, prices, **{"commit_seconds": 2.0, "fragment_mb": 256, "has_requests": False, **how}
+    )
 
 
 def test_one_actor_by_hand(tmp_path: Path):
@@ -97,6 +100,15 @@ def test_what_is_stored_in_place_of_states(tmp_path: Path):
         for name, how in {"pca": {"stored_states": 16}, "scores": {"stored_scores": 3}}.items()
     }
     assert stored == {"pca": pytest.approx(30 + 16 * 2), "scores": pytest.approx(30 + 3 * 8)}
+
+
+def test_each_fragment_that_stays_costs_its_own_bytes(tmp_path: Path):
+    few, many = (
+        planned(Question((asking(tmp_path, rows=rows),), measured(fragment_bytes=1000.0))).stages[0].bytes.value
+        for rows in (1500, 1600)  # 15 fragments stay, 16 become one
+    )
+    row = 30 + 2 * 64
+    assert (few, many) == (pytest.approx(1500 * row + 15_000), pytest.approx(1600 * row + 1000))
 
 
 def test_requests_are_forecast_for_a_store(tmp_path: Path):
@@ -152,7 +164,7 @@ def test_a_probe_by_an_actor_sees_the_whole_pool_and_its_start_apart(local_ray, 
     assert 0.3 < found.unparsed.value < 0.7
     assert found.start_seconds is not None and 1.4 < found.start_seconds < 8
     assert 0.004 <= found.actor_seconds.value < 0.03  # the start would be 0.01 a row beside it
-    assert found.bytes.value > 10 and found.state_bytes == 16 and found.num_actors == 1
+    assert found.bytes.value > 3 and found.fragment_bytes > 500 and found.state_bytes == 16 and found.num_actors == 1
     everything = NUM_ROWS + 1
     with pytest.raises(ConfigError, match=r"--probe: 401 rows are asked for, and pool, source has 400; ask for fewer"):
         probe_all([pool, source], tmp_path, num_rows=everything, commit_seconds=1.0, hold_cpus=False)
@@ -171,6 +183,7 @@ def test_left_out_stages_are_named(tmp_path: Path):
         Workforce(actors=1, each={"CPU": 1.0}, per_node=1),
         None,
         commit_seconds=1.0,
+        fragment_mb=256,
         has_requests=False,
     )
     assert made.to_json()["left_out"] == [{"stage": "gen-0/rollouts", "why": "unknown"}]
