@@ -6,6 +6,8 @@ leave out requests that fail and are repeated, and the lease of the run director
 
 from typing import NamedTuple
 
+from curation.tables.compaction import FEWEST
+
 PART_BYTES = 5 << 20
 """A file that is larger is written in parts of this size, with a request before and one after them."""
 
@@ -28,12 +30,18 @@ def of_pass(*, chunks: float, commits: float, num_bytes: float) -> Requests:
     """The requests of a pass that writes ``num_bytes`` in so many fragments, one a chunk, with so many commits."""
     if not chunks:
         return Requests(0.0, 0.0)
-    puts = chunks * file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
-    return Requests(puts, GETS_A_CHUNK * chunks + GETS_A_COMMIT * commits)
+    puts = PUTS_AT_FIRST + chunks * file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
+    gets = GETS_AT_FIRST + GETS_A_CHUNK * chunks + GETS_A_COMMIT * commits
+    if chunks >= FEWEST:  # the table is compacted
+        puts += 2 * PUTS_A_COMMIT + num_bytes / PART_BYTES
+        gets += GETS_AT_FIRST + GETS_A_FRAGMENT * chunks
+    return Requests(puts, gets)
 
 
-PUTS_A_COMMIT = 2.0
-"""The transaction and the manifest."""
-GETS_A_COMMIT = 4.0
-GETS_A_CHUNK = 12.0
-"""Reading the chunk's rows, a request a column and file."""
+PUTS_AT_FIRST, GETS_AT_FIRST = 2.0, 9.0
+PUTS_A_COMMIT, GETS_A_COMMIT = 2.0, 3.0
+"""A transaction and a manifest."""
+GETS_A_CHUNK = 3.0
+"""To read a chunk's rows."""
+GETS_A_FRAGMENT = 2.0
+"""To read a fragment that is compacted."""
