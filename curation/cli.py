@@ -106,8 +106,9 @@ def plan(
     click.echo(planned.graph if graph else planned.table)
     if made is not None:
         click.echo(forecast_table(made.to_json()))
-    elif not (no_probe or graph):
-        click.echo("no forecast: no stage that is left asks the run's first teacher, or that model does not exist yet")
+    else:
+        for stage, why in planned.left_out:
+            click.echo(f"not in a forecast: {stage} ({why})")
     if path is not None:
         click.echo(f"forecast: {path}")
 

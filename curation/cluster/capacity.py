@@ -176,13 +176,17 @@ def _worded(resources: Mapping[str, float]) -> str:
     )
 
 
-def check_room(config: RunConfig) -> str | None:
+def check_room(config: RunConfig, *, only: str = "") -> str | None:
     """Check that the Ray cluster of this process has room for the run. Returns what it waits for, if it autoscales.
+
+    ``only``: for what this key of the configuration asks for.
 
     Raises:
         ClusterError: there is no room, and no autoscaler that could add nodes.
     """
-    told = lacking(needs(config), [node["Resources"] for node in nodes.living()])
+    told = lacking(
+        [need for need in needs(config) if need.key.startswith(only)], [node["Resources"] for node in nodes.living()]
+    )
     if not told:
         return None
     if autoscales():

@@ -10,6 +10,7 @@ from curation.rundir.graph import Outputs, Skipped, State, statuses, steps, wait
 
 if TYPE_CHECKING:
     from curation.pipeline.forecasting import Forecast
+    from curation.pipeline.probing import LeftOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class Plan:
 
     stages: list[PlannedStage]
     forecast: "Forecast | None"
+    left_out: "Sequence[LeftOut]" = ()
+    """Stages that ask a model and are not in a forecast."""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -78,7 +81,7 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     known: dict[str, Outputs | Skipped] = {}
     found = list(statuses(opened.chain.stages, opened.manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
-    made = forecast_run(opened, left, known, num_rows=num_rows) if probe and left else None
+    made, left_out = forecast_run(opened, left, known, num_rows=num_rows) if probe else (None, ())
     ahead = {} if made is None else {stage.name: stage for stage in made.stages}
     step_of, stages = steps(opened.chain.stages), []
     for status in found:
@@ -101,4 +104,4 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
                 seconds=seconds,
             )
         )
-    return Plan(stages=stages, forecast=made)
+    return Plan(stages=stages, forecast=made, left_out=left_out)

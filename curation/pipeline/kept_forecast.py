@@ -68,8 +68,7 @@ def used_since(forecast: Mapping[str, Any], manifest: Manifest) -> dict[str, rep
         name: report.SpentRecord(
             **asdict(used[name].spent),
             bytes=io.size(TableRef.from_json(done[name].outputs["labels"])),
-            began=used[name].began,
-            ended=used[name].ended,
+            spans=used[name].spans,
         )
         for name in (stage["name"] for stage in forecast["stages"])
         if name in done

@@ -20,8 +20,10 @@ from curation.storage.paths import Place, Remote, place, remove
 from curation.telemetry.console import say
 
 
-def forecast_run(opened: Opened, stages: Sequence[Stage], known: Known, *, num_rows: int | None) -> Forecast | None:
-    """A forecast of those of the ``stages`` that ask the run's first teacher; ``None`` if there are none.
+def forecast_run(
+    opened: Opened, stages: Sequence[Stage], known: Known, *, num_rows: int | None
+) -> tuple[Forecast | None, Sequence[LeftOut]]:
+    """A forecast of those of the ``stages`` that ask the run's first teacher, if any, and what else asks a model.
 
     Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the run
     directory is left as it is.
@@ -29,14 +31,13 @@ def forecast_run(opened: Opened, stages: Sequence[Stage], known: Known, *, num_r
     config, files = opened.config, opened.manifest.source_files
     askings, left_out = askings_of(stages, config, files, known, lambda stage: _num_committed(opened, stage, known))
     if not askings:
-        return None
+        return None, left_out
     with local_or_cluster(config.ray):
-        if (waits := capacity.check_room(config)) is not None:
+        if (waits := capacity.check_room(config, only="teacher.actors")) is not None:
             say(waits)
         with _scratch(config.directory, config.ray) as directory:
-            return forecast_of(
-                askings, left_out, config, directory, num_rows=num_rows, shots=_shots(config, files, known, directory)
-            )
+            shots = _shots(config, files, known, directory)
+            return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
 
 
 def forecast_of(

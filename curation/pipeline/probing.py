@@ -114,27 +114,32 @@ def askings_of(
             continue
         if stage.rows is None:
             left_out.append(LeftOut(stage.name, "how many rows it asks about depends on earlier answers"))
+        elif stage.settings.get("beside_labels"):
+            if stage.inputs["labels"].stage.name in known:  # else the labelling actors do its work, too
+                left_out.append(LeftOut(stage.name, "its rows are labelled already, so it asks about them again"))
         elif not stage.asks_teacher:
-            if not stage.settings.get("beside_labels"):  # else the labelling actors have done its work
-                left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
-        elif (asking := _asking(stage, config, files, known)) is None:
-            left_out.append(LeftOut(stage.name, "its teacher does not exist yet; do the stages that make it first"))
+            left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
+        elif isinstance(asking := _asking(stage, config, files, known), str):
+            left_out.append(LeftOut(stage.name, asking))
         else:
             found.append(replace(asking, rows=max(0, asking.rows - rows_done(stage))))
     return [asking for asking in found if asking.rows], left_out
 
 
-def _asking(stage: Stage, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | None:
-    """What a labelling stage asks; ``None`` while there is no model of the teacher's kind."""
+def _asking(stage: Stage, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | str:
+    """What a labelling stage asks, or why that cannot be probed yet."""
     inputs, running = stage.inputs, stage.settings["running"]
     assert isinstance(running, Running), "a stage that asks a model says how it runs"
     split, fitted, projection = inputs["examples"].path[-1], inputs["fitted"], inputs["projection"]
     model, note = _model(inputs["model"], known)
     if model is None and inputs["model"] is not None:
-        return None
+        return "its teacher does not exist yet; curate run --until makes it"
     backend = inputs["backend"]
     if isinstance(backend, Out):
-        backend = _backend(backend, running.engine, known)
+        try:
+            backend = str(recorded(backend, known))
+        except Unknown:
+            return f"teacher.backend: auto is not settled; curate run --until {backend.stage.name} does it"
     ask = whole(inputs["ask"], backend, running, inputs["decoding"])
     source = config.splits.named()[split].source
     return Asking(
@@ -167,17 +172,6 @@ def _model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None,
     except Unknown:
         base, _ = _model(model.stage.inputs.get("base"), known)
         return base, f"the probe asked the teacher's base, since {model.stage.name} is not done"
-
-
-def _backend(backend: Out, engine: AskConfig, known: Known) -> str:
-    """The backend that ``auto`` stands for, if that is settled."""
-    try:
-        return str(recorded(backend, known))
-    except Unknown:
-        raise ConfigError(
-            f"teacher.backend: auto is settled by the stage {backend.stage.name}, which is not done; do it first "
-            f"(curate run --until {backend.stage.name}), or plan with --no-probe"
-        ) from None
 
 
 def probe_all(

@@ -118,7 +118,7 @@ def actual_amounts(
     found: dict[str, float] = {
         "prompt_tokens": sum(item.prompt_tokens for item in used),
         "output_tokens": sum(item.output_tokens for item in used),
-        "hours": _covered([(item.began, item.ended) for item in used]) / 3600,
+        "hours": _covered([span for item in used for span in item.spans]) / 3600,
         **{name: item.value for name, item in amounts(_of(actor_hours), workforce).items()},
         "bytes": sum(item.bytes for item in used),
     }

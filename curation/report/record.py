@@ -60,9 +60,8 @@ class SpentRecord:
     commits: int
     bytes: int
     """Of its table, as it is now."""
-    began: float
-    """Seconds since 1970."""
-    ended: float
+    spans: Sequence[tuple[float, float]]
+    """When each run of it began and ended, seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True)

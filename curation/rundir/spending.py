@@ -14,10 +14,8 @@ class StageSpent:
     """What a stage has used in all its runs."""
 
     spent: Spent
-    began: float
-    """When it first started, seconds since 1970."""
-    ended: float
-    """When it last ended; of one that was cut off or still runs, its last event."""
+    spans: tuple[tuple[float, float], ...]
+    """When each run of it began and ended, seconds since 1970; of one that was cut off, its last event."""
 
 
 def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
@@ -33,11 +31,12 @@ def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
         if time < since or stage is None:
             continue
         if kind == "started":
-            known = found.get(stage) or StageSpent(spent=Spent(), began=time, ended=time)
-            before[stage], found[stage] = known.spent, replace(known, ended=time)
-        elif stage in found and kind == "progress" and "work" in event:
-            now = Spent(**event["work"]["spent"])  # of this driver, from the stage's start on
-            found[stage] = replace(found[stage], spent=before[stage].plus(now), ended=time)
-        elif stage in found and kind in ENDS:
-            found[stage] = replace(found[stage], ended=time)
+            known = found.get(stage) or StageSpent(spent=Spent(), spans=())
+            before[stage], found[stage] = known.spent, replace(known, spans=(*known.spans, (time, time)))
+        elif stage in found and (kind in ENDS or kind == "progress"):
+            *earlier, (began, _) = found[stage].spans
+            found[stage] = replace(found[stage], spans=(*earlier, (began, time)))
+            if "work" in event:
+                now = Spent(**event["work"]["spent"])  # of this driver, from the stage's start on
+                found[stage] = replace(found[stage], spent=before[stage].plus(now))
     return found

@@ -14,7 +14,7 @@ WORKFORCE = {"actors": 4, "each": {"CPU": 2, "GPU": 0.5}, "per_node": 8}
 
 def spent(**changes) -> SpentRecord:
     fields = {"actor_seconds": 7200.0, "prompt_tokens": 100, "output_tokens": 10, "chunks": 4, "commits": 2}
-    return SpentRecord(**{**fields, "bytes": 10**9, "began": 0.0, "ended": 3600.0, **changes})
+    return SpentRecord(**{**fields, "bytes": 10**9, "spans": [(0.0, 3600.0)], **changes})
 
 
 def forecast(prices: PricesConfig | None = None, **total: Estimate) -> dict:
@@ -55,7 +55,7 @@ def test_a_forecast_against_what_was_used():
         money=Estimate(value=5, low=4, high=6, n=64),
         bytes=Estimate(value=2e9, low=float("nan"), high=float("nan"), n=1),
     )
-    used = {"a": spent(), "b": spent(began=1800.0, ended=5400.0, actor_seconds=3600.0)}
+    used = {"a": spent(), "b": spent(spans=[(1800.0, 4500.0), (9000.0, 9900.0)], actor_seconds=3600.0)}
     found = compared(ahead, used)
     assert found is not None and found["currency"] == "EUR" and found["not_run"] == ["c"]
     lines = {line["name"]: (line["actual"], line["inside"]) for line in found["lines"]}

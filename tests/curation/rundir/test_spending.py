@@ -36,7 +36,7 @@ def test_every_driver_counts_from_the_forecast_on():
     found = spent_since(EVENTS, 9.0)
     assert set(found) == {"a", "b"}
     assert found["a"].spent == Spent(actor_seconds=5.5, prompt_tokens=11, commits=1)
-    assert (found["a"].began, found["a"].ended) == (10, 33)
-    assert found["b"].spent.chunks == 3 and found["b"].ended == 14
+    assert found["a"].spans == ((10, 15), (30, 33))  # the time between two drivers is not counted
+    assert found["b"].spent.chunks == 3 and found["b"].spans == ((13, 14),)
     assert spent_since(EVENTS, 0.0)["a"].spent.actor_seconds == 55.5
     assert spent_since(EVENTS, 40.0) == {}
