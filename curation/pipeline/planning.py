@@ -5,10 +5,11 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from curation.cluster import capacity
 from curation.cluster.session import local_or_cluster
-from curation.config import RayConfig, RunConfig
+from curation.config import PricesConfig, RayConfig, RunConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast
 from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all
@@ -18,6 +19,30 @@ from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
 from curation.sources import SourceFile, assignment_of, rows_at
 from curation.storage.paths import Place, Remote, place, remove
 from curation.telemetry.console import say
+
+
+class Costed(Protocol):
+    """What a forecast reads of a configuration."""
+
+    @property
+    def ray(self) -> RayConfig:
+        """Where the actors run."""
+
+    @property
+    def prices(self) -> PricesConfig | None:
+        """What they cost."""
+
+    @property
+    def commit_seconds(self) -> float:
+        """Between two commits."""
+
+    @property
+    def fragment_mb(self) -> int:
+        """MiB of a fragment after a compaction."""
+
+    @property
+    def directory(self) -> Place:
+        """Where tables are written."""
 
 
 def forecast_run(
@@ -35,7 +60,7 @@ def forecast_run(
     with local_or_cluster(config.ray):
         if (waits := capacity.check_room(config, only="teacher.actors")) is not None:
             say(waits)
-        with _scratch(config.directory, config.ray) as directory:
+        with scratch(config.directory, config.ray) as directory:
             shots = _shots(config, files, known, directory)
             return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
 
@@ -43,13 +68,13 @@ def forecast_run(
 def forecast_of(
     askings: Sequence[Asking],
     left_out: Sequence[LeftOut],
-    config: RunConfig,
+    config: Costed,
     directory: Place,
     *,
     num_rows: int | None,
     shots: Callable[[Out], TableRef] | None = None,
 ) -> Forecast:
-    """A forecast of what is asked; samples are labelled in ``directory``. Ray must run."""
+    """A forecast of what is asked; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
     questions = probe_all(
         askings,
         directory,
@@ -108,7 +133,7 @@ def _shots(
 
 
 @contextmanager
-def _scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
+def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
     """A folder that every actor can reach, removed afterwards: beside the run directory, or on this machine alone."""
     if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
         with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:
