@@ -1,7 +1,7 @@
 """Asks a teacher about a random sample of what a run's stages will ask it, by the actors that the run would start."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -203,21 +203,17 @@ def probe_all(
             f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
             "ask for fewer"
         )
-    found = []
-    with ExitStack() as stack:
-        pools: dict[str, ActorPool] = {}
-        for number, same in enumerate(kinds.values()):
-            num = _size(same, num_rows)
-            engine = _spread(same[0].engine, num)
-            key = fingerprint(plain([same[0].engine, same[0].model], {}))
-            if key not in pools:
-                for pool in pools.values():
-                    pool.close()  # another model may need the room
-                pools[key] = make_pool(engine, hold_cpus=hold_cpus)
-                stack.callback(pools[key].close)
-            place = directory / f"question-{number}"
-            measured = _probed(same, num, engine, pools[key], place, commit_seconds=commit_seconds, shots=shots)
-            found.append(Question(tuple(same), measured))
+    by_engine: dict[str, list[list[Asking]]] = {}
+    for same in sorted(kinds.values(), key=lambda same: -union(same).num):
+        by_engine.setdefault(fingerprint(plain([same[0].engine, same[0].model], {})), []).append(same)
+    found: list[Question] = []
+    for of_engine in by_engine.values():
+        engine = _spread(of_engine[0][0].engine, _size(of_engine[0], num_rows))
+        with closing(make_pool(engine, hold_cpus=hold_cpus)) as pool:
+            for same in of_engine:
+                num, place = _size(same, num_rows), directory / f"question-{len(found)}"
+                measured = _probed(same, num, engine, pool, place, commit_seconds=commit_seconds, shots=shots)
+                found.append(Question(tuple(same), measured))
     return found
 
 
@@ -267,10 +263,11 @@ def _probed(
     drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
     ids = [(row.file << FILE_SHIFT) + row.row for row in drawn]
     examples = examples_of(get_domain(most.domain), POOL, ids, [row.raw for row in drawn])
-    signals = {
-        name: {**how, "shots": shots(how["shots"]) if shots is not None and isinstance(how["shots"], Out) else None}
-        for name, how in most.signals.items()
-    }
+    signals = {name: dict(how) for name, how in most.signals.items()}
+    for how in signals.values():
+        if isinstance(how["shots"], Out):
+            assert shots is not None, "whoever asks a signal with demonstrations says where they are"
+            how["shots"] = shots(how["shots"])
     ask = most.ask.model_copy(
         update={
             "chunk_rows": chunk_rows(num, most.ask.chunk_rows),
