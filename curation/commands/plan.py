@@ -43,7 +43,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
-        return {"stages": stages, "forecast": None if self.forecast is None else self.forecast.to_json()}
+        forecast = None if self.forecast is None else self.forecast.to_json()
+        return {"stages": stages, "forecast": forecast, "left_out": [item._asdict() for item in self.left_out]}
 
     @property
     def table(self) -> str:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, PricesConfig, ScriptedConfig, SourceConfig
+from curation.config.load import parse_config
 from curation.errors import ConfigError
 from curation.metrics import Estimate, proportion
 from curation.metrics.totals import exactly
 from curation.passes.monitor import ChunkSpent
 from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
-from curation.pipeline.probing import Asking, LeftOut, Question, Rows, probe_all
+from curation.pipeline.probing import Asking, LeftOut, Question, Rows, askings_of, probe_all
+from curation.pipeline.running import open_run
 from curation.sources import Assignment, Permutation, discover
 from curation.stages.probe import Measured, chunk_rows, num_actors, steady_chunks
 
@@ -188,3 +190,34 @@ def test_left_out_stages_are_named(tmp_path: Path):
     )
     assert made.to_json()["left_out"] == [{"stage": "gen-0/rollouts", "why": "unknown"}]
     assert np.isfinite(made.total["hours"].value) and made.currency is None
+
+
+def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzzle_file: Path, tmp_path: Path):
+    config = parse_config(
+        {
+            "name": "asked",
+            "run_dir": str(tmp_path / "run"),
+            "sources": {"puzzles": {"path": str(puzzle_file)}},
+            "splits": {
+                "source": {"from": "puzzles", "rows": 500},
+                "test": {"from": "puzzles", "rows": 200},
+                "pool": {"from": "puzzles", "rows": 1000},
+            },
+            "teacher": {"backend": "scripted"},
+            "selection": {"budget": {"n": 10}, "arms": ["neural", "self_consistency"]},
+            "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 2}}}] * 2,
+        }
+    )
+    opened = open_run(config, save=False)
+    done = {"gen-0/label-source": 100}
+    found, left_out = askings_of(
+        opened.chain.stages, config, opened.manifest.source_files, {}, lambda stage: done.get(stage.name, 0)
+    )
+    rows = {asking.stage: asking.rows for asking in found}
+    assert rows == {"gen-0/label-source": 400, "gen-0/label-pool": 500, "gen-0/test-teacher": 200}
+    by_stage = {asking.stage: asking for asking in found}
+    assert by_stage["gen-0/label-pool"].signals.keys() == {"self_consistency"}
+    same = [by_stage[f"gen-0/{stage}"].question for stage in ("label-source", "test-teacher", "label-pool")]
+    assert same[0] == same[1] != same[2]  # the states that are kept make no other question, a signal does
+    assert {item.stage for item in left_out} >= {"gen-1/label-pool", "gen-0/test-neural", "gen-0/test-base"}
+    assert not any("signal-self_consistency" in item.stage for item in left_out)  # measured as rows are labelled
