@@ -73,22 +73,46 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
 @main.command()
 @CONFIG
 @SET
-@click.option("--probe/--no-probe", default=True, help="Label a few batches to estimate the time.")
+@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the probe.")
+@click.option("--no-probe", is_flag=True, help="Label nothing: no forecast.")
+@click.option("--save", is_flag=True, help="Keep the forecast in the run directory, for the report to compare.")
 @click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(config: str, overrides: tuple[str, ...], probe: bool, graph: bool, as_json: bool) -> None:
-    """Show the stages, their rows, what is already done, and the estimated labelling time."""
-    from dataclasses import asdict
+def plan(
+    config: str,
+    overrides: tuple[str, ...],
+    num_rows: int | None,
+    no_probe: bool,
+    save: bool,
+    graph: bool,
+    as_json: bool,
+) -> None:
+    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
 
+    The forecast rests on a probe: a random sample of the rows is labelled by the actors that the run would start.
+    """
     from curation.commands.plan import make_plan
+    from curation.commands.tables import forecast_table
+    from curation.errors import ConfigError
+    from curation.pipeline import kept_forecast
 
-    planned = make_plan(_load(config, overrides), probe=probe and not graph)
+    if no_probe and (save or num_rows is not None):
+        raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
+    settings = _load(config, overrides)
+    planned = make_plan(settings, probe=not (no_probe or graph), num_rows=num_rows)
+    made = planned.forecast
+    path = kept_forecast.save(made, settings) if save and made is not None else None
     if as_json:
-        click.echo(json.dumps(asdict(planned), indent=1))
+        click.echo(json.dumps(planned.to_json(), indent=1))
         return
     click.echo(planned.graph if graph else planned.table)
-    if planned.rows_per_second is not None:
-        click.echo(f"probe: {planned.rows_per_second:,.0f} rows/s with one teacher actor (about, without start-up)")
+    if made is not None:
+        click.echo(forecast_table(made.to_json()))
+    else:
+        for stage, why in planned.left_out:
+            click.echo(f"not in a forecast: {stage} ({why})")
+    if path is not None:
+        click.echo(f"forecast: {path}")
 
 
 @main.command()

@@ -3,6 +3,7 @@
 :func:`served` does the same for other servers.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,17 +20,23 @@ SECONDS_TO_START = 60
 
 
 class RefusesWrites:
-    """A WSGI application before another one: answers what would write with a status that it can be told."""
+    """A WSGI application before another one: answers what would write with a status that it can be told, and counts."""
 
     def __init__(self, application: Any) -> None:
         self._application = application
         self._refusal = ""
+        self._counts: Counter[str] = Counter()
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/-/refuse-writes":
             self._refusal = environ["QUERY_STRING"]
             start_response("200 OK", [("Content-Length", "0")])
             return [b""]
+        if environ["PATH_INFO"] == "/-/counts":
+            counts = json.dumps(self._counts).encode()
+            start_response("200 OK", [("Content-Length", str(len(counts)))])
+            return [counts]
+        self._counts[environ["REQUEST_METHOD"]] += 1
         if self._refusal and environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response(f"{self._refusal} Refused", [("Content-Length", "0")])
@@ -126,6 +134,11 @@ class ObjectStore:
 
     def url(self, name: str) -> str:
         return f"{self.scheme}://{self.bucket}/{name}"
+
+    def counts(self) -> Counter[str]:
+        """The requests so far, by method."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.proxy.target}/-/counts") as answer:
+            return Counter(json.loads(answer.read()))
 
     @contextmanager
     def writes_refused(self, status: int) -> Iterator[None]:

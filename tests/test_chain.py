@@ -74,9 +74,13 @@ def events(directory: Path, kind: str) -> list[str]:
 @pytest.mark.timeout(1200)
 def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     config = load(tmp_path, puzzle_file)
-    plan = make_plan(config, probe=True)
+    plan = make_plan(config, probe=True, num_rows=64)
     assert plan.stages[0].state == "new" and {stage.state for stage in plan.stages[1:]} == {"waits"}
-    assert plan.rows_per_second > 0
+    assert plan.forecast is not None and plan.forecast.total["prompt_tokens"].low > 0
+    (probed,) = plan.forecast.questions
+    assert probed.askings[0].note == "the probe asked the teacher's base, since gen-0/teacher is not done"
+    others = {item.stage: item.why for item in plan.forecast.left_out}
+    assert others["gen-1/label-pool"] == "it asks another model than the first teacher"
     report = run(config)
 
     done = stages(tmp_path)

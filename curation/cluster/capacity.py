@@ -159,7 +159,7 @@ def lacking(asked: Sequence[Need], nodes: Sequence[Mapping[str, float]]) -> list
     """Sentences on the needs that nodes with these resources can never meet, assuming that nothing else runs there."""
     told = []
     for need in asked:
-        places = sum(min(math.floor(node.get(name, 0) / n) for name, n in need.resources.items()) for node in nodes)
+        places = sum(_places(need.resources, node) for node in nodes)
         if places < need.count:
             has = "; ".join(sorted({_worded({name: node.get(name, 0) for name in need.resources}) for node in nodes}))
             workers = f"{need.count} workers" if need.count > 1 else "a worker"
@@ -185,12 +185,26 @@ def check_room(asked: Sequence[Need]) -> str | None:
     told = lacking(asked, [node["Resources"] for node in nodes.living()])
     if not told:
         return None
-    if _autoscales():
+    if autoscales():
         return f"{'; '.join(told)}: waiting for the cluster's autoscaler"
     raise ClusterError(
         f"the cluster is too small: {'; '.join(told)}; ask for less there (num_cpus, num_gpus, memory_gib, "
         "cpus_per_worker, gpus_per_worker, memory_gib_per_worker, num_workers) or add nodes"
     )
+
+
+def fitting(each: Mapping[str, float]) -> int:
+    """How many workers that need ``each`` fit on the nodes that are there, if nothing else runs on them."""
+    return sum(_places(each, node["Resources"]) for node in nodes.living())
+
+
+def fitting_on_one(each: Mapping[str, float]) -> int:
+    """How many of them fit on the largest node; 1 if none is large enough."""
+    return max([1, *(_places(each, node["Resources"]) for node in nodes.living())])
+
+
+def _places(each: Mapping[str, float], node: Mapping[str, float]) -> int:
+    return min(math.floor(node.get(name, 0) / amount) for name, amount in each.items() if amount)
 
 
 def resources() -> dict[str, float]:
@@ -203,9 +217,12 @@ def resources() -> dict[str, float]:
 
 def is_one_machine(settings: RayConfig) -> bool:
     """Whether Ray was started on this machine, and no other node is or will be there."""
-    return address_of(settings) == LOCAL and len(nodes.living()) == 1 and not _autoscales()
+    return address_of(settings) == LOCAL and len(nodes.living()) == 1 and not autoscales()
 
 
-def _autoscales() -> bool:
-    """An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id."""
+def autoscales() -> bool:
+    """Whether nodes may come by themselves.
+
+    An autoscaler launches nodes by type; without one Ray calls a node's type ``node_`` and its id.
+    """
     return any(name and not re.fullmatch("node_[0-9a-f]{56}", name) for name in ray_private.node_types())

@@ -1,20 +1,16 @@
 """``curate plan``: shows what a run would do."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from curation import models
 from curation.config import RunConfig
-from curation.domains import get_domain
-from curation.errors import RowError
 from curation.pipeline.running import open_run
-from curation.registry import BACKENDS
-from curation.rundir.graph import State, steps, waited_for
-from curation.sources import discover, raw_rows, read_rows
+from curation.rundir.graph import Outputs, Skipped, State, statuses, steps, waited_for
 
-PROBE_ROWS = 256
+if TYPE_CHECKING:
+    from curation.pipeline.forecasting import Forecast
+    from curation.pipeline.probing import LeftOut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +28,23 @@ class PlannedStage:
     rows: int | None
     """The number of rows that it works on, if known."""
     seconds: float | None
-    """The time that it took, or that a probe estimates, if known."""
+    """The time that it took, or that is forecast, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All stages of a run, and the speed that a probe measured."""
+    """All stages of a run, and a forecast of those that ask its teacher, if a probe was made."""
 
     stages: list[PlannedStage]
-    rows_per_second: float | None
+    forecast: "Forecast | None"
+    left_out: "Sequence[LeftOut]" = ()
+    """Stages that ask a model and are not in a forecast."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        stages = [asdict(stage) for stage in self.stages]
+        forecast = None if self.forecast is None else self.forecast.to_json()
+        return {"stages": stages, "forecast": forecast, "left_out": [item._asdict() for item in self.left_out]}
 
     @property
     def table(self) -> str:
@@ -66,15 +70,20 @@ class Plan:
         return "\n".join([*lines, "[x] done, [-] nothing to do; stages of one step do not wait for each other"])
 
 
-def make_plan(config: RunConfig, *, probe: bool) -> Plan:
-    """Every stage with its rows and state, and the time of labelling stages as a probe estimates it.
+def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) -> Plan:
+    """Every stage with its rows and state, and a forecast of what the stages take that ask the first teacher.
 
-    The probe labels a few hundred rows with the teacher's un-adapted base in this process. It changes nothing.
+    With ``probe``, a sample of ``num_rows`` rows (unset: a moderate number) is labelled on Ray, by the actors that the
+    run would start. It changes nothing in the run directory.
     """
+    from curation.pipeline.planning import forecast_run
+
     opened = open_run(config, save=False)
-    found = opened.statuses
-    is_finished = all(status.is_settled for status in found)
-    speed = _probe(config) if probe and not is_finished else None
+    known: dict[str, Outputs | Skipped] = {}
+    found = list(statuses(opened.chain.stages, opened.manifest.records, known))
+    left = [status.stage for status in found if not status.is_settled]
+    made, left_out = forecast_run(opened, left, known, num_rows=num_rows) if probe else (None, ())
+    ahead = {} if made is None else {stage.name: stage for stage in made.stages}
     step_of, stages = steps(opened.chain.stages), []
     for status in found:
         name, rows, seconds = status.stage.name, status.stage.rows, None
@@ -83,8 +92,8 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
             rows, seconds = record.rows, record.seconds
         elif status.state == "skipped":
             rows, seconds = 0, 0.0
-        elif rows and speed and status.stage.asks_teacher:
-            seconds = rows / speed / config.teacher.actors.max
+        elif name in ahead:
+            seconds = ahead[name].seconds.value
         stages.append(
             PlannedStage(
                 name=name,
@@ -96,35 +105,4 @@ def make_plan(config: RunConfig, *, probe: bool) -> Plan:
                 seconds=seconds,
             )
         )
-    return Plan(stages=stages, rows_per_second=speed)
-
-
-def _probe(config: RunConfig) -> float | None:
-    """Rows/s of one teacher in this process, without start-up.
-
-    None for a teacher that does not exist yet, and for one that may run on vLLM: this process has other work to do
-    afterwards, and a vLLM engine should not run in it.
-    """
-    from curation.signals import label_request
-    from curation.teachers import load_teacher
-
-    model = config.teacher.model
-    if config.teacher.backend in ("vllm", "auto"):
-        return None
-    if BACKENDS[config.teacher.backend].weights and (model is None or model.path is None):
-        return None
-    ref = None if model is None or model.path is None else models.resolve(model.path, model.revision, model.adapter)
-    domain = get_domain(config.domain_of("source"))
-    files = discover(config.sources[config.splits.source.source])
-    rows = (raw for file in files for batch in read_rows(file) for raw in raw_rows(batch))
-    requests = []
-    for place, raw in enumerate(islice(rows, PROBE_ROWS)):
-        try:
-            requests.append(label_request(domain, place, domain.read(raw)))
-        except RowError:
-            continue
-    teacher = load_teacher(config.teacher, ref)
-    list(teacher.label(requests[:8], config.teacher.decoding, seed=0))
-    start = time.monotonic()
-    num_rows = sum(batch.num_rows for batch in teacher.label(requests, config.teacher.decoding, seed=0))
-    return float(num_rows / (time.monotonic() - start))
+    return Plan(stages=stages, forecast=made, left_out=left_out)

@@ -42,6 +42,32 @@ def combined_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def forecast_table(forecast: dict[str, Any]) -> str:
+    """What the labelling stages will take, a line an amount with its 95 % interval, and what that rests on."""
+    from curation.report.costs import UNITS, in_words
+
+    stages, workforce = forecast["stages"], forecast["workforce"]
+    lines = [f"{'forecast':<44}{'':>16}  95 % interval"]
+    for name, estimate in forecast["total"].items():
+        unit = f"{forecast['currency']} {UNITS[name]}" if name.startswith("money") else UNITS[name]
+        value, low, high = (in_words(name, estimate[bound]) for bound in ("value", "low", "high"))
+        lines.append(f"{unit:<44}{value:>16}  {low} to {high}")
+    lines.append(f"for {', '.join(stage['name'] for stage in stages)}, by {workforce['actors']:,} actors at most")
+    for probe in forecast["probes"]:
+        seconds = probe["actor_seconds"]
+        rate = f"{1 / seconds['value']:,.1f} rows/s of one actor" if seconds["value"] else "rate unknown"
+        start = probe["start_seconds"]
+        began = "" if start is None else f" after a start of {start:,.1f} s"
+        errors, unparsed = (f"{100 * probe[name]['value']:.1f} %" for name in ("errors", "unparsed"))
+        lines.append(
+            f"probe: {probe['rows']:,} rows drawn at random, {probe['num_actors']:,} actors: {rate}{began}; "
+            f"errors {errors}, unparsed {unparsed}"
+        )
+        lines += [f"  {note}" for note in probe["notes"]]
+    lines += [f"not in the forecast: {item['stage']} ({item['why']})" for item in forecast["left_out"]]
+    return "\n".join(lines)
+
+
 def _over_runs(value: dict[str, Any] | None) -> str:
     runs = (value or {}).get("runs")
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"

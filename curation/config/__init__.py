@@ -7,6 +7,7 @@ names each choice that the paper leaves open. Relative paths of sources and mode
 from curation.config.base import TrainSection
 from curation.config.inputs import DomainConfig, RowsConfig, SourceConfig, SplitConfig
 from curation.config.models import InitConfig, LmStudentConfig, LoraConfig, ModelConfig, SftConfig, StudentConfig
+from curation.config.prices import PricesConfig
 from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
 from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
@@ -27,6 +28,7 @@ __all__ = [
     "MlflowConfig",
     "ModelConfig",
     "PcaConfig",
+    "PricesConfig",
     "RayConfig",
     "RewardConfig",
     "RiskConfig",

@@ -11,6 +11,7 @@ from curation.config.defaults import defaults_of, filled, generates
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
+from curation.config.prices import PricesConfig
 from curation.config.selection import SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
@@ -93,6 +94,8 @@ class RunConfig(RowsConfig):
     fragment_mb: PositiveInt = 256
     """MiB of a fragment after the compaction that ends a pass."""
     ray: RayConfig = RayConfig()
+    prices: PricesConfig | None = None
+    """For ``curate plan`` and the report to say what labelling costs in money."""
     tracking: TrackingConfig = TrackingConfig()
 
     CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {

@@ -107,6 +107,10 @@ class ScriptedConfig(Section):
     """One is chosen by a hash of the row id."""
     state_size: PositiveInt = 8
     seconds_per_row: Annotated[float, Field(ge=0)] = 0.0
+    seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
+    """For each word of a prompt and of its completion, besides ``seconds_per_row``."""
+    start_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """How long it takes to start."""
     log: str | None = None
     """A file that receives a line ``row_id`` for each row labelled, before the row is handed on."""
     crash_rows: tuple[int, ...] = ()

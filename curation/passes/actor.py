@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -29,9 +29,10 @@ from curation.errors import RowError
 from curation.passes.bisection import Narrowing
 from curation.passes.models import Models
 from curation.passes.recovery import Memory, here, is_gone
+from curation.passes.shares import Shares
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.tables import io
-from curation.teachers import Teacher
+from curation.tables import commits, io
+from curation.teachers.metered import Metered
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
 
@@ -99,9 +100,9 @@ class TeacherJob:
     told: Telemetry = field(default_factory=Telemetry)
     """Emits the metrics of the pass."""
 
-    def load(self, models: Models) -> Teacher:
-        """The teacher, started if it does not run yet."""
-        return models.teacher(self.teacher, self.engine or self.teacher, self.model)
+    def load(self, models: Models) -> Metered:
+        """The teacher, started if it does not run yet; it counts the tokens of this pass."""
+        return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +121,8 @@ class ChunkWorker(ABC, Generic[Part]):
 
     alive = staticmethod(lambda: None)
     """A worker calls it whenever the model has answered something, as a sign of life."""
+    meter: Metered | None = None
+    """The teacher that it asks; ``None`` if the model is no teacher."""
 
     @abstractmethod
     def work(self, rows: list[Row]) -> Part:
@@ -146,12 +149,13 @@ class ModelActor:
     """One process of a pool."""
 
     def __init__(self) -> None:
-        self._node = here()
+        self._node, self._id = here(), ray.get_runtime_context().get_actor_id()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
         self._watch = _Watch()
+        self._shares = Shares()
 
     def ready(self) -> None:
         """Return once the process runs."""
@@ -172,7 +176,15 @@ class ModelActor:
         taken_along = known.pass_id != this.id or is_gone(known.node)
         known.begin(max_row_retries=session.job.teacher.actors.max_row_retries, taken_along=taken_along)
         known.node, known.pass_id = self._node, this.id
-        written = self._written(session, part, rows, known)
+        with self._shares.measured() as share:
+            written = self._written(session, part, rows, known)
+        spent: dict[str, Any] = {"seconds": round(share(), 6), "actor": self._id}
+        if session.worker.meter is not None:
+            spent["tokens"] = list(astuple(session.worker.meter.take()))
+        written = commits.with_note(written, spent=spent)
+        session.memory.finish(part.name, written)
+        if known.poison:  # if the driver dies before the commit, the next one need not search again
+            session.memory.keep(part.name, known)
         session.job.told.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
         session.job.told.add(metrics.ROWS_LABELLED, len(rows))
         return written
@@ -191,11 +203,7 @@ class ModelActor:
         note: dict[str, Any] = {"deaths": known.num_deaths} if known.num_deaths else {}
         if started := session.started():
             note["teacher"] = started
-        written = worker.write(parts, note)
-        memory.finish(chunk.name, written)
-        if known.poison:  # if the driver dies before the commit, the next one need not search again
-            memory.keep(chunk.name, known)
-        return written
+        return worker.write(parts, note)
 
     def _session(self, this: Pass, jobs: "list[ray.ObjectRef[Job]]") -> "_Session":
         with self._entering:

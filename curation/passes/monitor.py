@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ray.exceptions import RayError
 
@@ -20,11 +20,23 @@ from curation.periodic import every
 from curation.tables.stream import Round, Written
 from curation.telemetry import metrics
 from curation.telemetry.metrics import Telemetry
-from curation.telemetry.standing import Actors, Standing, Update, Work
+from curation.telemetry.standing import Actors, Spent, Standing, Update, Work
 
 TELL_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
+
+
+class ChunkSpent(NamedTuple):
+    """What one chunk took."""
+
+    actor: str
+    """Ray's id of the actor that worked on it."""
+    seconds: float
+    """Its share of that actor's time, without the start of a model."""
+    rows: int
+    prompt_tokens: int
+    output_tokens: int
 
 
 class Tally:
@@ -48,6 +60,10 @@ class Tally:
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
         self._uri, self._pool, self._calls, self._telemetry, self._update = uri, pool, calls, told, update
+        self.of_chunks: list[ChunkSpent] = []
+        """In the order in which they came."""
+        self.spent = Spent()
+        """Read by other threads: replaced as a whole."""
         self._deaths_before = pool.read().deaths
         self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, chunks, 0
         self._errors: Counter[str] = Counter()
@@ -74,16 +90,27 @@ class Tally:
             return
         self.teachers += [written.note["teacher"]] if "teacher" in written.note else []
         self.deaths += written.note.get("deaths", 0)
+        used = written.note.get("spent", {})
+        prompt, output = used.get("tokens", (0, 0))
+        if used:
+            self.of_chunks.append(ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output))
         with self._lock:
+            self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))
             self._chunks -= 1
             self._errors.update(written.note.get("errors", {}))
             self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
+
+    def charge(self, actor_seconds: float) -> None:
+        """The pool's actors have worked so long for the pass."""
+        with self._lock:
+            self.spent = replace(self.spent, actor_seconds=round(actor_seconds, 3))
 
     def committed(self, done: Round) -> None:
         """All that had come is committed."""
         with self._lock:
             rows = self._done + done.rows.get(self._uri, 0)
             if rows > self._rows:
+                self.spent = self.spent.plus(Spent(commits=1))
                 self._telemetry.add(metrics.ROWS_COMMITTED, rows - self._rows)
                 self._telemetry.observe(metrics.COMMIT_SECONDS, done.seconds)
                 self._last_commit = time.time()
@@ -110,6 +137,7 @@ class Tally:
             errors=dict(self._errors),
             lag_seconds=0.0 if self._oldest is None else round(max(0.0, now - self._oldest), 1),
             commit_age_seconds=round(now - self._last_commit, 1),
+            spent=self.spent,
         )
         self._tell_actors(actors)
         told = self._telemetry

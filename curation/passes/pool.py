@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +46,8 @@ class _Queue:
     left: int
     """The number of chunks whose result has not been taken."""
     done: "queue.SimpleQueue[pa.Table | BaseException]" = field(default_factory=queue.SimpleQueue)
+    actor_seconds: float = 0.0
+    """The time of actors that this pass has used."""
 
     def under_way(self) -> int:
         """The number of chunks that were handed out and whose result has not been taken."""
@@ -89,11 +91,23 @@ class ActorPool:
         self._lock = threading.RLock()
         self._events: queue.SimpleQueue[tuple[_Actor, ray.ObjectRef[Any]] | None] = queue.SimpleQueue()
         self._is_closed = False
+        self._charged = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="actor-pool", daemon=True)
         self._thread.start()
 
-    def run(self, table: str, job: Job, versions: Mapping[str, str], items: Sequence[Item]) -> Iterator[pa.Table]:
+    def run(
+        self,
+        table: str,
+        job: Job,
+        versions: Mapping[str, str],
+        items: Sequence[Item],
+        charge: Callable[[float], None] = lambda seconds: None,
+    ) -> Iterator[pa.Table]:
         """Let actors work on the chunks of a pass; yield the result of each when it is done, in any order.
+
+        ``charge`` receives the seconds of actors that the pass has used so far, before each result and at the end. An
+        actor counts from the start of its process on. Its time is divided among the chunks that it has, and an idle
+        actor's among all passes under way; between two passes nobody is charged.
 
         Raises:
             ray.exceptions.RayError: a call failed.
@@ -112,12 +126,30 @@ class ActorPool:
                 if isinstance(found, BaseException):
                     raise found
                 mine.left -= 1
+                charge(self._charge(mine))
                 yield found
         finally:
+            charge(self._charge(mine))
             with self._lock:
                 mine.waiting.clear()
                 self._queues.remove(mine)
             forget(table, this.id)
+
+    def _charge(self, mine: _Queue) -> float:
+        """The seconds of actors that a pass has used so far."""
+        with self._lock:
+            self._divide()
+            return mine.actor_seconds
+
+    def _divide(self) -> None:
+        """Divide the time since the last call among the passes; called before an actor comes, goes or gets a chunk."""
+        now = time.monotonic()
+        passed, self._charged = now - self._charged, now
+        for actor in self._actors if self._queues else ():
+            if actor.is_ready:
+                users = [mine for mine, _ in filter(None, actor.calls.values())] or self._queues
+                for user in users:
+                    user.actor_seconds += passed / len(users)
 
     def read(self) -> Actors:
         """The number of actors by state, and of deaths so far."""
@@ -157,6 +189,7 @@ class ActorPool:
             with suppress(queue.Empty):
                 event = self._events.get(timeout=GROW_SECONDS)
                 with self._lock:
+                    self._divide()
                     if event is not None:
                         self._take(*event)
                     self._hand_out()
@@ -263,6 +296,7 @@ class ActorPool:
             self._hand_out()
 
     def _end(self, actor: _Actor) -> None:
+        self._divide()
         self._forget(actor)
         if actor.calls or not actor.is_ready:
             with suppress(ray.exceptions.RayError):

@@ -4,7 +4,7 @@ Shared by the label stage and the signals.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
@@ -19,7 +19,7 @@ from curation.cluster import nodes
 from curation.config import AskConfig
 from curation.errors import CommitError
 from curation.passes.actor import Chunk, Job
-from curation.passes.monitor import Tally
+from curation.passes.monitor import ChunkSpent, Tally
 from curation.passes.pool import ActorPool
 from curation.passes.recovery import forget
 from curation.refs import TableRef
@@ -29,7 +29,7 @@ from curation.tables.row_ids import SCAN_ROWS, in_order, missing
 from curation.tables.stream import commit_stream
 from curation.tasks import cause
 from curation.teachers import concurrent_calls
-from curation.telemetry.standing import Update
+from curation.telemetry.standing import Spent, Update
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -45,6 +45,9 @@ class PassResult(NamedTuple):
     """Processes that died while they worked on a chunk."""
     teachers: list[dict[str, Any]]
     """``Teacher.facts`` of each start of a teacher."""
+    spent: Spent = Spent()
+    of_chunks: Sequence[ChunkSpent] = ()
+    """In the order in which they came."""
 
 
 class PassOptions(TypedDict, total=False):
@@ -102,7 +105,7 @@ def run_pass(
         )
         with tally:
             if items:
-                written = pool.run(uri, job, nodes.installed()(), items)
+                written = pool.run(uri, job, nodes.installed()(), items, tally.charge)
                 try:
                     commit_stream(
                         (row for table in written for row in table.to_pylist()),
@@ -125,6 +128,8 @@ def run_pass(
         seconds=time.monotonic() - begun,
         deaths=tally.deaths,
         teachers=tally.teachers,
+        spent=tally.spent,
+        of_chunks=tally.of_chunks,
     )
 
 

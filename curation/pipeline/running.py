@@ -19,6 +19,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating
 from curation.pipeline.chain import Chain, check_models, describe
+from curation.pipeline.kept_forecast import saved, used_since
 from curation.pipeline.searching import check as check_search
 from curation.rundir.graph import (
     Known,
@@ -291,6 +292,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
 
 def _record(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
     config, manifest = opened.config, opened.manifest
+    forecast = saved(config)
     prepared = known[opened.chain.prepared.name]
     assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
     stages = opened.chain.stages
@@ -333,4 +335,6 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
             if "pass" in stage.outputs
         ],
         generations=[report.GenerationRecord(**fields) for fields in generations if "budget" in fields],
+        forecast=forecast,
+        spent={} if forecast is None else used_since(forecast, manifest),
     )

@@ -4,7 +4,7 @@ from curation.report.ablated import AblationRecord, ablation_markdown, collect_a
 from curation.report.collect import collect
 from curation.report.combine import Member, combine
 from curation.report.html import write, write_ablation, write_combined, write_search
-from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord
+from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, SpentRecord, StageRecord
 from curation.report.searched import SearchRecord, collect_search, in_words
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "PassRecord",
     "RunRecord",
     "SearchRecord",
+    "SpentRecord",
     "StageRecord",
     "ablation_markdown",
     "collect",

@@ -15,6 +15,7 @@ from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.comparable import withheld, withhold
+from curation.report.costs import compared
 from curation.report.decodings import by_decoding
 from curation.report.headline import headline
 from curation.report.judging import judging
@@ -95,6 +96,7 @@ def collect(run: RunRecord) -> Json:
         ],
         "passes": [_pass(item) for item in run.passes],
         "starts": _starts(run.passes),
+        "costs": compared(run.forecast, run.spent),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = finite(report)

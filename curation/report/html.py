@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from curation.report import charts, search_charts
 from curation.report.ablated import ablation_markdown, ablation_tables
+from curation.report.costs import in_words
 from curation.report.headline import name_of, p_value, percent, points
 from curation.report.searched import short
 from curation.report.stage_graph import stage_graph
@@ -89,6 +90,7 @@ def _environment() -> Environment:
         arm=name_of,
         completions=completions,
         short=short,
+        amount=lambda value, name: in_words(name, value),
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
     return environment

@@ -50,6 +50,21 @@ class PassRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpentRecord:
+    """What a labelling stage has used since a forecast was made, in all its runs."""
+
+    actor_seconds: float
+    prompt_tokens: int
+    output_tokens: int
+    chunks: int
+    commits: int
+    bytes: int
+    """Of its table, as it is now."""
+    spans: Sequence[tuple[float, float]]
+    """When each run of it began and ended, seconds since 1970."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GenerationRecord:
     """One generation: its teacher, its selections, and the results of its students."""
 
@@ -119,3 +134,7 @@ class RunRecord:
     stages: Sequence[StageRecord]
     passes: Sequence[PassRecord]
     generations: Sequence[GenerationRecord]
+    forecast: Mapping[str, Any] | None = None
+    """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
+    spent: Mapping[str, SpentRecord] = field(default_factory=dict)
+    """By stage of the forecast that has run since."""

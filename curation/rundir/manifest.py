@@ -133,6 +133,10 @@ class Manifest:
         self._save()
         return record
 
+    def directory_of(self, stage: str, inputs: Mapping[str, Any]) -> Place:
+        """Where a stage with these inputs writes."""
+        return self.directory / f"{stage}-{fingerprint(inputs)[:8]}"
+
     def event(self, kind: str, **fields: Any) -> None:
         """Add a line to the event log."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str)

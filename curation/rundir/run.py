@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from curation.errors import CurationError, RunFailedError, UserError
-from curation.refs import fingerprint
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
@@ -213,7 +212,7 @@ class Run:
             key = key_of(stage, known)
             task = Task(
                 name=name,
-                directory=self.directory / f"{name}-{fingerprint(key)[:8]}",
+                directory=self.manifest.directory_of(name, key),
                 manifest=self.manifest,
                 telemetry=Telemetry(run=self.name, stage=name),
                 stage=stage,

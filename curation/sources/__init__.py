@@ -5,14 +5,16 @@ from curation.sources.ids import check_unique, row_ids
 from curation.sources.lookup import values_of
 from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
+from curation.sources.sample import rows_at
 from curation.sources.source_file import SourceFile
-from curation.sources.splits import Assignment, Permutation, assign, split_sizes
+from curation.sources.splits import Assignment, Permutation, assign, assignment_of, split_sizes
 
 __all__ = [
     "Assignment",
     "Permutation",
     "SourceFile",
     "assign",
+    "assignment_of",
     "check_unchanged",
     "check_unique",
     "discover",
@@ -20,6 +22,7 @@ __all__ = [
     "read_rows",
     "require_columns",
     "row_ids",
+    "rows_at",
     "split_sizes",
     "values_of",
 ]

@@ -5,16 +5,16 @@ power of two, applied again when it leaves the range (Black, Rogaway, "Ciphers w
 2002, cycle walking).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
-from curation.config import RunConfig, SplitConfig
+from curation.config import RowsConfig, RunConfig, SplitConfig
 from curation.errors import ConfigError, SourceError
-from curation.hashing import hash64
+from curation.hashing import derive, hash64
 from curation.sources.source_file import SourceFile
 
 _ROUNDS = 8
@@ -35,14 +35,23 @@ class Permutation:
             moved_N[outside] = self._network(moved_N[outside])
         return moved_N
 
-    def _network(self, positions_N: Int64s) -> Int64s:
+    def inverse(self, places_N: Int64s) -> Int64s:
+        """The positions that go to these places, int64 [N]."""
+        moved_N = self._network(np.asarray(places_N, dtype=np.int64), back=True)
+        while (outside := np.flatnonzero(moved_N >= self.size)).size:
+            moved_N[outside] = self._network(moved_N[outside], back=True)
+        return moved_N
+
+    def _network(self, positions_N: Int64s, *, back: bool = False) -> Int64s:
         bits = max((self.size - 1).bit_length(), 2)
         low_bits = bits // 2
         low_mask, high_mask = (1 << low_bits) - 1, (1 << (bits - low_bits)) - 1
         low_N, high_N = positions_N & low_mask, positions_N >> low_bits
-        for turn in range(0, _ROUNDS, 2):
-            high_N = high_N ^ (self._mixed(low_N, turn) & high_mask)
-            low_N = low_N ^ (self._mixed(high_N, turn + 1) & low_mask)
+        for turn in reversed(range(_ROUNDS)) if back else range(_ROUNDS):
+            if turn % 2:
+                low_N = low_N ^ (self._mixed(high_N, turn) & low_mask)
+            else:
+                high_N = high_N ^ (self._mixed(low_N, turn) & high_mask)
         return (high_N << low_bits) | low_N
 
     def _mixed(self, half_N: Int64s, turn: int) -> Int64s:
@@ -64,6 +73,19 @@ class Assignment:
         ends = np.cumsum(list(self.counts.values()))
         place_N: Int64s = np.searchsorted(ends, self.permutation(positions_N), side="right")
         return place_N
+
+    def draw(self, splits: Collection[str], num: int, seed: int) -> Int64s:
+        """Positions of ``num`` rows of these splits together, drawn at random without replacement; int64 [num].
+
+        In random order. The rows need not be read for it, nor their positions listed.
+        """
+        starts = dict(zip(self.counts, np.cumsum([0, *self.counts.values()]).tolist(), strict=False))
+        sizes = {name: self.counts[name] for name in self.counts if name in splits}
+        chosen_N = Permutation(size=sum(sizes.values()), seed=seed)(np.arange(num, dtype=np.int64))
+        ends = np.cumsum(list(sizes.values()))
+        split_N = np.searchsorted(ends, chosen_N, side="right")
+        shift = np.array([starts[name] for name in sizes]) - (ends - list(sizes.values()))
+        return self.permutation.inverse(chosen_N + shift[split_N])
 
 
 def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Assignment:
@@ -95,6 +117,16 @@ def assign(total_rows: int, splits: Mapping[str, SplitConfig], seed: int) -> Ass
                 f"{f' ({told})' if name in rest and told else ''}; ask for fewer elsewhere or give more rows"
             )
     return Assignment(counts=counts, permutation=Permutation(size=total_rows, seed=seed))
+
+
+def assignment_of(config: RowsConfig, source: str, files: Sequence[SourceFile]) -> Assignment:
+    """How a run deals the rows of one of its sources.
+
+    Raises:
+        ConfigError, SourceError: as :func:`assign`.
+    """
+    splits = {name: split for name, split in config.splits.named().items() if split.source == source}
+    return assign(sum(file.num_rows for file in files), splits, derive(config.seed, f"splits:{source}"))
 
 
 def _wanted(split: SplitConfig, total_rows: int) -> int:

@@ -1,6 +1,6 @@
 """The tasks of the prepare stage: each deals one chunk of one input file to the tables of the splits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,11 @@ def deal(chunk: Chunk, job: Job) -> pa.Table:
             table = _table(domain, name, ids_N[taken].tolist(), [rows[int(row)] for row in taken])
             written.append(commits.write_fragment(table, job.uris[name], table.schema))
     return pa.concat_tables(written)
+
+
+def examples_of(domain: Domain, name: str, ids: list[int], raws: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Raw rows as rows of a split's table; a row that cannot be read is an error row."""
+    return _table(domain, name, ids, [_read(domain, raw, audited=False) for raw in raws])
 
 
 def _read(domain: Domain, raw: Mapping[str, Any], *, audited: bool) -> _Row:

@@ -26,6 +26,7 @@ from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
 from curation.teachers import Teacher
 from curation.teachers.completions import error_batch
+from curation.teachers.metered import Metered
 from curation.telemetry import metrics
 
 
@@ -80,10 +81,10 @@ class Labelled(NamedTuple):
 class LabelWorker(ChunkWorker[Labelled]):
     """Labels by one teacher."""
 
-    def __init__(self, job: LabelJob, teacher: Teacher) -> None:
+    def __init__(self, job: LabelJob, teacher: Metered) -> None:
         self._job = job
         self._domain = get_domain(job.domain)
-        self._teacher = teacher
+        self._teacher = self.meter = teacher
         self._schema = job.schema(self._teacher.state_size)
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
 

@@ -23,9 +23,8 @@ from pyroaring import BitMap64
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, RowError, SourceError
-from curation.hashing import derive
 from curation.refs import TableRef
-from curation.sources import SourceFile, assign, check_unique, require_columns
+from curation.sources import SourceFile, assignment_of, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import Overlap, Settled, remove, settle
 from curation.stages.overlap import find
@@ -175,9 +174,7 @@ def _source(config: RowsConfig, name: str, files: Sequence[SourceFile]) -> Sourc
     id_column = config.sources[name].id_column
     domain = config.sources[name].domain or config.domain
     require_columns(files, [[*form, *([id_column] if id_column else [])] for form in get_domain(domain).forms])
-    splits = {split: value for split, value in config.splits.named().items() if value.source == name}
-    total_rows = sum(file.num_rows for file in files)
-    assignment = assign(total_rows, splits, derive(config.seed, f"splits:{name}"))
+    assignment = assignment_of(config, name, files)
     if id_column is not None:
         check_unique(files, id_column)
     files = sorted(files, key=lambda file: file.index)

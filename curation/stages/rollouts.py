@@ -30,6 +30,7 @@ from curation.stages.select import Chooser, SelectJob, budget_of
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.teachers import Teacher
+from curation.teachers.metered import Metered
 
 UNKNOWN, NO, YES = -1, 0, 1
 """Whether a row has a completion to train on."""
@@ -71,8 +72,9 @@ class Rollouts:
 class RolloutWorker(ChunkWorker[list[dict[str, Any]]]):
     """Asks one teacher."""
 
-    def __init__(self, job: RolloutJob, teacher: Teacher) -> None:
+    def __init__(self, job: RolloutJob, teacher: Metered) -> None:
         self._job, self._domain, self._teacher = job, get_domain(job.domain), teacher
+        self.meter = teacher
 
     def work(self, rows: list[Row]) -> list[dict[str, Any]]:
         """Rows of ``schemas.ROLLOUTS``."""

@@ -88,7 +88,7 @@ class _SignalWorker(_Worker):
     def __init__(self, job: SignalJob, models: Models) -> None:
         super().__init__(job)
         self._signal = get_signal(job.ask.signal, **job.ask.options)
-        self._teacher = job.load(models)
+        self._teacher = self.meter = job.load(models)
 
     def work(self, rows: list[Row]) -> Measured:
         """The signal's values of rows."""

@@ -80,6 +80,16 @@ def written(
     )
 
 
+def with_note(written: pa.Table, **facts: Any) -> pa.Table:
+    """Rows of ``WRITTEN`` with further facts in the first one's note."""
+    if not written.num_rows:
+        return written
+    note, *others = written["note"].to_pylist()
+    notes = [json.dumps({**({} if note is None else json.loads(note)), **facts}), *others]
+    index = written.schema.get_field_index("note")
+    return written.set_column(index, WRITTEN.field("note"), pa.array(notes, pa.string()))
+
+
 class Committer:
     """Appends written fragments to one table, each time after a call of ``guard``; refuses row ids that are there."""
 

@@ -76,6 +76,12 @@ def count(ref: TableRef, filter: str | None = None) -> int:
     return int(open_table(ref).count_rows(filter=filter))
 
 
+def size(ref: TableRef) -> int:
+    """The bytes of the table's data files at this version, as they are stored."""
+    fragments = [fragment.metadata for fragment in open_table(ref).get_fragments()]
+    return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
+
+
 def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
     """The rows with the given ids, each once, in the order of ``row_ids_N``; the id column is scanned in batches.
 

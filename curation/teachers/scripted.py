@@ -1,5 +1,6 @@
 """A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
 
+import copy
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.config.states import parse
@@ -33,6 +35,7 @@ class ScriptedTeacher:
 
     def __init__(self, config: AskConfig, model: ModelRef | None = None) -> None:
         self._script: ScriptedConfig = config.scripted
+        time.sleep(self._script.start_seconds)
         self._config, self._state_dtype = config, config.state_dtype
         self._poison = frozenset(self._script.poison_rows)
         self.state_size = self.width(config)
@@ -45,7 +48,9 @@ class ScriptedTeacher:
 
     def asked(self, config: AskConfig) -> Self:
         """The same script, asked as ``config`` says."""
-        return type(self)(config)
+        other = copy.copy(self)
+        other._config, other._state_dtype = config, config.state_dtype
+        return other
 
     @staticmethod
     def width(config: AskConfig) -> int:
@@ -61,16 +66,24 @@ class ScriptedTeacher:
         while batch := list(islice(stream, _BATCH_ROWS)):
             for request in batch:
                 self._crash(request.row_id)
-            if self._script.seconds_per_row:
-                time.sleep(self._script.seconds_per_row * len(batch))
-            self._note(batch)
             bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
+            healthy = [request for request in batch if request.row_id not in bad]
+            completed = self._complete(healthy, names, num_logprobs, seed)
+            self._work(len(batch), completed)
+            self._note(batch)
             if bad:
                 yield error_batch(
                     list(bad), list(bad.values()), names, self._state_dtype, self.state_size, num_logprobs
                 )
-            healthy = [request for request in batch if request.row_id not in bad]
-            yield self._complete(healthy, names, num_logprobs, seed)
+            yield completed
+
+    def _work(self, num_rows: int, completed: pa.RecordBatch) -> None:
+        script, seconds = self._script, self._script.seconds_per_row * num_rows
+        if script.seconds_per_token:
+            columns = ("num_prompt_tokens", "num_output_tokens")
+            seconds += script.seconds_per_token * sum(pc.sum(completed.column(name)).as_py() or 0 for name in columns)
+        if seconds:
+            time.sleep(seconds)
 
     def _complete(self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)

@@ -5,7 +5,7 @@ It goes to the terminal and to ``events.jsonl``; ``curate status`` reads it from
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 PACE_SECONDS = 120.0
@@ -27,6 +27,24 @@ class Actors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What a pass has used so far, by one driver."""
+
+    actor_seconds: float = 0.0
+    """Seconds of actors that were alive for it, their model's start included."""
+    prompt_tokens: int = 0
+    """Read by the teacher, also for signals and for rows that had to be asked again."""
+    output_tokens: int = 0
+    chunks: int = 0
+    """The number of chunks, each a fragment of the table."""
+    commits: int = 0
+
+    def plus(self, other: "Spent") -> "Spent":
+        """What both have used."""
+        return Spent(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """The state of a pass of actors."""
 
@@ -41,11 +59,12 @@ class Work:
     """The age of the oldest row that is written but not committed; 0 if there is none."""
     commit_age_seconds: float
     """The time since the last commit, or since the pass began."""
+    spent: Spent = Spent()
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The inverse of ``asdict``."""
-        return cls(**{**value, "actors": Actors(**value["actors"])})
+        return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
     def words(self) -> str:
         """In words, for a line on a terminal."""

@@ -230,7 +230,7 @@ def test_input_files_that_cannot_be_used(config: Path, puzzles: list[dict]):
     assert "no such file" in mistake("validate", config)
 
 
-def test_plan_names_the_stages_and_their_rows(config: Path):
+def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     result = curate("plan", config, "--no-probe")
     assert result.exit_code == 0
     stages = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()[1:]}
@@ -240,9 +240,14 @@ def test_plan_names_the_stages_and_their_rows(config: Path):
     first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
     assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
     assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
-    probed = curate("plan", config, "--set", "generations=[]")
-    assert "probe: " in probed.stdout and "rows/s with one teacher actor" in probed.stdout
+    bare = ("--set", "generations=[]", "--set", "prices={currency: EUR, cpu_hour: 1}")
+    probed = curate("plan", config, *bare)
+    assert "probe: 36 rows drawn at random, 1 actors: " in probed.stdout and " rows/s of one actor" in probed.stdout
+    assert "EUR together, with a month of storage" in probed.stdout
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
+    assert "--probe: 37 rows are asked for, and" in mistake("plan", config, *bare, "--probe", "37")
+    assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--save")
+    assert "prices.cpu_hour" in mistake("plan", config, "--set", "prices.cpu_hour=-1")
 
 
 def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
@@ -252,7 +257,7 @@ def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
     assert select.endswith("gen-0/grade-source") and "prepare, gen-0/score-pool" in select
     planned = json.loads(curate("plan", config, "--json", "--no-probe").stdout)
     stages = {stage["name"]: stage for stage in planned["stages"]}
-    assert planned["rows_per_second"] is None and stages["prepare"] == {
+    assert planned["forecast"] is None and stages["prepare"] == {
         "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40, "seconds": None,
     }  # fmt: skip
     for stage in stages.values():

@@ -86,6 +86,15 @@ def test_passes_one_after_the_other_and_at_once_start_a_model_once(local_ray, ex
     assert "state_output_last" in io.open_table(found[2].table).schema.names
     assert "state_output_last" not in io.open_table(found[1].table).schema.names
     assert shared.read().running == 1 and shared.read().deaths == 0
+    for result in found.values():
+        spent, tokens = result.spent, io.read(result.table, ["num_prompt_tokens", "num_output_tokens"])
+        assert spent.prompt_tokens == sum(tokens["num_prompt_tokens"].to_pylist())
+        assert spent.output_tokens == sum(tokens["num_output_tokens"].to_pylist())
+        assert spent.chunks == len(result.of_chunks) == NUM_ROWS // 20 and 1 <= spent.commits <= spent.chunks
+        worked = sum(chunk.seconds for chunk in result.of_chunks)
+        assert NUM_ROWS * 0.002 <= worked <= spent.actor_seconds + 0.1 and spent.actor_seconds <= result.seconds
+    # One actor, of which two passes at once have half each.
+    assert found[1].spent.actor_seconds + found[2].spent.actor_seconds <= max(found[1].seconds, found[2].seconds) + 0.5
 
 
 def test_actors_that_hold_no_cpus_are_no_more_than_fit_and_leave_ray_its_cpus(local_ray, examples, tmp_path, pool):

@@ -1,0 +1,181 @@
+"""Forecasts of ``curate plan`` against what runs then use: ``python -m benchmarks.forecast``.
+
+Three runs, each planned (``curate plan --save``) and then run, in processes of their own:
+
+- chess: real puzzles, a small model of transformers, hidden states stored;
+- skewed: a scripted teacher that takes as long as texts are, and files sorted by length, so that the first rows mislead
+  (what they would have forecast is printed beside);
+- slow start: a scripted teacher whose actors take 8 s to start, which must not be counted per row.
+
+Printed: of each amount the forecast, its 95 % interval, the actual number of ``report.json``, and whether it lies
+inside. Then ``--repeats`` samples of a skewed population, drawn as the probe draws them, and as many probes with
+simulated chunks: how often the intervals have the true number of tokens and the true rate.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from curation.config import DomainConfig
+from curation.domains import get_domain
+from curation.metrics import proportion
+from curation.metrics.totals import population_mean, ratio
+from curation.report.costs import in_words
+from curation.sources import Assignment, Permutation
+
+HERE = Path(__file__).parents[1]
+LINES = ("prompt_tokens", "output_tokens", "hours", "cpu_hours", "bytes", "money")
+PRICES = {"currency": "EUR", "cpu_hour": 0.05, "storage_gb_month": 0.02}
+
+
+def chess(directory: Path) -> dict[str, Any]:
+    """The quickstart's rows and teacher, without its students."""
+    return {
+        "domain": "chess",
+        "sources": {"puzzles": {"path": str(HERE / "examples/data/puzzles.parquet")}},
+        "splits": {
+            "source": {"from": "puzzles", "rows": 3000},
+            "pool": {"from": "puzzles", "rows": 16000},
+            "overlap": "report",
+        },
+        "teacher": {
+            "model": {"path": str(HERE / "examples/bases/teacher")},
+            "states": ["prompt_last", "output_last"],
+            "decoding": {"max_tokens": 4},
+            "chunk_rows": 512,
+            "actors": {"min": 2, "max": 2},
+        },
+        "trust": {"states": ["output_last"], "max_steps": 20},
+    }
+
+
+def _problems(directory: Path, rows: int, files: int) -> dict[str, Any]:
+    """Problems of very different lengths, the shortest first, in several files."""
+    rng = np.random.default_rng(0)
+    lengths = np.sort(np.exp(rng.normal(3.2, 0.9, rows)).astype(int) + 3)
+    for number, part in enumerate(np.array_split(np.arange(rows), files)):
+        lines = [json.dumps({"problem": f"Case {row}: " + "word " * lengths[row], "answer": "1"}) for row in part]
+        (directory / f"problems-{number}.jsonl").write_text("\n".join(lines))
+    return {"domain": "math", "sources": {"problems": {"path": str(directory / "problems-*.jsonl")}}}
+
+
+def _scripted(directory: Path, rows: int, **script: Any) -> dict[str, Any]:
+    return {
+        **_problems(directory, rows, 4),
+        "splits": {"source": {"from": "problems", "rows": rows // 10}, "pool": {"from": "problems"}},
+        "teacher": {
+            "backend": "scripted",
+            "chunk_rows": 100,
+            "actors": {"min": 1, "max": 2},
+            "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"], **script},
+        },
+        "trust": {"max_steps": 20, "width": 8, "depth": 1},
+    }
+
+
+def skewed(directory: Path) -> dict[str, Any]:
+    """Time by length, files sorted by length."""
+    return _scripted(directory, 8000, seconds_per_token=0.0002)
+
+
+def slow_start(directory: Path) -> dict[str, Any]:
+    """Actors that take long to start, and little time a row."""
+    return _scripted(directory, 5000, seconds_per_row=0.004, start_seconds=8.0)
+
+
+RUNS = {"chess": chess, "skewed": skewed, "slow start": slow_start}
+
+
+def planned_and_run(name: str, directory: Path) -> dict[str, Any]:
+    """The costs of a run's report, in which a forecast was saved before."""
+    config = {
+        "name": name.replace(" ", "-"),
+        "run_dir": str(directory / "run"),
+        "selection": {"budget": {"n": 500}, "arms": ["naive", "internal_confidence", "neural"]},
+        "prices": PRICES,
+        "ray": {"num_cpus": 2},
+        **RUNS[name](directory),
+    }
+    path = directory / "config.yaml"
+    path.write_text(yaml.safe_dump(config))
+    for verb in (["plan", "--save"], ["run"]):
+        command = [sys.executable, "-m", "curation.cli", verb[0], str(path), *verb[1:]]
+        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    report: dict[str, Any] = json.loads((directory / "run" / "report.json").read_text())
+    costs: dict[str, Any] = report["costs"]
+    return costs
+
+
+def table(name: str, costs: dict[str, Any]) -> str:
+    """The lines of a run that matter, and how many are inside."""
+    lines = [f"{name}: probe of {costs['probe_rows']:,} rows"]
+    found = [line for line in costs["lines"] if line["name"] in LINES]
+    for line in found:
+        value, low, high = (in_words(line["name"], line["forecast"][bound]) for bound in ("value", "low", "high"))
+        actual = in_words(line["name"], line["actual"])
+        inside = {True: "inside", False: "OUTSIDE", None: "unknown"}[line["inside"]]
+        lines.append(f"  {line['words']:<40}{value:>12} [{low}, {high}]  actual {actual:>12}  {inside}")
+    return "\n".join([*lines, f"  {sum(line['inside'] is True for line in found)} of {len(found)} inside"])
+
+
+def first_rows(directory: Path, costs: dict[str, Any], num: int = 256) -> str:
+    """What the first rows of the first file would have forecast of the prompts' tokens."""
+    domain = get_domain(DomainConfig(name="math"))
+    with (directory / "problems-0.jsonl").open() as file:
+        prompts = [domain.prompt(domain.read(json.loads(line))) for line in islice(file, num)]
+    mean = float(np.mean([len(prompt.split()) for prompt in prompts]))
+    rows = sum(1 for path in directory.glob("problems-*.jsonl") for _ in path.open())
+    actual = next(line["actual"] for line in costs["lines"] if line["name"] == "prompt_tokens")
+    return f"  the first {num} rows would have forecast {rows * mean:,.0f} prompt tokens; actual {actual:,.0f}"
+
+
+def coverage(repeats: int) -> str:
+    """How often the intervals of tokens and of the rate have the truth."""
+    rng = np.random.default_rng(0)
+    population_N = np.sort(np.round(np.exp(rng.normal(4.0, 1.0, 50_000))))  # as a sorted file
+    dealt = Assignment(counts={"source": 5_000, "pool": 45_000}, permutation=Permutation(size=50_000, seed=1))
+    pool_N = population_N[dealt.split_of(np.arange(50_000)) == 1]
+    tokens = rates = 0
+    for seed in range(repeats):
+        found = population_mean(population_N[dealt.draw(("pool",), 1024, seed)], len(pool_N))
+        tokens += found.low <= pool_N.mean() <= found.high
+        # 15 chunks of 64 rows; the time of a row follows its length, that of a chunk varies by a twentieth beside
+        lengths = rng.choice(pool_N, size=(15, 64))
+        seconds = lengths.sum(axis=1) * 0.001 * rng.normal(1, 0.05, 15)
+        rate = ratio(seconds, np.full(15, 64))
+        rates += rate.low <= pool_N.mean() * 0.001 <= rate.high
+    told = []
+    for what, hits in (("tokens of a row", tokens), ("seconds of a row", rates)):
+        share = proportion(hits, repeats)
+        told.append(f"  {what}: {100 * share.value:.1f} % ({100 * share.low:.1f} to {100 * share.high:.1f})")
+    return "\n".join([f"coverage of the 95 % intervals, {repeats:,} simulated probes of 1,024 rows:", *told])
+
+
+def main() -> None:
+    """Plan, run and compare; then simulate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", nargs="*", choices=list(RUNS), default=list(RUNS))
+    parser.add_argument("--repeats", type=int, default=4000)
+    options = parser.parse_args()
+    for name in options.runs:
+        with tempfile.TemporaryDirectory() as text:
+            directory = Path(text)
+            costs = planned_and_run(name, directory)
+            print(table(name, costs), flush=True)
+            if name == "skewed":
+                print(first_rows(directory, costs), flush=True)
+    print(coverage(options.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Forecasts from a random sample: means and totals of a finite population, rates from batches, sums of estimates."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.metrics.estimates import TAIL, Estimate, undefined
+
+
+def population_mean(sample_N: npt.ArrayLike, population: int, *, is_part: bool = True) -> Estimate:
+    """The mean of a number over a ``population`` of rows, from a simple random sample without replacement.
+
+    The interval is the t interval with Hall's correction for skewness ("On the Removal of Skewness by Transformation",
+    JRSS B 1992): lengths of texts are skewed, and the plain t interval would miss too often on the high side. Its
+    variance is that of a finite population. With ``is_part`` the sample is drawn from the population itself, so that a
+    sample of all rows has no error left; else from other rows of the same distribution, whose mean differs a little.
+
+    NaN for no rows; one row has a mean and no interval.
+    """
+    from scipy.special import stdtrit
+
+    values_N = np.asarray(sample_N, dtype=np.float64)
+    n = len(values_N)
+    if not n or population < 1:
+        return undefined(n)
+    if is_part and n > population:
+        raise ValueError(f"a sample of {n} rows is not part of a population of {population}")
+    mean = float(values_N.mean())
+    if is_part and n == population:
+        return Estimate(value=mean, low=mean, high=mean, n=n)
+    if n == 1:
+        return Estimate(value=mean, low=math.nan, high=math.nan, n=n)
+    sd = float(values_N.std(ddof=1))
+    if not sd:
+        return Estimate(value=mean, low=mean, high=mean, n=n)
+    variance = sd**2 * (1 / n - 1 / population if is_part else 1 / n + 1 / population)
+    skewness = float(((values_N - mean) ** 3).mean()) / sd**3
+    quantile = float(stdtrit(n - 1, 1 - TAIL))
+    low, high = (mean - math.sqrt(variance) * _untransformed(y, skewness, n) for y in (quantile, -quantile))
+    return Estimate(value=mean, low=min(low, mean), high=max(high, mean), n=n)
+
+
+def _untransformed(y: float, skewness: float, n: int) -> float:
+    """The inverse of Hall's cubic transformation of the t statistic, at ``y``."""
+    if abs(skewness) < 1e-8:
+        return y
+    root_n = math.sqrt(n)
+    return 3 * root_n / skewness * (math.cbrt(1 + skewness / root_n * (y - skewness / (6 * root_n))) - 1)
+
+
+def ratio(parts_M: npt.ArrayLike, wholes_M: npt.ArrayLike) -> Estimate:
+    """The sum of ``parts`` over the sum of ``wholes`` of M batches, e.g. seconds a row; n is the number of batches.
+
+    The t interval of the ratio estimator (Cochran, "Sampling Techniques", 1977, section 6.4), its variance from the
+    batches' deviations: batch means, which are independent where batches are long. NaN without a batch; one batch has
+    a ratio and no interval.
+    """
+    from scipy.special import stdtrit
+
+    over_M, under_M = np.asarray(parts_M, dtype=np.float64), np.asarray(wholes_M, dtype=np.float64)
+    m = len(over_M)
+    if not m or not under_M.sum() > 0:
+        return undefined(m)
+    value = float(over_M.sum() / under_M.sum())
+    if m == 1:
+        return Estimate(value=value, low=math.nan, high=math.nan, n=m)
+    residual_M = over_M - value * under_M
+    error = math.sqrt(float((residual_M**2).sum()) / (m - 1) / m) / float(under_M.mean())
+    margin = float(stdtrit(m - 1, 1 - TAIL)) * error
+    return Estimate(value=value, low=max(0.0, value - margin), high=value + margin, n=m)
+
+
+def times(estimate: Estimate, factor: float) -> Estimate:
+    """The estimate of a multiple; ``factor`` is known and not negative."""
+    value, low, high = (factor * x for x in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value=value, low=low, high=high, n=estimate.n)
+
+
+def together(estimates: Iterable[Estimate]) -> Estimate:
+    """The sum of estimates from one sample: the bounds add up, since one error moves all of them."""
+    given = list(estimates)
+    value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
+    return Estimate(value=value, low=low, high=high, n=sum(item.n for item in given))
+
+
+def independent(estimates: Iterable[Estimate]) -> Estimate:
+    """The sum of estimates with independent errors: distances to the bounds add as squares.
+
+    MOVER (Zou, Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 2008).
+    """
+    given: list[Estimate] = list(estimates)
+    value = math.fsum(item.value for item in given)
+    below = math.sqrt(math.fsum((item.value - item.low) ** 2 for item in given))
+    above = math.sqrt(math.fsum((item.high - item.value) ** 2 for item in given))
+    return Estimate(value=value, low=value - below, high=value + above, n=sum(item.n for item in given))
+
+
+def widened(estimate: Estimate, share: float) -> Estimate:
+    """The estimate with a further, independent error of at most ``share`` of its value, e.g. of another hour's speed.
+
+    Without an interval of its own it has this one alone.
+    """
+    own = estimate if math.isfinite(estimate.low) else exactly(estimate.value, estimate.n)
+    other = Estimate(value=0.0, low=-share * own.value, high=share * own.value, n=0)
+    return independent([own, other])
+
+
+def exactly(value: float, n: int = 0) -> Estimate:
+    """A number that is known."""
+    return Estimate(value=value, low=value, high=value, n=n)

@@ -1,0 +1,218 @@
+"""What labelling will take and cost, computed from what a probe measured; nothing is asked or read here.
+
+How intervals are combined. Tokens and bytes have the error of the sample. Time has the error of the sample, one of
+``DRIFT`` (a short probe does not show how fast the machine is in another hour, beside other stages and with larger
+chunks), and three of what happens once: starts of actors, which are few, at ``START``; and the end of a pass, when some
+actors have no chunk left, between no wait and the longest. Independent errors add as squares, those that one sample or
+one machine gives to several stages add up.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curation.config import AskConfig, PricesConfig
+from curation.metrics import Estimate
+from curation.metrics.totals import exactly, independent, times, together, widened
+from curation.pipeline.probing import Asking, LeftOut, Question
+from curation.registry import BACKENDS
+from curation.report.costs import amounts, money
+from curation.tables.compaction import FEWEST
+from curation.tables.requests import of_pass
+
+DRIFT = 0.15
+"""Share by which the rate of a run may differ from a probe's, besides the error of the sample."""
+START = (0.5, 2.0)
+"""Factors between which the time of starts may lie: a probe sees few of them, and caches differ."""
+DENSITY = 0.05
+"""Share by which the bytes of a row in a large file may differ from those in a small one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workforce:
+    """The actors that a run can have."""
+
+    actors: int
+    """At the same time, as the cluster stands or as its autoscaler may make it."""
+    each: Mapping[str, float]
+    """What one takes of its node, by Ray's names."""
+    per_node: int
+    """How many fit on a node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageForecast:
+    """What one stage will take."""
+
+    name: str
+    rows: int
+    prompt_tokens: Estimate
+    output_tokens: Estimate
+    actor_seconds: Estimate
+    """Without starts of actors."""
+    seconds: Estimate
+    """From its start to its end, without starts of actors, if it has all of them for itself."""
+    bytes: Estimate
+    puts: Estimate
+    gets: Estimate
+    chunks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What the labelling stages of a run will take together."""
+
+    stages: Sequence[StageForecast]
+    left_out: Sequence[LeftOut]
+    questions: Sequence[Question]
+    workforce: Workforce
+    total: Mapping[str, Estimate]
+    """By the names in ``report.costs.UNITS``."""
+    currency: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; the report reads ``stages``, ``total``, ``workforce`` and ``left_out``."""
+        return {
+            "stages": [_json(stage) for stage in self.stages],
+            "left_out": [item._asdict() for item in self.left_out],
+            "probes": [
+                {
+                    "stages": [asking.stage for asking in question.askings],
+                    "notes": _notes(question),
+                    **_json(question.measured),
+                }
+                for question in self.questions
+            ],
+            "workforce": _json(self.workforce),
+            "total": {name: estimate.to_json() for name, estimate in self.total.items()},
+            "currency": self.currency,
+        }
+
+
+def forecast(
+    questions: Sequence[Question],
+    left_out: Sequence[LeftOut],
+    workforce: Workforce,
+    prices: PricesConfig | None,
+    *,
+    commit_seconds: float,
+    fragment_mb: int,
+    has_requests: bool,
+) -> Forecast:
+    """The forecast; ``has_requests``: the run directory is in an object store."""
+    stages = [
+        _stage(asking, question, workforce, commit_seconds, fragment_mb << 20)
+        for question in questions
+        for asking in question.askings
+    ]
+    starts, first = _starts(questions, workforce)
+    work = together(stage.actor_seconds for stage in stages)
+    actor_hours = times(independent([work, starts]), 1 / 3600)
+    hours = times(independent([together(stage.seconds for stage in stages), first]), 1 / 3600)
+    total: dict[str, Estimate] = {
+        "prompt_tokens": together(stage.prompt_tokens for stage in stages),
+        "output_tokens": together(stage.output_tokens for stage in stages),
+        "hours": hours,
+        **amounts(actor_hours, _json(workforce)),
+        "bytes": together(stage.bytes for stage in stages),
+    }
+    if has_requests:
+        total |= {kind: together(getattr(stage, kind) for stage in stages) for kind in ("puts", "gets")}
+    if prices is not None:
+        total |= money(total, prices)
+    return Forecast(
+        stages=stages,
+        left_out=left_out,
+        questions=questions,
+        workforce=workforce,
+        total=total,
+        currency=None if prices is None else prices.currency,
+    )
+
+
+def _stage(
+    asking: Asking, question: Question, workforce: Workforce, commit_seconds: float, fragment_bytes: int
+) -> StageForecast:
+    measured, rows, chunk_rows = question.measured, asking.rows, asking.ask.chunk_rows
+    chunks = math.ceil(rows / chunk_rows)
+    actors = _actors(chunks, asking.ask, workforce)
+    work = widened(times(measured.actor_seconds, rows), DRIFT)
+    longest = (actors - 1) * min(rows, chunk_rows) * measured.actor_seconds.value  # all others wait for one chunk
+    spent = independent([work, Estimate(value=longest / 2, low=0.0, high=longest, n=0)])
+    other = _between(measured.other_seconds)
+    seconds = independent([times(spent, 1 / actors), other])
+    of_rows = times(_row_bytes(asking, question), rows)
+    fragments = chunks if chunks < FEWEST else math.ceil(of_rows.value / fragment_bytes)  # else they are compacted
+    num_bytes = widened(independent([of_rows, exactly(fragments * measured.fragment_bytes)]), DENSITY)
+    requests = {
+        bound: of_pass(
+            chunks=chunks,
+            commits=min(chunks, 1 + getattr(seconds, bound) / max(commit_seconds, 1e-9)),
+            num_bytes=getattr(num_bytes, bound),
+        )
+        for bound in ("value", "low", "high")
+    }
+    puts, gets = (
+        Estimate(**{bound: getattr(found, kind) for bound, found in requests.items()}, n=measured.rows)
+        for kind in ("puts", "gets")
+    )
+    return StageForecast(
+        name=asking.stage,
+        rows=rows,
+        prompt_tokens=times(measured.prompt_tokens, rows),
+        output_tokens=times(measured.output_tokens, rows),
+        actor_seconds=spent,
+        seconds=seconds,
+        bytes=num_bytes,
+        puts=puts,
+        gets=gets,
+        chunks=chunks,
+    )
+
+
+def _row_bytes(asking: Asking, question: Question) -> Estimate:
+    """Of a row, with what is stored of its states."""
+    measured = question.measured
+    size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
+    states = len(asking.ask.states) * measured.state_bytes
+    if asking.stored_states is not None:
+        states = asking.stored_states * size
+    if asking.stored_scores:
+        states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
+    return independent([measured.bytes, exactly(states)])
+
+
+def _actors(chunks: int, ask: AskConfig, workforce: Workforce) -> int:
+    """How many actors a pass will have: no more than it has chunks for."""
+    return max(1, min(workforce.actors, math.ceil(chunks / BACKENDS[ask.backend].calls)))
+
+
+def _starts(questions: Sequence[Question], workforce: Workforce) -> tuple[Estimate, Estimate]:
+    """The seconds in which actors start: of all of them together, and until the first ones work."""
+    together_, first = [exactly(0.0)], [exactly(0.0)]
+    for question in questions:
+        seconds = question.measured.start_seconds
+        if seconds is not None:
+            chunks = [math.ceil(asking.rows / asking.ask.chunk_rows) for asking in question.askings]
+            num = _actors(sum(chunks), question.askings[0].ask, workforce)
+            together_.append(times(_between(seconds), num))
+            first.append(_between(seconds))
+    return together(together_), together(first)
+
+
+def _between(seconds: float) -> Estimate:
+    low, high = START
+    return Estimate(value=seconds, low=low * seconds, high=high * seconds, n=0)
+
+
+def _notes(question: Question) -> list[str]:
+    return list(dict.fromkeys(asking.note for asking in question.askings if asking.note is not None))
+
+
+def _json(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass; estimates as JSON."""
+    return {
+        name: item.to_json() if isinstance(item, Estimate) else dict(item) if isinstance(item, Mapping) else item
+        for name, item in vars(value).items()
+    }

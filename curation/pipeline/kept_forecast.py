@@ -1,0 +1,75 @@
+"""The forecast that is kept in a run directory, and what its stages have used since."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from curation import report
+from curation.config import RunConfig
+from curation.errors import RunDirError
+from curation.refs import TableRef
+from curation.rundir.graph import differences
+from curation.rundir.manifest import Manifest
+from curation.rundir.spending import spent_since
+from curation.storage.paths import Place, write_atomically
+
+if TYPE_CHECKING:
+    from curation.pipeline.forecasting import Forecast
+
+FILE = "forecast.json"
+"""In the run directory."""
+MATTERS = {"sources", "splits", "domain", "teacher", "signals", "evaluation"}
+"""The sections of a configuration on which a forecast depends."""
+MOST_EVENT_BYTES = 1 << 40
+"""All events are read: a day of a run adds less than a megabyte of them."""
+
+
+def save(made: "Forecast", config: RunConfig) -> Place:
+    """Keep a forecast in the run directory for the report, in place of an earlier one; its path."""
+    config.directory.mkdir(parents=True, exist_ok=True)
+    described = {
+        "made": round(time.time(), 3),
+        "config": config.model_dump(mode="json", by_alias=True, include=MATTERS),
+        "prices": None if config.prices is None else config.prices.model_dump(mode="json"),
+        **made.to_json(),
+    }
+    path = config.directory / FILE
+    write_atomically(path, json.dumps(described, indent=1) + "\n")
+    return path
+
+
+def saved(config: RunConfig) -> dict[str, Any] | None:
+    """The forecast that is kept in the run directory, and in ``changed`` what the configuration has changed since.
+
+    Raises:
+        RunDirError: the file is not a forecast.
+    """
+    path = config.directory / FILE
+    if not path.is_file():
+        return None
+    try:
+        made: dict[str, Any] = json.loads(path.read_text())
+        before = made.pop("config")
+    except (ValueError, KeyError) as error:
+        raise RunDirError(f"{path}: is not a forecast ({error}); remove it, or plan again with --save") from error
+    now = config.model_dump(mode="json", by_alias=True, include=MATTERS)
+    return {**made, "changed": differences(before, now)}
+
+
+def used_since(forecast: Mapping[str, Any], manifest: Manifest) -> dict[str, report.SpentRecord]:
+    """What each stage of a forecast that has run since has used, by name."""
+    from curation.tables import io
+
+    used = spent_since(manifest.events.last(MOST_EVENT_BYTES), forecast["made"])
+    done = {name: record for name, record in manifest.stages.items() if name in used}
+    return {
+        name: report.SpentRecord(
+            **asdict(used[name].spent),
+            bytes=io.size(TableRef.from_json(done[name].outputs["labels"])),
+            spans=used[name].spans,
+        )
+        for name in (stage["name"] for stage in forecast["stages"])
+        if name in done
+    }

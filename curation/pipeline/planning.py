@@ -1,0 +1,147 @@
+"""The forecast of a run: which stages are left to do, and the probe of its teacher."""
+
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from curation.cluster import capacity
+from curation.cluster.session import local_or_cluster
+from curation.config import PricesConfig, RayConfig, RunConfig
+from curation.domains import get_domain
+from curation.pipeline.forecasting import Forecast, Workforce, forecast
+from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all
+from curation.pipeline.running import Opened
+from curation.refs import TableRef
+from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
+from curation.sources import SourceFile, assignment_of, rows_at
+from curation.storage.paths import Place, Remote, place, remove
+from curation.telemetry.console import say
+
+
+class Costed(Protocol):
+    """What a forecast reads of a configuration."""
+
+    @property
+    def ray(self) -> RayConfig:
+        """Where the actors run."""
+
+    @property
+    def prices(self) -> PricesConfig | None:
+        """What they cost."""
+
+    @property
+    def commit_seconds(self) -> float:
+        """Between two commits."""
+
+    @property
+    def fragment_mb(self) -> int:
+        """MiB of a fragment after a compaction."""
+
+    @property
+    def directory(self) -> Place:
+        """Where tables are written."""
+
+
+def forecast_run(
+    opened: Opened, stages: Sequence[Stage], known: Known, *, num_rows: int | None
+) -> tuple[Forecast | None, Sequence[LeftOut]]:
+    """A forecast of those of the ``stages`` that ask the run's first teacher, if any, and what else asks a model.
+
+    Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the run
+    directory is left as it is.
+    """
+    config, files = opened.config, opened.manifest.source_files
+    askings, left_out = askings_of(stages, config, files, known, lambda stage: _num_committed(opened, stage, known))
+    if not askings:
+        return None, left_out
+    with local_or_cluster(config.ray):
+        asked = [need for need in capacity.needs(config) if need.key.startswith("teacher.actors")]
+        if (waits := capacity.check_room(asked)) is not None:
+            say(waits)
+        with scratch(config.directory, config.ray) as directory:
+            shots = _shots(config, files, known, directory)
+            return forecast_of(askings, left_out, config, directory, num_rows=num_rows, shots=shots), left_out
+
+
+def forecast_of(
+    askings: Sequence[Asking],
+    left_out: Sequence[LeftOut],
+    config: Costed,
+    directory: Place,
+    *,
+    num_rows: int | None,
+    shots: Callable[[Out], TableRef] | None = None,
+) -> Forecast:
+    """A forecast of what is asked; samples are labelled in ``directory`` (:func:`scratch`). Ray must run."""
+    questions = probe_all(
+        askings,
+        directory,
+        num_rows=num_rows,
+        commit_seconds=config.commit_seconds,
+        hold_cpus=not capacity.is_one_machine(config.ray),
+        shots=shots,
+    )
+    engine = askings[0].engine
+    each = {**engine.actors.each, "CPU": cpus_of(engine)}
+    room = engine.actors.max if capacity.autoscales() else min(engine.actors.max, max(1, capacity.fitting(each)))
+    return forecast(
+        questions,
+        left_out,
+        Workforce(actors=room, each=each, per_node=capacity.fitting_on_one(each)),
+        config.prices,
+        commit_seconds=config.commit_seconds,
+        fragment_mb=config.fragment_mb,
+        has_requests=isinstance(config.directory, Remote),
+    )
+
+
+def _num_committed(opened: Opened, stage: Stage, known: Known) -> int:
+    """How many rows an interrupted stage has labelled already."""
+    from curation.tables import io
+
+    try:
+        uri = opened.manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
+    except Unknown:
+        return 0
+    return io.count(io.latest(str(uri))) if uri.exists() else 0
+
+
+def _shots(
+    config: RunConfig, files: Mapping[str, Sequence[SourceFile]], known: Known, directory: Place
+) -> Callable[[Out], TableRef]:
+    """Finds the table of demonstrations; before it is prepared, one is made of the same rows."""
+
+    def found(out: Out) -> TableRef:
+        from curation.stages.deal import examples_of
+        from curation.tables import io
+
+        try:
+            table: TableRef = out.read(recorded(out, known))
+            return table
+        except Unknown:
+            name = out.path[-1]
+        source = config.splits.named()[name].source
+        rows = Rows(files=files[source], assignment=assignment_of(config, source, files[source]), splits=(name,))
+        drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, rows.num, rows.seed))
+        domain = get_domain(config.domain_of(name))
+        examples = examples_of(domain, name, list(range(len(drawn))), [row.raw for row in drawn])
+        return io.write(examples, str(directory / f"{name}.lance"))
+
+    return found
+
+
+@contextmanager
+def scratch(run_directory: Place, settings: RayConfig) -> Iterator[Place]:
+    """A folder that every actor can reach, removed afterwards: beside the run directory, or on this machine alone."""
+    if isinstance(run_directory, Path) and capacity.is_one_machine(settings):
+        with tempfile.TemporaryDirectory(prefix="curate-probe-") as local:
+            yield place(local)
+        return
+    directory = run_directory.with_name(f"{run_directory.name}.probe-{uuid.uuid4().hex[:8]}")
+    try:
+        yield directory
+    finally:
+        remove(directory)

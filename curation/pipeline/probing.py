@@ -1,0 +1,290 @@
+"""Asks a teacher about a random sample of what a run's stages will ask it, by the actors that the run would start."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from curation.cluster import capacity, nodes
+from curation.config import AskConfig, DecodingConfig, DomainConfig, RowsConfig
+from curation.domains import get_domain
+from curation.errors import ConfigError
+from curation.hashing import derive
+from curation.pipeline.asking import Running, whole
+from curation.pipeline.labelling import ask_of
+from curation.refs import ModelRef, fingerprint
+from curation.registry import BACKENDS
+from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded
+from curation.sources import Assignment, SourceFile, assignment_of, rows_at
+from curation.storage.paths import Place
+
+if TYPE_CHECKING:
+    from curation.passes.pool import ActorPool
+    from curation.refs import TableRef
+    from curation.stages.probe import Measured
+
+PROBE_ROWS = 1024
+"""Rows of a probe; for a backend that works on several chunks at once as many times more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The rows of some splits of one source, in its files."""
+
+    files: Sequence[SourceFile]
+    assignment: Assignment
+    splits: Collection[str]
+    seed: int = 0
+    """Of samples."""
+
+    @property
+    def num(self) -> int:
+        """The number of rows."""
+        return sum(self.assignment.counts[name] for name in self.splits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """Rows about which a stage will ask a teacher, and how."""
+
+    stage: str
+    rows: int
+    """Those that are left to do."""
+    drawn_from: Rows
+    """What the rows are a random part of."""
+    model: ModelRef | None
+    """``None`` for a teacher without weights."""
+    ask: AskConfig
+    """With its backend."""
+    engine: AskConfig
+    decoding: DecodingConfig
+    domain: DomainConfig
+    signals: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the labelling actors measure beside the labels, as ``pipeline.labelling.label`` takes it."""
+    stored_states: int | None = None
+    """Numbers that are stored of a row's states where not all of them are."""
+    stored_scores: int = 0
+    """Numbers that are stored of a row in place of its states."""
+    note: str | None = None
+    """In what the probe's teacher differs from the stage's."""
+
+    @property
+    def question(self) -> str:
+        """Equal for stages whose rows are asked the same, so that one sample stands for all of them."""
+        ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
+        files = [file.path for file in self.drawn_from.files]
+        signals = {name: {**how, "shots": None} for name, how in self.signals.items()}
+        parts = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
+        return fingerprint(plain({**parts, "files": files, "signals": _without_seeds(signals)}, {}))
+
+
+def _without_seeds(signals: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: {key: value for key, value in how.items() if key != "seed"} for name, how in signals.items()}
+
+
+class Question(NamedTuple):
+    """Stages whose rows are asked the same, and what one row takes."""
+
+    askings: Sequence[Asking]
+    measured: "Measured"
+
+
+class LeftOut(NamedTuple):
+    """A stage that asks a model and is not in a forecast, and why."""
+
+    stage: str
+    why: str
+
+
+def askings_of(
+    stages: Iterable[Stage],
+    config: RowsConfig,
+    files: Mapping[str, Sequence[SourceFile]],
+    known: Known,
+    rows_done: Callable[[Stage], int] = lambda stage: 0,
+) -> tuple[list[Asking], list[LeftOut]]:
+    """What the labelling stages among ``stages`` will ask the run's first teacher, and which stages ask something else.
+
+    ``known`` holds the outputs of finished stages, ``rows_done`` counts what an unfinished one has committed.
+    """
+    found: list[Asking] = []
+    left_out: list[LeftOut] = []
+    for stage in stages:
+        if "running" not in stage.settings:
+            continue
+        if stage.rows is None:
+            left_out.append(LeftOut(stage.name, "how many rows it asks about depends on earlier answers"))
+        elif stage.settings.get("beside_labels"):
+            if stage.inputs["labels"].stage.name in known:  # else the labelling actors do its work, too
+                left_out.append(LeftOut(stage.name, "its rows are labelled already, so it asks about them again"))
+        elif not stage.asks_teacher:
+            left_out.append(LeftOut(stage.name, "it asks another model than the first teacher"))
+        elif isinstance(asking := _asking(stage, config, files, known), str):
+            left_out.append(LeftOut(stage.name, asking))
+        else:
+            found.append(replace(asking, rows=max(0, asking.rows - rows_done(stage))))
+    return [asking for asking in found if asking.rows], left_out
+
+
+def _asking(stage: Stage, config: RowsConfig, files: Mapping[str, Sequence[SourceFile]], known: Known) -> Asking | str:
+    """What a labelling stage asks, or why that cannot be probed yet."""
+    inputs, running = stage.inputs, stage.settings["running"]
+    assert isinstance(running, Running), "a stage that asks a model says how it runs"
+    split, fitted, projection = inputs["examples"].path[-1], inputs["fitted"], inputs["projection"]
+    model, note = _model(inputs["model"], known)
+    if model is None and inputs["model"] is not None:
+        return "its teacher does not exist yet; curate run --until makes it"
+    backend = inputs["backend"]
+    if isinstance(backend, Out):
+        try:
+            backend = str(recorded(backend, known))
+        except Unknown:
+            return f"teacher.backend: auto is not settled; curate run --until {backend.stage.name} does it"
+    ask = whole(inputs["ask"], backend, running, inputs["decoding"])
+    source = config.splits.named()[split].source
+    return Asking(
+        stage=stage.name,
+        rows=stage.rows or 0,
+        drawn_from=Rows(
+            files=files[source],
+            assignment=assignment_of(config, source, files[source]),
+            splits=(split,),
+            seed=derive(config.seed, f"probe:{source}"),
+        ),
+        model=model,
+        ask=ask,
+        engine=running.engine.model_copy(update={"backend": backend}),
+        decoding=inputs["decoding"],
+        domain=inputs["domain"],
+        signals=stage.settings["signals"],
+        stored_states=None if projection is None else projection.stage.inputs["size"],
+        stored_scores=0 if fitted is None else len(fitted),
+        note=note,
+    )
+
+
+def _model(model: ModelRef | Out | None, known: Known) -> tuple[ModelRef | None, str | None]:
+    """The model itself, or the base that it will be made of; and in what that differs."""
+    if not isinstance(model, Out):
+        return model, None
+    try:
+        return model.read(recorded(model, known)), None
+    except Unknown:
+        base, _ = _model(model.stage.inputs.get("base"), known)
+        return base, f"the probe asked the teacher's base, since {model.stage.name} is not done"
+
+
+def probe_all(
+    askings: Sequence[Asking],
+    directory: Place,
+    *,
+    num_rows: int | None = None,
+    commit_seconds: float,
+    hold_cpus: bool,
+    shots: Callable[[Out], "TableRef"] | None = None,
+) -> list[Question]:
+    """Label a sample for each kind of question; all by the same actors, which are ended afterwards.
+
+    ``num_rows``: of each sample; unset, a moderate number. What is written goes to ``directory``. ``shots`` gives the
+    table of demonstrations that a signal shows. Ray must run.
+
+    Raises:
+        ConfigError: more rows are asked for than the largest of the samples is drawn from.
+        RunFailedError: an actor kept dying without getting anything done.
+    """
+    from curation.passes.run import make_pool
+
+    kinds: dict[str, list[Asking]] = {}
+    for asking in askings:
+        kinds.setdefault(asking.question, []).append(asking)
+    largest = max(map(union, kinds.values()), key=lambda rows: rows.num)
+    if num_rows is not None and num_rows > largest.num:
+        raise ConfigError(
+            f"--probe: {num_rows:,} rows are asked for, and {', '.join(largest.splits)} has {largest.num:,}; "
+            "ask for fewer"
+        )
+    by_engine: dict[str, list[list[Asking]]] = {}
+    for same in sorted(kinds.values(), key=lambda same: -union(same).num):
+        by_engine.setdefault(fingerprint(plain([same[0].engine, same[0].model], {})), []).append(same)
+    found: list[Question] = []
+    for of_engine in by_engine.values():
+        engine = _spread(of_engine[0][0].engine, _size(of_engine[0], num_rows))
+        with closing(make_pool(engine, hold_cpus=hold_cpus)) as pool:
+            for same in of_engine:
+                num, place = _size(same, num_rows), directory / f"question-{len(found)}"
+                measured = _probed(same, num, engine, pool, place, commit_seconds=commit_seconds, shots=shots)
+                found.append(Question(tuple(same), measured))
+    return found
+
+
+def union(askings: Sequence[Asking]) -> Rows:
+    """The rows that the stages' rows are a random part of, together."""
+    splits = dict.fromkeys(split for asking in askings for split in asking.drawn_from.splits)
+    return replace(askings[0].drawn_from, splits=tuple(splits))
+
+
+def _size(askings: Sequence[Asking], wanted: int | None) -> int:
+    """Rows of a sample: no more than it is drawn from has."""
+    return min(union(askings).num, wanted or PROBE_ROWS * BACKENDS[askings[0].ask.backend].calls)
+
+
+def _spread(engine: AskConfig, num_rows: int) -> AskConfig:
+    """The same engine, with the actors of a probe."""
+    from curation.stages.probe import num_actors
+
+    cpus = cpus_of(engine)
+    num = num_actors(num_rows, engine.actors.max, capacity.fitting({**engine.actors.each, "CPU": cpus}))
+    actors = engine.actors.model_copy(update={"min": num, "initial": num, "max": num, "num_cpus": cpus})
+    return engine.model_copy(update={"actors": actors})
+
+
+def cpus_of(engine: AskConfig) -> float:
+    """The CPUs that an actor will have."""
+    return engine.actors.cpus(engine.backend, [node["Resources"].get("CPU", 0) for node in nodes.living()])
+
+
+def _probed(
+    askings: Sequence[Asking],
+    num: int,
+    engine: AskConfig,
+    pool: "ActorPool",
+    directory: Place,
+    *,
+    commit_seconds: float,
+    shots: Callable[[Out], "TableRef"] | None,
+) -> "Measured":
+    from curation.stages.deal import POOL, examples_of
+    from curation.stages.label_chunks import LabelJob
+    from curation.stages.probe import Population, chunk_rows, probe
+    from curation.tables import io
+    from curation.tables.schemas import FILE_SHIFT
+
+    most, rows = max(askings, key=lambda asking: len(asking.ask.states)), union(askings)
+    drawn = rows_at(rows.files, rows.assignment.draw(rows.splits, num, rows.seed))
+    ids = [(row.file << FILE_SHIFT) + row.row for row in drawn]
+    examples = examples_of(get_domain(most.domain), POOL, ids, [row.raw for row in drawn])
+    signals = {name: dict(how) for name, how in most.signals.items()}
+    for how in signals.values():
+        if isinstance(how["shots"], Out):
+            assert shots is not None, "whoever asks a signal with demonstrations says where they are"
+            how["shots"] = shots(how["shots"])
+    ask = most.ask.model_copy(
+        update={
+            "chunk_rows": chunk_rows(num, most.ask.chunk_rows),
+            "actors": engine.actors,
+        }
+    )
+    job = LabelJob(
+        examples=io.write(examples, str(directory / "examples.lance")),
+        labels_uri=str(directory / "labels.lance"),
+        domain=most.domain,
+        teacher=ask,
+        engine=engine,
+        model=most.model,
+        decoding=most.decoding,
+        seed=derive(rows.seed, "answers"),
+        asks=tuple(ask_of(signal, **how, directory=directory) for signal, how in signals.items()),
+    )
+    left = sum(asking.rows for asking in askings)
+    population = Population(rows=max(left, 1), is_sampled=left == rows.num)
+    return probe(job, pool, population, commit_seconds=commit_seconds)

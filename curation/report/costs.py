@@ -1,0 +1,145 @@
+"""Costs: what actors, bytes and requests amount to in hours and money, and a forecast set against what was used."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from curation.config import PricesConfig
+from curation.metrics import Estimate
+from curation.metrics.totals import independent, times, together
+from curation.report.record import SpentRecord
+from curation.tables.requests import of_pass
+
+UNITS = {
+    "prompt_tokens": "prompt tokens",
+    "output_tokens": "output tokens",
+    "hours": "hours, labelling from start to end",
+    "gpu_hours": "GPU hours of the actors",
+    "cpu_hours": "CPU hours of the actors",
+    "node_hours": "node hours of the actors",
+    "bytes": "bytes of the labels tables",
+    "puts": "requests that write",
+    "gets": "requests that read",
+    "money_machines": "for machines",
+    "money_requests": "for requests",
+    "money_storage_month": "for storage, a month",
+    "money": "together, with a month of storage",
+}
+"""What is forecast, in words."""
+SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+Json = dict[str, Any]
+
+
+def in_words(name: str, value: float | None) -> str:
+    """An amount of ``UNITS`` as text."""
+    if value is None:
+        return "unknown"
+    if name == "bytes":
+        size, unit = next(((value / n, unit) for n, unit in SIZES if value >= n), (value, "B"))
+        return f"{size:,.1f} {unit}"
+    if name in ("prompt_tokens", "output_tokens", "puts", "gets"):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if value >= 1 else f"{value:,.4f}"
+
+
+def amounts(actor_hours: Estimate, workforce: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Hours of what actors take."""
+    each = workforce["each"]
+    found = {"gpu_hours": times(actor_hours, each["GPU"])} if each.get("GPU") else {}
+    return {
+        **found,
+        "cpu_hours": times(actor_hours, each["CPU"]),
+        "node_hours": times(actor_hours, 1 / workforce["per_node"]),
+    }
+
+
+def money(used: Mapping[str, Estimate], prices: PricesConfig) -> dict[str, Estimate]:
+    """What the amounts cost; none where nothing that was used has a price."""
+    rates = {
+        "machines": {"gpu_hours": prices.gpu_hour, "cpu_hours": prices.cpu_hour, "node_hours": prices.node_hour},
+        "requests": {"puts": _each(prices.per_1000_puts, 1000), "gets": _each(prices.per_1000_gets, 1000)},
+        "storage_month": {"bytes": _each(prices.storage_gb_month, 1e9)},
+    }
+    found = {}
+    for what, of_units in rates.items():
+        parts = [times(used[unit], rate) for unit, rate in of_units.items() if rate is not None and unit in used]
+        if parts:
+            found[f"money_{what}"] = together(parts)
+    return {**found, "money": independent(found.values())} if found else {}
+
+
+def _each(price: float | None, number: float) -> float | None:
+    return None if price is None else price / number
+
+
+def compared(forecast: Mapping[str, Any] | None, spent: Mapping[str, SpentRecord]) -> Json | None:
+    """A saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
+
+    A stage that was already done, or that was not run since, has used nothing. ``inside``: whether the actual number
+    lies in the forecast's interval. Prices are those of the forecast.
+    """
+    if forecast is None:
+        return None
+    stages = [stage["name"] for stage in forecast["stages"]]
+    used = [spent[name] for name in stages if name in spent]
+    actual = actual_amounts(used, forecast["workforce"], has_requests="puts" in forecast["total"])
+    if forecast["prices"] is not None:
+        actual |= {name: item.value for name, item in money(_exact(actual), PricesConfig(**forecast["prices"])).items()}
+    lines = []
+    for name, estimate in forecast["total"].items():
+        value = actual.get(name)
+        known = value is not None and None not in (estimate["low"], estimate["high"])
+        lines.append(
+            {
+                "name": name,
+                "words": UNITS[name],
+                "forecast": estimate,
+                "actual": value,
+                "inside": estimate["low"] <= value <= estimate["high"] if known and value is not None else None,
+            }
+        )
+    return {
+        "made": datetime.fromtimestamp(forecast["made"], UTC).isoformat(timespec="seconds"),
+        "currency": forecast["currency"],
+        "probe_rows": sum(probe["rows"] for probe in forecast["probes"]),
+        "stages": stages,
+        "not_run": [name for name in stages if name not in spent],
+        "left_out": forecast["left_out"],
+        "changed": list(forecast.get("changed", [])),
+        "lines": lines,
+    }
+
+
+def actual_amounts(
+    used: Sequence[SpentRecord], workforce: Mapping[str, Any], *, has_requests: bool
+) -> dict[str, float]:
+    """What stages have used together, by the names in ``UNITS``."""
+    actor_hours = sum(item.actor_seconds for item in used) / 3600
+    found: dict[str, float] = {
+        "prompt_tokens": sum(item.prompt_tokens for item in used),
+        "output_tokens": sum(item.output_tokens for item in used),
+        "hours": _covered([span for item in used for span in item.spans]) / 3600,
+        **{name: item.value for name, item in amounts(_of(actor_hours), workforce).items()},
+        "bytes": sum(item.bytes for item in used),
+    }
+    if has_requests:
+        each = [of_pass(chunks=item.chunks, commits=item.commits, num_bytes=item.bytes) for item in used]
+        found |= {"puts": sum(item.puts for item in each), "gets": sum(item.gets for item in each)}
+    return found
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds in which at least one of the spans lies."""
+    covered, until = 0.0, float("-inf")
+    for began, ended in sorted(spans):
+        covered += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return covered
+
+
+def _of(value: float) -> Estimate:
+    return Estimate(value=value, low=value, high=value, n=0)
+
+
+def _exact(values: Mapping[str, float]) -> dict[str, Estimate]:
+    return {name: _of(value) for name, value in values.items()}

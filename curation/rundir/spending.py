@@ -1,0 +1,42 @@
+"""What passes of models have used, by the events of a run: those of every driver, also of one that was killed."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from curation.telemetry.standing import Spent
+
+ENDS = ("finished", "failed", "stopped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSpent:
+    """What a stage has used in all its runs."""
+
+    spent: Spent
+    spans: tuple[tuple[float, float], ...]
+    """When each run of it began and ended, seconds since 1970; of one that was cut off, its last event."""
+
+
+def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
+    """What each stage that started at ``since`` or later has used; ``lines`` are a run's events, the oldest first.
+
+    A stage that was cut off and goes on counts both times. What a killed driver used after its last event is not known.
+    """
+    before: dict[str, Spent] = {}
+    found: dict[str, StageSpent] = {}
+    for line in lines:
+        event = json.loads(line)
+        kind, stage, time = event["event"], event.get("stage"), event["time"]
+        if time < since or stage is None:
+            continue
+        if kind == "started":
+            known = found.get(stage) or StageSpent(spent=Spent(), spans=())
+            before[stage], found[stage] = known.spent, replace(known, spans=(*known.spans, (time, time)))
+        elif stage in found and (kind in ENDS or kind == "progress"):
+            *earlier, (began, _) = found[stage].spans
+            found[stage] = replace(found[stage], spans=(*earlier, (began, time)))
+            if "work" in event:
+                now = Spent(**event["work"]["spent"])  # of this driver, from the stage's start on
+                found[stage] = replace(found[stage], spent=before[stage].plus(now))
+    return found

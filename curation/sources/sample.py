@@ -1,0 +1,70 @@
+"""Reads single rows from anywhere in the files of a source, without reading the files."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.sources.missing import raw_rows
+from curation.sources.readers import read_rows
+from curation.sources.source_file import SourceFile
+
+NEAR_ROWS = 256
+"""Wanted rows that are no further apart are read in one go."""
+READERS = 8
+"""Reads at once: most of their time is the store's."""
+
+
+class Drawn(NamedTuple):
+    """A row of a source."""
+
+    file: int
+    """The file's number."""
+    row: int
+    raw: dict[str, Any]
+
+
+def rows_at(
+    files: Sequence[SourceFile], positions_N: npt.NDArray[np.int64], columns: Sequence[str] | None = None
+) -> list[Drawn]:
+    """The rows at these positions of a source, in the order asked for.
+
+    A source's positions go through its files in the order of their numbers. Only what holds a wanted row is read: of
+    Parquet the row group up to it, of JSONL and CSV at most 10,000 records.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    in_order = sorted(files, key=lambda file: file.index)
+    ends = np.cumsum([file.num_rows for file in in_order])
+    order_N = np.argsort(positions_N, kind="stable")
+    sorted_N = np.asarray(positions_N)[order_N]
+    file_N = np.searchsorted(ends, sorted_N, side="right")
+    row_N = sorted_N - (ends - [file.num_rows for file in in_order])[file_N]
+
+    def read(span: slice) -> list[Drawn]:
+        file, wanted = in_order[int(file_N[span.start])], row_N[span]
+        first = int(wanted[0])
+        found: list[tuple[int, dict[str, Any]]] = []
+        for batch in read_rows(file, first, int(wanted[-1]) + 1, columns):
+            here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
+            found += zip(here.tolist(), raw_rows(batch.take(pa.array(here - first))), strict=True)
+            first += batch.num_rows
+        return [Drawn(file.index, row, raw) for row, raw in found]
+
+    with ThreadPoolExecutor(READERS) as pool:
+        read_all = [row for rows in pool.map(read, _spans(file_N, row_N)) for row in rows]
+    return [read_all[place] for place in np.argsort(order_N).tolist()]
+
+
+def _spans(file_N: npt.NDArray[np.int64], row_N: npt.NDArray[np.int64]) -> Iterator[slice]:
+    """Runs of sorted rows that are in one file and near each other."""
+    breaks = np.flatnonzero((np.diff(file_N) != 0) | (np.diff(row_N) > NEAR_ROWS)) + 1
+    edges = [0, *breaks.tolist(), len(row_N)]
+    for start, stop in pairwise(edges):
+        if stop > start:
+            yield slice(start, stop)

@@ -1,0 +1,163 @@
+"""A probe: a small random sample is labelled by the actors that a run would start, and what that takes is measured."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curation.metrics import Estimate, proportion
+from curation.metrics.totals import population_mean, ratio
+from curation.passes.monitor import ChunkSpent
+from curation.passes.pool import ActorPool
+from curation.passes.run import run_pass
+from curation.stages.label import Share
+from curation.stages.label_chunks import LabelJob
+from curation.tables import io, schemas
+from curation.teachers import concurrent_calls, width
+
+NUM_CHUNKS = 16
+"""The chunks of a probe, each a batch whose rate is measured."""
+LEAST_CHUNKS = 4
+"""Of an actor: the first one warms it up, the others are measured."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """The rows that a forecast is about."""
+
+    rows: int
+    is_sampled: bool
+    """Whether the sample is drawn from these rows themselves, not from others of the same distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What labelling a row takes, with 95 % intervals. The sample is random, so they hold for the population."""
+
+    rows: int
+    """Rows of the sample."""
+    prompt_tokens: Estimate
+    """Of a row: read by the teacher, for signals too."""
+    output_tokens: Estimate
+    errors: Estimate
+    """Share of rows that become error rows."""
+    unparsed: Estimate
+    """Share of rows with an answer from which no label could be read."""
+    truncated: Estimate
+    """Share of rows whose answer is cut at the length cap."""
+    actor_seconds: Estimate
+    """Of one actor for a row, at its steady rate: without the start of its model and without its first chunk."""
+    bytes: Estimate
+    """Stored of a row, without hidden states."""
+    fragment_bytes: float
+    """Stored of a fragment, whatever its rows are."""
+    state_bytes: int
+    """Stored of a row for each hidden state."""
+    start_seconds: float | None
+    """Of an actor, from its process's start until it labels; ``None`` if it ran already."""
+    other_seconds: float
+    """Of the pass, beside the actors' time: until a process has started, and for the last commit."""
+    num_actors: int
+
+
+def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seconds: float) -> Measured:
+    """Label the examples of ``job``, which are the sample, and measure.
+
+    Raises:
+        RunFailedError: an actor kept dying without getting anything done.
+    """
+    rows = run_pass(
+        job,
+        name="the probe",
+        uri=job.labels_uri,
+        schema=job.schema(width(job.teacher, job.model)),
+        takes=Share().takes,
+        commit_seconds=commit_seconds,
+        pool=pool,
+    )
+    labels = io.read(rows.table)
+    steady = steady_chunks(rows.of_chunks, concurrent_calls(job.teacher.backend))
+    num_errors, num_rows = labels["error"].length() - labels["error"].null_count, labels.num_rows
+    prompt, output = (_tokens(kind, labels, rows.of_chunks, population, asks=bool(job.asks)) for kind in KINDS)
+    num_actors = len({chunk.actor for chunk in rows.of_chunks})
+    busy = sum(chunk.seconds for chunk in rows.of_chunks)
+    starting = max(0.0, rows.spent.actor_seconds - busy)
+    bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
+    size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
+    return Measured(
+        rows=num_rows,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        errors=proportion(num_errors, num_rows),
+        unparsed=proportion(labels["label"].null_count - num_errors, num_rows),
+        truncated=proportion(pc.sum(labels["truncated"]).as_py() or 0, num_rows),
+        actor_seconds=ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady]),
+        bytes=bytes_,
+        fragment_bytes=fragment_bytes,
+        state_bytes=size,
+        start_seconds=starting / num_actors if rows.teachers else None,
+        other_seconds=max(0.0, rows.seconds - rows.spent.actor_seconds / num_actors),
+        num_actors=num_actors,
+    )
+
+
+KINDS = ("prompt", "output")
+
+
+def steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:
+    """The chunks that actors worked on at their steady rate, if there are any, else all.
+
+    Not those that an actor had first, while it warmed up; and where an actor works on several at once, not those that
+    it had last, while its batches were not full any more.
+    """
+    by_actor: defaultdict[str, list[ChunkSpent]] = defaultdict(list)
+    for chunk in chunks:
+        by_actor[chunk.actor].append(chunk)
+    last = calls if calls > 1 else 0
+    steady = [chunk for found in by_actor.values() for chunk in found[calls : len(found) - last]]
+    warm = [chunk for found in by_actor.values() for chunk in found[calls:]]
+    return next((found for found in (steady, warm) if len(found) > 1), list(chunks))
+
+
+def _tokens(
+    kind: str, labels: pa.Table, chunks: Sequence[ChunkSpent], population: Population, *, asks: bool
+) -> Estimate:
+    """Tokens of a row; those of signals are counted by chunk."""
+    if asks:
+        return ratio([getattr(chunk, f"{kind}_tokens") for chunk in chunks], [chunk.rows for chunk in chunks])
+    tokens_N = labels[f"num_{kind}_tokens"].fill_null(0).to_numpy()
+    return population_mean(tokens_N, population.rows, is_part=population.is_sampled)
+
+
+def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
+    """Bytes of a row without its states, and of a fragment: from a fragment of the sample and one of half of it.
+
+    Rows differ by their texts.
+    """
+    plain = labels.select([name for name in labels.column_names if not schemas.is_state(name)])
+    half = plain.num_rows // 2
+    sizes = [io.size(io.write(plain.slice(0, rows), f"{uri}-{rows}.lance")) for rows in (half, plain.num_rows)]
+    value = max(0.0, (sizes[1] - sizes[0]) / (plain.num_rows - half))
+    texts_N = sum(
+        (pc.binary_length(plain[name]).fill_null(0).to_numpy().astype(np.float64) for name in ("completion", "label")),
+        np.zeros(plain.num_rows),
+    )
+    texts = population_mean(texts_N, population.rows, is_part=population.is_sampled)
+    low, high = value - (texts.value - texts.low), value + (texts.high - texts.value)
+    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, sizes[1] - value * plain.num_rows)
+
+
+def chunk_rows(num_rows: int, most: int) -> int:
+    """Rows of a chunk of a probe of so many rows."""
+    return max(1, min(most, -(-num_rows // NUM_CHUNKS)))
+
+
+def num_actors(num_rows: int, most: int, room: int) -> int:
+    """How many actors a probe starts: as many as there is room for, as they may slow each other, up to ``most``."""
+    return max(1, min(most, room, NUM_CHUNKS // LEAST_CHUNKS, num_rows))

@@ -1,0 +1,47 @@
+"""How many requests a pass of a model makes to an object store, by a formula: no process sees all of them.
+
+The constants are those of Lance 14, as a counting server saw them (``tests/curation/tables/test_requests.py``). They
+leave out requests that fail and are repeated, and the lease of the run directory, one write every 20 seconds.
+"""
+
+from typing import NamedTuple
+
+from curation.tables.compaction import FEWEST
+
+PART_BYTES = 5 << 20
+"""A file that is larger is written in parts of this size, with a request before and one after them."""
+
+
+class Requests(NamedTuple):
+    """Requests to a store."""
+
+    puts: float
+    """Those that write."""
+    gets: float
+    """Those that read, ask or list."""
+
+
+def file_puts(num_bytes: float) -> float:
+    """Requests that write a file of so many bytes."""
+    return 1.0 if num_bytes <= PART_BYTES else num_bytes / PART_BYTES + 2
+
+
+def of_pass(*, chunks: float, commits: float, num_bytes: float) -> Requests:
+    """The requests of a pass that writes ``num_bytes`` in so many fragments, one a chunk, with so many commits."""
+    if not chunks:
+        return Requests(0.0, 0.0)
+    puts = PUTS_AT_FIRST + chunks * file_puts(num_bytes / chunks) + PUTS_A_COMMIT * commits
+    gets = GETS_AT_FIRST + GETS_A_CHUNK * chunks + GETS_A_COMMIT * commits
+    if chunks >= FEWEST:  # the table is compacted
+        puts += 2 * PUTS_A_COMMIT + num_bytes / PART_BYTES
+        gets += GETS_AT_FIRST + GETS_A_FRAGMENT * chunks
+    return Requests(puts, gets)
+
+
+PUTS_AT_FIRST, GETS_AT_FIRST = 2.0, 9.0
+PUTS_A_COMMIT, GETS_A_COMMIT = 2.0, 3.0
+"""A transaction and a manifest."""
+GETS_A_CHUNK = 3.0
+"""To read a chunk's rows."""
+GETS_A_FRAGMENT = 2.0
+"""To read a fragment that is compacted."""

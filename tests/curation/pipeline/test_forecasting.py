@@ -1,0 +1,223 @@
+"""Forecasts computed from what a probe measured; one small probe by real actors."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from curation.config import AskConfig, DecodingConfig, DomainConfig, PricesConfig, ScriptedConfig, SourceConfig
+from curation.config.load import parse_config
+from curation.errors import ConfigError
+from curation.metrics import Estimate, proportion
+from curation.metrics.totals import exactly
+from curation.passes.monitor import ChunkSpent
+from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
+from curation.pipeline.probing import Asking, LeftOut, Question, Rows, askings_of, probe_all
+from curation.pipeline.running import open_run
+from curation.sources import Assignment, Permutation, discover
+from curation.stages.probe import Measured, chunk_rows, num_actors, steady_chunks
+
+LENGTHS = (5, 40)
+"""Words of the problems of the first and of the last file."""
+NUM_ROWS = 400
+NOTHING = Assignment(counts={}, permutation=Permutation(size=1, seed=0))
+
+
+def measured(**changes) -> Measured:
+    fields = {
+        "rows": 100,
+        "prompt_tokens": Estimate(value=50, low=45, high=55, n=100),
+        "output_tokens": exactly(10, 100),
+        "errors": proportion(1, 100),
+        "unparsed": proportion(5, 100),
+        "truncated": proportion(0, 100),
+        "actor_seconds": Estimate(value=0.1, low=0.09, high=0.11, n=15),
+        "bytes": exactly(30.0, 100),
+        "fragment_bytes": 0.0,
+        "state_bytes": 64,
+        "start_seconds": 20.0,
+        "other_seconds": 4.0,
+        "num_actors": 1,
+    }
+    return Measured(**{**fields, **changes})
+
+
+def asking(directory: Path, **changes) -> Asking:
+    fields = {
+        "stage": "label-pool",
+        "rows": 10_000,
+        "drawn_from": Rows(files=(), assignment=NOTHING, splits=()),
+        "model": None,
+        "ask": AskConfig(backend="scripted", chunk_rows=100, states=("output_last", "prompt_last")),
+        "engine": AskConfig(backend="scripted"),
+        "decoding": DecodingConfig(),
+        "domain": DomainConfig(name="math"),
+    }
+    return Asking(**{**fields, **changes})
+
+
+def planned(*questions: Question, actors: int = 1, prices: PricesConfig | None = None, **how):
+    workforce = Workforce(actors=actors, each={"CPU": 1.0}, per_node=2)
+    return forecast(
+        questions, (), workforce, prices, **{"commit_seconds": 2.0, "fragment_mb": 256, "has_requests": False, **how}
+    )
+
+
+def test_one_actor_by_hand(tmp_path: Path):
+    found = planned(Question((asking(tmp_path),), measured()), prices=PricesConfig(cpu_hour=3.6))
+    total = found.total
+    assert total["prompt_tokens"] == Estimate(value=500_000, low=450_000, high=550_000, n=100)
+    assert total["output_tokens"].value == 100_000
+    # 1,000 s of work and one start of 20 s, however many rows there are
+    assert total["cpu_hours"].value * 3600 == pytest.approx(1020)
+    work = math.hypot(0.1 * 1000, DRIFT * 1000)
+    assert (1020 - total["cpu_hours"].low * 3600) == pytest.approx(math.hypot(work, 10))
+    assert (total["cpu_hours"].high * 3600 - 1020) == pytest.approx(math.hypot(work, 20))
+    assert total["hours"].value * 3600 == pytest.approx(1024)
+    assert total["bytes"].value == pytest.approx(10_000 * (30 + 2 * 64))
+    assert total["bytes"].high == pytest.approx(10_000 * (30 + 2 * 64) * (1 + DENSITY))
+    assert total["money"].value == pytest.approx(1.02) and "puts" not in total
+    json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_more_actors_are_faster_and_cost_their_starts_and_the_wait_for_the_last_chunk(tmp_path: Path):
+    question = Question((asking(tmp_path),), measured())
+    alone, many = planned(question), planned(question, actors=4)
+    # three actors wait for half of a chunk of 10 s on average
+    assert many.total["cpu_hours"].value * 3600 == pytest.approx(1000 + 4 * 20 + 3 * 10 / 2)
+    assert alone.total["hours"].value * 3600 == pytest.approx(1000 + 20 + 4)
+    assert many.total["hours"].value * 3600 == pytest.approx((1000 + 15) / 4 + 20 + 4)
+    few = Question((asking(tmp_path, rows=150),), measured())  # two chunks: no more than two actors
+    assert planned(few, actors=50).total["cpu_hours"].value * 3600 == pytest.approx(15 + 2 * 20 + 10 / 2)
+    warm = planned(Question((asking(tmp_path),), measured(start_seconds=None)))
+    assert warm.total["cpu_hours"].value * 3600 == pytest.approx(1000)
+
+
+def test_what_is_stored_in_place_of_states(tmp_path: Path):
+    stored = {
+        name: planned(Question((asking(tmp_path, **how),), measured())).stages[0].bytes.value / 10_000
+        for name, how in {"pca": {"stored_states": 16}, "scores": {"stored_scores": 3}}.items()
+    }
+    assert stored == {"pca": pytest.approx(30 + 16 * 2), "scores": pytest.approx(30 + 3 * 8)}
+
+
+def test_each_fragment_that_stays_costs_its_own_bytes(tmp_path: Path):
+    few, many = (
+        planned(Question((asking(tmp_path, rows=rows),), measured(fragment_bytes=1000.0))).stages[0].bytes.value
+        for rows in (1500, 1600)  # 15 fragments stay, 16 become one
+    )
+    row = 30 + 2 * 64
+    assert (few, many) == (pytest.approx(1500 * row + 15_000), pytest.approx(1600 * row + 1000))
+
+
+def test_requests_are_forecast_for_a_store(tmp_path: Path):
+    found = planned(Question((asking(tmp_path),), measured()), has_requests=True, commit_seconds=60.0)
+    stage = found.stages[0]
+    assert stage.chunks == 100 and found.total["puts"] == stage.puts
+    assert 100 < stage.puts.low < stage.puts.value < stage.puts.high
+
+
+def test_steady_chunks_are_neither_first_nor_last():
+    def chunks(actor: str, num: int) -> list[ChunkSpent]:
+        return [ChunkSpent(actor, float(number), 10, 0, 0) for number in range(num)]
+
+    assert [chunk.seconds for chunk in steady_chunks([*chunks("a", 3), *chunks("b", 2)], 1)] == [1, 2, 1]
+    assert [chunk.seconds for chunk in steady_chunks(chunks("a", 8), 2)] == [2, 3, 4, 5]
+    assert [chunk.seconds for chunk in steady_chunks(chunks("a", 4), 2)] == [2, 3]  # nothing is left between
+    assert len(steady_chunks(chunks("a", 1), 1)) == 1
+    assert (chunk_rows(1024, 4096), chunk_rows(1024, 10), chunk_rows(3, 4096)) == (64, 10, 1)
+    assert (num_actors(1024, 8, 2), num_actors(1024, 8, 64), num_actors(1024, 8, 0)) == (2, 4, 1)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Problems in two files, the short ones first."""
+    directory = tmp_path_factory.mktemp("problems")
+    for number, words in enumerate(LENGTHS):
+        rows = [{"problem": f"Case {row} " + "word " * words, "answer": "1"} for row in range(NUM_ROWS // 2)]
+        (directory / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return discover(SourceConfig(path=str(directory)))
+
+
+def scripted(files, **changes) -> Asking:
+    script = ScriptedConfig(completions=(" \\boxed{1}", " none"), seconds_per_row=0.004, start_seconds=1.5)
+    ask = AskConfig(backend="scripted", chunk_rows=4096, scripted=script)
+    counts = {"source": NUM_ROWS // 4, "pool": NUM_ROWS - NUM_ROWS // 4}
+    dealt = Assignment(counts=counts, permutation=Permutation(size=NUM_ROWS, seed=3))
+    made = asking(Path(), ask=ask, engine=ask, rows=counts["pool"])
+    return replace(made, drawn_from=Rows(files=files, assignment=dealt, splits=("pool",)), **changes)
+
+
+def test_a_probe_by_an_actor_sees_the_whole_pool_and_its_start_apart(local_ray, files, tmp_path: Path):
+    pool = scripted(files)
+    source = replace(
+        pool, stage="label-source", rows=NUM_ROWS // 4, drawn_from=replace(pool.drawn_from, splits=("source",))
+    )
+    (question,) = probe_all([pool, source], tmp_path, num_rows=160, commit_seconds=1.0, hold_cpus=False)
+    found = question.measured
+    assert [item.stage for item in question.askings] == ["label-pool", "label-source"] and found.rows == 160
+    short, long = (len(_prompt(words).split()) for words in LENGTHS)
+    assert found.prompt_tokens.low < (short + long) / 2 < found.prompt_tokens.high  # the first rows would say ``short``
+    assert short + 0.3 * (long - short) < found.prompt_tokens.value < short + 0.7 * (long - short)
+    assert found.output_tokens.value == 1 and found.errors.value == 0
+    assert 0.3 < found.unparsed.value < 0.7
+    assert found.start_seconds is not None and 1.4 < found.start_seconds < 8
+    assert 0.004 <= found.actor_seconds.value < 0.03  # the start would be 0.01 a row beside it
+    assert found.bytes.value > 3 and found.fragment_bytes > 500 and found.state_bytes == 16 and found.num_actors == 1
+    everything = NUM_ROWS + 1
+    with pytest.raises(ConfigError, match=r"--probe: 401 rows are asked for, and pool, source has 400; ask for fewer"):
+        probe_all([pool, source], tmp_path, num_rows=everything, commit_seconds=1.0, hold_cpus=False)
+
+
+def _prompt(words: int) -> str:
+    from curation.domains import get_domain
+
+    return get_domain(DomainConfig(name="math")).prompt({"problem": "Case 0 " + "word " * words, "difficulty": None})
+
+
+def test_left_out_stages_are_named(tmp_path: Path):
+    made = forecast(
+        [Question((asking(tmp_path),), measured())],
+        [LeftOut("gen-0/rollouts", "unknown")],
+        Workforce(actors=1, each={"CPU": 1.0}, per_node=1),
+        None,
+        commit_seconds=1.0,
+        fragment_mb=256,
+        has_requests=False,
+    )
+    assert made.to_json()["left_out"] == [{"stage": "gen-0/rollouts", "why": "unknown"}]
+    assert np.isfinite(made.total["hours"].value) and made.currency is None
+
+
+def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzzle_file: Path, tmp_path: Path):
+    config = parse_config(
+        {
+            "name": "asked",
+            "run_dir": str(tmp_path / "run"),
+            "sources": {"puzzles": {"path": str(puzzle_file)}},
+            "splits": {
+                "source": {"from": "puzzles", "rows": 500},
+                "test": {"from": "puzzles", "rows": 200},
+                "pool": {"from": "puzzles", "rows": 1000},
+            },
+            "teacher": {"backend": "scripted"},
+            "selection": {"budget": {"n": 10}, "arms": ["neural", "self_consistency"]},
+            "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 2}}}] * 2,
+        }
+    )
+    opened = open_run(config, save=False)
+    done = {"gen-0/label-source": 100}
+    found, left_out = askings_of(
+        opened.chain.stages, config, opened.manifest.source_files, {}, lambda stage: done.get(stage.name, 0)
+    )
+    rows = {asking.stage: asking.rows for asking in found}
+    assert rows == {"gen-0/label-source": 400, "gen-0/label-pool": 500, "gen-0/test-teacher": 200}
+    by_stage = {asking.stage: asking for asking in found}
+    assert by_stage["gen-0/label-pool"].signals.keys() == {"self_consistency"}
+    same = [by_stage[f"gen-0/{stage}"].question for stage in ("label-source", "test-teacher", "label-pool")]
+    assert same[0] == same[1] != same[2]  # the states that are kept make no other question, a signal does
+    assert {item.stage for item in left_out} >= {"gen-1/label-pool", "gen-0/test-neural", "gen-0/test-base"}
+    assert not any("signal-self_consistency" in item.stage for item in left_out)  # measured as rows are labelled

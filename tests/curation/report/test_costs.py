@@ -1,0 +1,84 @@
+"""Hours and money of what was used, and a forecast set against it."""
+
+import pytest
+
+from curation.config import PricesConfig
+from curation.metrics import Estimate
+from curation.metrics.totals import exactly
+from curation.report import SpentRecord
+from curation.report.costs import amounts, compared, in_words, money
+from curation.tables.requests import of_pass
+
+WORKFORCE = {"actors": 4, "each": {"CPU": 2, "GPU": 0.5}, "per_node": 8}
+
+
+def spent(**changes) -> SpentRecord:
+    fields = {"actor_seconds": 7200.0, "prompt_tokens": 100, "output_tokens": 10, "chunks": 4, "commits": 2}
+    return SpentRecord(**{**fields, "bytes": 10**9, "spans": [(0.0, 3600.0)], **changes})
+
+
+def forecast(prices: PricesConfig | None = None, **total: Estimate) -> dict:
+    return {
+        "made": 1.0,
+        "prices": None if prices is None else prices.model_dump(),
+        "currency": None if prices is None else prices.currency,
+        "workforce": WORKFORCE,
+        "probes": [{"rows": 64}],
+        "stages": [{"name": "a"}, {"name": "b"}, {"name": "c"}],
+        "left_out": [],
+        "total": {name: estimate.to_json() for name, estimate in total.items()},
+    }
+
+
+def test_hours_and_money_by_hand():
+    used = {**amounts(exactly(8.0), WORKFORCE), "bytes": exactly(5e9), "puts": exactly(2000)}
+    assert {name: used[name].value for name in ("gpu_hours", "cpu_hours", "node_hours")} == {
+        "gpu_hours": 4, "cpu_hours": 16, "node_hours": 1,
+    }  # fmt: skip
+    found = money(used, PricesConfig(gpu_hour=2, cpu_hour=0.1, storage_gb_month=0.02, per_1000_puts=0.005))
+    assert found["money_machines"].value == pytest.approx(9.6)
+    assert found["money_storage_month"].value == pytest.approx(0.1)
+    assert found["money_requests"].value == pytest.approx(0.01) and found["money"].value == pytest.approx(9.71)
+    assert money(used, PricesConfig(node_hour=30))["money"].value == 30
+    assert money(used, PricesConfig()) == {}  # nothing has a price
+    assert "gpu_hours" not in amounts(exactly(1.0), {"each": {"CPU": 1}, "per_node": 1})
+
+
+def test_a_forecast_against_what_was_used():
+    prices = PricesConfig(currency="EUR", cpu_hour=1.0)
+    ahead = forecast(
+        prices,
+        prompt_tokens=Estimate(value=190, low=150, high=250, n=64),
+        output_tokens=Estimate(value=50, low=40, high=60, n=64),
+        hours=Estimate(value=1.4, low=1.0, high=2.0, n=64),
+        cpu_hours=Estimate(value=5, low=4, high=6, n=64),
+        money=Estimate(value=5, low=4, high=6, n=64),
+        bytes=Estimate(value=2e9, low=float("nan"), high=float("nan"), n=1),
+    )
+    used = {"a": spent(), "b": spent(spans=[(1800.0, 4500.0), (9000.0, 9900.0)], actor_seconds=3600.0)}
+    found = compared(ahead, used)
+    assert found is not None and found["currency"] == "EUR" and found["not_run"] == ["c"]
+    lines = {line["name"]: (line["actual"], line["inside"]) for line in found["lines"]}
+    assert lines == {
+        "prompt_tokens": (200, True),
+        "output_tokens": (20, False),
+        "hours": (1.5, True),  # the two stages overlap
+        "cpu_hours": (6, True),
+        "money": (6, True),
+        "bytes": (2 * 10**9, None),  # a sample of one row has no interval
+    }
+    assert compared(None, used) is None
+
+
+def test_requests_grow_with_parts_chunks_and_commits():
+    small, large = of_pass(chunks=10, commits=3, num_bytes=1e6), of_pass(chunks=10, commits=3, num_bytes=1e9)
+    more = of_pass(chunks=10, commits=4, num_bytes=1e6)
+    assert large.puts - small.puts == pytest.approx(1e9 / (5 << 20) + 10)  # parts, and a request more before and after
+    assert large.gets == small.gets and more.puts > small.puts and more.gets > small.gets
+    assert of_pass(chunks=0, commits=0, num_bytes=0) == (0, 0)
+
+
+def test_amounts_in_words():
+    assert in_words("bytes", 3.25e9) == "3.2 GB" and in_words("bytes", 12) == "12.0 B"
+    assert in_words("prompt_tokens", 1234567.4) == "1,234,567" and in_words("money", 0.00123) == "0.0012"
+    assert in_words("hours", None) == "unknown"

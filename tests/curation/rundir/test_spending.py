@@ -1,0 +1,42 @@
+"""What stages have used, counted over the events of several drivers."""
+
+import json
+from typing import Any
+
+from curation.rundir.spending import spent_since
+from curation.telemetry.standing import Spent
+
+
+def line(time: float, event: str, stage: str | None, **spent: Any) -> str:
+    fields: dict[str, Any] = {"time": time, "event": event} | ({} if stage is None else {"stage": stage})
+    if spent:
+        whole = {"actor_seconds": 0.0, "prompt_tokens": 0, "output_tokens": 0, "chunks": 0, "commits": 0} | spent
+        fields["work"] = {"spent": whole}
+    return json.dumps(fields)
+
+
+EVENTS = [
+    line(1, "started", "a"),
+    line(2, "progress", "a", actor_seconds=50.0),
+    line(10, "started", "a"),
+    line(11, "nodes", None),
+    line(12, "progress", "a", actor_seconds=2.0, prompt_tokens=7),
+    line(13, "started", "b"),
+    line(14, "progress", "b", actor_seconds=1.0, chunks=3),
+    line(15, "progress", "a", actor_seconds=4.0, prompt_tokens=9),
+    # the driver is killed, and another one goes on
+    line(30, "started", "a"),
+    line(32, "progress", "a", actor_seconds=1.5, prompt_tokens=2, commits=1),
+    line(33, "finished", "a"),
+    line(34, "progress", "prepare"),
+]
+
+
+def test_every_driver_counts_from_the_forecast_on():
+    found = spent_since(EVENTS, 9.0)
+    assert set(found) == {"a", "b"}
+    assert found["a"].spent == Spent(actor_seconds=5.5, prompt_tokens=11, commits=1)
+    assert found["a"].spans == ((10, 15), (30, 33))  # the time between two drivers is not counted
+    assert found["b"].spent.chunks == 3 and found["b"].spans == ((13, 14),)
+    assert spent_since(EVENTS, 0.0)["a"].spent.actor_seconds == 55.5
+    assert spent_since(EVENTS, 40.0) == {}
