@@ -161,7 +161,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     judged = {split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items()}
     pool, measured = judged.get("pool"), {name: rows.readable for name, rows in sets(run, judged).items()}
     measured = {name: rows for name, rows in measured.items() if len(rows)}
-    num_pool = io.count(record.labels["pool"], filter="error IS NULL")
+    num_pool = io.count(record.labels["pool"], filter=io.answered(record.labels["pool"]))
     tests = read_tests(record.tests)
     difficulty = _labelled_difficulties(run, record)
     margin = float(run.config["evaluation"]["margin"])

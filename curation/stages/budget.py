@@ -113,7 +113,7 @@ def batch_of(ref: TableRef) -> pa.RecordBatch:
     """The rows labelled without error as one batch, without completions and states (one batch even if it is empty)."""
     schema, left_out = io.open_table(ref).schema, ("completion", "error", schemas.TOKEN_LOGPROBS)
     columns = [name for name in schema.names if not schemas.is_state(name) and name not in left_out]
-    table = io.read(ref, columns=columns, filter="error IS NULL")
+    table = io.read(ref, columns=columns, filter=io.answered(ref))
     return pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
 
 

@@ -73,7 +73,7 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    table = io.read(labels, columns=["row_id", "label"], filter="error IS NULL")
+    table = io.read(labels, columns=["row_id", "label"], filter=io.answered(labels))
     ids_N = table["row_id"].to_numpy()
     parsed_N = ids_N[table["label"].is_valid().to_numpy()]
     weak = weak_format(pool, labels, parsed_N, domain, seed=derive(seed, "format"))

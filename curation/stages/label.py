@@ -41,6 +41,8 @@ class LabelCounts:
     output_tokens: int
     errors: dict[str, int]
     """Error rows by kind."""
+    dropped: int = 0
+    """Rows that a first cut dropped before they were answered."""
 
 
 def label(
@@ -73,14 +75,18 @@ def label(
 
 def count_labels(ref: TableRef) -> LabelCounts:
     """Counts over a labels table, streamed."""
-    rows = unparsed = truncated = prompt_tokens = output_tokens = 0
+    rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = 0
     errors: Counter[str] = Counter()
+    table = io.open_table(ref)
     columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
-    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
+    cut = schemas.DROPPED in table.schema.names
+    for batch in table.scanner(columns=[*columns, schemas.DROPPED] if cut else columns).to_batches():
         rows += batch.num_rows
+        num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
+        dropped += num_dropped
         failed = batch.column("error").drop_null()
         errors.update(text.split(":", 1)[0] for text in failed.to_pylist())
-        unparsed += batch.column("label").null_count - len(failed)
+        unparsed += batch.column("label").null_count - len(failed) - num_dropped
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
         output_tokens += pc.sum(batch.column("num_output_tokens")).as_py() or 0
@@ -91,6 +97,7 @@ def count_labels(ref: TableRef) -> LabelCounts:
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         errors=dict(errors.most_common()),
+        dropped=dropped,
     )
 
 

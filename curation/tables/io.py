@@ -11,6 +11,7 @@ import pyarrow as pa
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.paths import PATIENCE_SECONDS, place
+from curation.tables import schemas
 from curation.tables.row_ids import SCAN_ROWS, in_order
 
 # Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
@@ -66,6 +67,11 @@ def read(ref: TableRef, columns: Sequence[str] | None = None, filter: str | None
 def count(ref: TableRef, filter: str | None = None) -> int:
     """The number of rows that match an SQL ``filter``."""
     return int(open_table(ref).count_rows(filter=filter))
+
+
+def answered(ref: TableRef) -> str:
+    """The filter of :func:`schemas.answered` for a labels table."""
+    return schemas.answered(open_table(ref).schema)
 
 
 def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:

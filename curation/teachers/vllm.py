@@ -23,12 +23,21 @@ from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer
 from curation.refs import ModelRef
-from curation.teachers import Request
-from curation.teachers.completions import Array, by_name, completion_batch, error_batch, ranked
+from curation.teachers import Gate, Request
+from curation.teachers.completions import (
+    Array,
+    by_name,
+    completion_batch,
+    dropped_batch,
+    error_batch,
+    prompt_batch,
+    prompt_states,
+    ranked,
+)
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import TokenisedRequest, tokenise
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
-from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
+from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, Collected
 
 BATCH_ROWS = 128
 """Rows that leave the device together."""
@@ -87,11 +96,20 @@ class VllmTeacher:
         return self.engine.facts
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them."""
+        """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them.
+
+        With a gate a prompt is a request of one token first, and the answer one that finds it in the prefix cache.
+        """
         kept = self.config if states else self.config.model_copy(update=AskConfig.BARE)
-        stream = _Stream(self, decoding, seed, kept)
+        stream = _Stream(self, decoding, seed, kept, gate)
         try:
             yield from stream.run(requests)
         finally:
@@ -134,15 +152,20 @@ class _Row:
     by_rank: dict[int, _Part] = field(default_factory=dict)
     """The answer, and options by their likelihood, as far as they are fed."""
     error: str | None = None
+    is_prompt: bool = False
+    """What is under way is the prompt alone, for the gate."""
+    dropped: bool = False
 
 
 class _Stream:
     """One call of ``VllmTeacher.label``."""
 
-    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig) -> None:
+    def __init__(
+        self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig, gate: Gate | None
+    ) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = config.states, positions_of(config.states)
-        self._num_token_logprobs = config.token_logprobs
+        self._num_token_logprobs, self._gate = config.token_logprobs, gate
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
         self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
@@ -201,9 +224,12 @@ class _Stream:
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
         if options is None:
-            row = _Row(given=given, parts=[_Part(tokens=[])], left=1)
-            params = self._greedy or self._answer_params(given.request.row_id)
-            self._send(row, row.parts[0], given.prompt, params)
+            row = _Row(given=given, parts=[_Part(tokens=[])], left=1, is_prompt=self._gate is not None)
+            if row.is_prompt:
+                params = _sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
+                self._send(row, row.parts[0], given.prompt, params)
+            else:
+                self._send_answer(row)
         elif all(len(tokens) == 1 for tokens in options):
             row = _Row(given=given, parts=[_Part(tokens=[])], left=1, letters=[])
             self._send(row, row.parts[0], given.prompt, self._letter_params([tokens[0] for tokens in options]))
@@ -211,6 +237,10 @@ class _Stream:
             row = _Row(given=given, parts=[_Part(tokens=tokens) for tokens in options], left=len(options))
             for part in row.parts:
                 self._score(row, part)
+
+    def _send_answer(self, row: _Row) -> None:
+        params = self._greedy or self._answer_params(row.given.request.row_id)
+        self._send(row, row.parts[0], row.given.prompt, params)
 
     def _score(self, row: _Row, part: _Part) -> None:
         """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
@@ -231,8 +261,8 @@ class _Stream:
         """Take the engine's output of a part."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
-        if part.tries or part.short or part is not row.parts[0]:  # fed again, for what the tap lacked; or given
-            return
+        if row.is_prompt or part.tries or part.short or part is not row.parts[0]:
+            return  # a prompt alone; fed again, for what the tap lacked; or given
         if row.letters is not None:
             part.tokens = [output.token_ids[0]]
             row.choice = (row.given.options or []).index(part.tokens)
@@ -261,7 +291,10 @@ class _Stream:
         asked = [(name, 0 if part.short else len(part.tokens)) for name, _, part in ended]
         found = self._engine.collect(asked, self._teacher.config.state_dtype)
         self._held.difference_update(name for name, _ in asked)
-        for place, (_, row, part) in enumerate(ended):
+        prompts = [(place, row) for place, (_, row, _) in enumerate(ended) if row.is_prompt]
+        others = [(place, row, part) for place, (_, row, part) in enumerate(ended) if not row.is_prompt]
+        self._pass_prompts(prompts, found)
+        for place, row, part in others:
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
             if row.letters == []:
@@ -284,6 +317,28 @@ class _Stream:
                     continue
             row.left -= 1
             if row.left == 0:
+                self._done.append(row)
+
+    def _pass_prompts(self, asked: list[tuple[int, _Row]], found: Collected) -> None:
+        """Ask for the answers of the prompts that the gate lets pass."""
+        if not asked or self._gate is None:
+            return
+        wide_ND = np.stack([found.states["prompt_last"][place] for place, _ in asked])
+        rows = [row for _, row in asked]
+        passes_N = self._gate(
+            prompt_batch(
+                [row.given.request.row_id for row in rows],
+                [len(row.given.prompt) for row in rows],
+                prompt_states(wide_ND, self._states, self._gate.states),
+                self._teacher.config.state_dtype,
+            )
+        )
+        for row, passes in zip(rows, passes_N.tolist(), strict=True):
+            row.is_prompt = False
+            if passes:
+                self._send_answer(row)
+            else:
+                row.dropped = True
                 self._done.append(row)
 
     def _feed_others(self, row: _Row, letters: list[float]) -> None:
@@ -337,7 +392,11 @@ class _Stream:
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
             yield self._error_batch(bad)
-        rows = [row for row in rows if row.error is None]
+        if dropped := [row.given for row in rows if row.dropped]:
+            yield dropped_batch(
+                [given.request.row_id for given in dropped], [len(given.prompt) for given in dropped], *self._shape()
+            )
+        rows = [row for row in rows if row.error is None and not row.dropped]
         if not rows:
             return
         option_logprobs: list[list[float] | None] = []
@@ -376,9 +435,12 @@ class _Stream:
         )
 
     def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
+        return error_batch(list(bad), list(bad.values()), *self._shape())
+
+    def _shape(self) -> tuple[tuple[str, ...], str, int, int]:
+        """What a batch without answers needs to know of the others' columns."""
         teacher = self._teacher
-        how = (self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs)
-        return error_batch(list(bad), list(bad.values()), *how)
+        return self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs
 
 
 def _ring(config: AskConfig) -> int:
