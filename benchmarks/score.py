@@ -1,10 +1,11 @@
 """Scoring of stored hidden states against a bare scan of them: ``python -m benchmarks.score``.
 
-A labels table of ``--rows`` states of 1,024 float16, in fragments of 256 MB as a run leaves them, in the page cache.
-The peer is pylance's own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores
-and does nothing with what it reads. Ours reads the same column and computes the raw scores of every row as the tasks of
-the score stage do (``curation.stages.score``): as many threads as cores, a fragment and one thread of torch each. The
-functions were fitted on made-up rows whose labels follow a direction of the states:
+A labels table of ``--rows`` states of 1,024 float16, in fragments of 32 MB, in the page cache. The peer is pylance's
+own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and does nothing with
+what it reads. Ours reads the same column and computes the raw scores of every row as the tasks of the score stage do
+(``curation.stages.score``): as many threads as cores, a fragment and one thread of torch each. A slow function scores
+so many fragments only as take about two seconds. The functions were fitted on made-up rows whose labels follow a
+direction of the states:
 
 - a linear probe;
 - the quickstart's network (2 blocks of 128), in float32 and bfloat16, and five of them (deep ensemble);
@@ -42,7 +43,9 @@ from train.trust_loop import Rows
 
 WIDTH, STATE = 1024, "output_last"
 COLUMN = schemas.state_column(STATE)
-FRAGMENT_ROWS = 2**28 // (2 * WIDTH)
+FRAGMENT_ROWS = 2**25 // (2 * WIDTH)
+SECONDS = 2.0
+"""About what one pass of ours takes, where all fragments would take longer."""
 BATCH_ROWS = 4096
 THREADS = 2
 REACH = 0.5
@@ -118,8 +121,8 @@ def products(trust: StateTrust) -> int:
     return sum(weight.numel() for weight in matrices) + folded
 
 
-def ours(ref: TableRef, trust: StateTrust) -> np.ndarray:
-    """The raw scores of all rows, as the tasks of the score stage compute them."""
+def ours(ref: TableRef, trust: StateTrust, num_fragments: int) -> np.ndarray:
+    """The raw scores of the first fragments, as the tasks of the score stage compute them."""
 
     def scored(fragment: lance.LanceFragment) -> np.ndarray:
         torch.set_num_threads(1)
@@ -127,7 +130,7 @@ def ours(ref: TableRef, trust: StateTrust) -> np.ndarray:
         return np.concatenate([trust.raw_score(batch) for batch in batches])
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return np.concatenate(list(pool.map(scored, io.open_table(ref).get_fragments())))
+        return np.concatenate(list(pool.map(scored, io.open_table(ref).get_fragments()[:num_fragments])))
 
 
 def peer(ref: TableRef) -> int:
@@ -173,7 +176,7 @@ def bare_products(dtype: torch.dtype) -> float:
 def main() -> None:
     """Print a line a function."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=4 * FRAGMENT_ROWS)
+    parser.add_argument("--rows", type=int, default=16 * FRAGMENT_ROWS)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--only", default="", help="functions whose name holds this")
     parser.add_argument("--directory", type=Path)
@@ -187,8 +190,11 @@ def main() -> None:
             if options.only not in case.name:
                 continue
             print(f"  {check(ref, case)}", flush=True)
+            num = options.rows // FRAGMENT_ROWS
+            pilot = timed(lambda case=case: ours(ref, case.trust, THREADS), THREADS * FRAGMENT_ROWS)
+            num = min(num, THREADS * max(1, round(SECONDS * pilot / (THREADS * FRAGMENT_ROWS))))
             found = measure(
-                lambda _, case=case: timed(lambda: ours(ref, case.trust), options.rows),
+                lambda _, case=case, num=num: timed(lambda: ours(ref, case.trust, num), num * FRAGMENT_ROWS),
                 lambda _: timed(lambda: peer(ref), options.rows),
                 options.pairs,
             )

@@ -77,7 +77,7 @@ class Decoder:
         if gate is not None:
             passes_B = gate(_prompts(requests, hidden_B1D[:, 0], gate, config))
             if not passes_B.all():
-                yield _dropped([requests[place] for place in np.flatnonzero(~passes_B)], config, self._forward)
+                yield _dropped([requests[place] for place in np.flatnonzero(~passes_B).tolist()], config, self._forward)
                 kept = np.flatnonzero(passes_B).tolist()
                 if not kept:
                     return

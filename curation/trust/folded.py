@@ -32,7 +32,9 @@ class FoldedInput:
         """The map of the rows, float32 [B, W]; each column has its rows' numbers, [B, D] in any floating type."""
         sizes = [column.shape[1] for column in columns]
         if [len(centre_D) for _, centre_D in self._parts] != sizes:
-            parts = zip(self._weight_WD.split(sizes, dim=1), self._centre_D.split(sizes), strict=True)
+            parts = zip(
+                *(torch.split(whole, sizes, dim=-1) for whole in (self._weight_WD, self._centre_D)), strict=True
+            )
             self._parts = tuple((weight_WD.contiguous(), centre_D.contiguous()) for weight_WD, centre_D in parts)
         sum_BW = self._bias_W
         for column_BD, (weight_WD, centre_D) in zip(columns, self._parts, strict=True):
@@ -81,7 +83,8 @@ class FoldedNets:
             inner_BW = (x_BW * inverse_rms(x_BW, self._eps)).to(self._dtype)
             gate_BU, value_BU = linear(inner_BW, both).chunk(2, dim=-1)
             x_BW = x_BW + linear(silu(gate_BU).mul_(value_BU), down)
-        return (x_BW @ stack.head_W) * inverse_rms(x_BW, self._eps)[:, 0] + stack.head_bias
+        logit_B: Tensor = (x_BW @ stack.head_W) * inverse_rms(x_BW, self._eps)[:, 0] + stack.head_bias
+        return logit_B
 
 
 class _Stack:
@@ -102,5 +105,5 @@ def _exact(weight: Tensor) -> Tensor:
 
 def inverse_rms(x_BW: Tensor, eps: float) -> Tensor:
     """One over the root mean square of each row, [B, 1], as ``RMSNorm`` takes it."""
-    mean_B1 = torch.linalg.vector_norm(x_BW, dim=-1, keepdim=True).square_().div_(x_BW.shape[-1])
-    return mean_B1.add_(eps).rsqrt_()
+    norm_B1: Tensor = torch.linalg.vector_norm(x_BW, dim=-1, keepdim=True)
+    return norm_B1.square_().div_(x_BW.shape[-1]).add_(eps).rsqrt_()

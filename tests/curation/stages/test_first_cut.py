@@ -49,7 +49,10 @@ def rows(puzzles):
 
 def job_of(folder, model=None, **settings):
     """A job of the transformers teacher, or of a scripted one."""
-    backend = {"backend": "scripted", "scripted": ScriptedConfig(state_size=8, completions=(" h2h3", " h7h6", " nothing"))}
+    backend = {
+        "backend": "scripted",
+        "scripted": ScriptedConfig(state_size=8, completions=(" h2h3", " h7h6", " nothing")),
+    }
     if model is not None:
         backend = {"model": ModelConfig(path=model.base), "batch_tokens": 1024}
     return LabelJob(
