@@ -1,11 +1,11 @@
 """What a first cut on the prompt's state saves on real puzzles: ``python -m benchmarks.cascade --seeds 0 1 2``.
 
-The quickstart's teacher (adapted on 1,500 puzzles) labels a source of 12,500 and the rest of the shipped 32,000 puzzles
-as the pool, once for each seed, which deals the rows anew (``runs/cascade-seed-<seed>``; what is done there is not done
-again). On 60 % of the source two functions are fitted: the quickstart's own, and one of the same kind that reads the
-state and the length of the prompt alone. The other 40 % set the first cut (``curation.selection.cascade``) for a full
-pass that keeps a share of the pool, at 1 % loss with confidence 0.95. The whole pool has been answered, so that the
-lines can say what the full pass would select and what of it the first cut loses.
+The quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles, once (``runs/cascade``; what
+is done there is not done again). Each seed deals them anew: 7,500 to fit on, 5,000 held-out rows, the others are the
+pool. Two functions are fitted: the quickstart's network (``--kind deep_ensemble``: five of them), and one of the same
+kind that reads the state and the length of the prompt alone. The held-out rows set the first cut
+(``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % loss with confidence 0.95. Since
+the whole pool has been answered, the lines can say what the full pass selects and what of it the first cut loses.
 
 Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Time: the same teacher, in
 this process, labels 2,048 pool rows with the first cut and without, in turn. A chess answer has 3 tokens after a prompt
@@ -35,7 +35,7 @@ from curation.hashing import derive, hash_unit
 from curation.metrics import over_seeds, proportion
 from curation.pipeline.running import run_part
 from curation.refs import ModelRef, TableRef, TrustRef
-from curation.selection.cascade import FirstCut, HeldOut, first_cut
+from curation.selection.cascade import HeldOut, first_cut
 from curation.stages.first_cut import Cut, PromptGate, held_out
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import io
@@ -43,21 +43,43 @@ from curation.teachers import load_teacher
 from train.trust import fit_rows, read_rows
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
-SOURCE_ROWS, HELD_OUT = 12_500, 0.4
+ROWS, FIT_ROWS, HELD_OUT_ROWS = 28_000, 7_500, 5_000
 LOSS, CONFIDENCE = 0.01, 0.95
 TIMED_ROWS = 2048
 Bools = npt.NDArray[np.bool_]
+Int64s = npt.NDArray[np.int64]
 
 
 class Labelled(NamedTuple):
-    """What a run has made."""
+    """What the run has made."""
 
     config: RunConfig
-    source: TableRef
-    grades: TableRef
-    pool: TableRef
     examples: TableRef
+    labels: TableRef
+    grades: TableRef
     teacher: ModelRef
+
+
+class Deal(NamedTuple):
+    """Rows of a seed, by a rank that a hash of their ids gives."""
+
+    seed: int
+    edges: tuple[float, float]
+
+    def is_fit(self, ids_N: Int64s) -> Bools:
+        """Rows to fit on."""
+        return self._unit(ids_N) < self.edges[0]
+
+    def is_held_out(self, ids_N: Int64s) -> Bools:
+        """Rows that set the first cut."""
+        return (self._unit(ids_N) >= self.edges[0]) & (self._unit(ids_N) < self.edges[1])
+
+    def is_pool(self, ids_N: Int64s) -> Bools:
+        """The others."""
+        return self._unit(ids_N) >= self.edges[1]
+
+    def _unit(self, ids_N: Int64s) -> npt.NDArray[np.float64]:
+        return hash_unit(ids_N, derive(self.seed, "deal"))
 
 
 class Outcome(NamedTuple):
@@ -69,41 +91,34 @@ class Outcome(NamedTuple):
     answer_tokens: float
 
 
-def labelled(seed: int) -> Labelled:
-    """The labels of one deal, from the run's directory or made there."""
-    overrides = [f"seed={seed}", f"name=cascade-seed-{seed}", "selection.arms=[neural]", "splits.audit=false"]
-    config = load_config(QUICKSTART, [*overrides, f"splits.source={{from: puzzles, rows: {SOURCE_ROWS}}}"])
-    for stage in ("gen-0/grade-source", "gen-0/label-pool"):
-        run_part(config, stage, alone=False)
-    stages = json.loads((Path(config.directory) / "manifest.json").read_text())["stages"]
+def labelled(kind: str) -> Labelled:
+    """The answers of the teacher to all rows, from the run's directory or made there."""
+    splits = f"splits.source={{from: puzzles, rows: {ROWS}}}", "splits.test={from: puzzles, rows: 500}"
+    config = load_config(
+        QUICKSTART, ["name=cascade", f"trust.kind={kind}", "selection.arms=[neural]", "splits.audit=false", *splits]
+    )
+    run_part(config, "gen-0/grade-source", alone=False)
+    stages = json.loads((Path(str(config.directory)) / "manifest.json").read_text())["stages"]
     outputs = {name: stage["outputs"] for name, stage in stages.items()}
-    (teacher,) = (found["model"] for name, found in outputs.items() if name.endswith("adapt") or "teacher" in name)
+    (teacher,) = (found["model"] for found in outputs.values() if "model" in found)
     return Labelled(
-        config,
-        *(
-            TableRef.from_json(outputs[f"gen-0/{name}"][key])
-            for name, key in (("label-source", "labels"), ("grade-source", "grades"), ("label-pool", "labels"))
-        ),
-        TableRef.from_json(outputs["prepare"]["pool"]),
-        ModelRef.from_json(teacher),
+        config=config,
+        examples=TableRef.from_json(outputs["prepare"]["source"]),
+        labels=TableRef.from_json(outputs["gen-0/label-source"]["labels"]),
+        grades=TableRef.from_json(outputs["gen-0/grade-source"]["grades"]),
+        teacher=ModelRef.from_json(teacher),
     )
 
 
-def fitted(made: Labelled, directory: Path) -> tuple[TrustRef, TrustRef, Callable[[Any], Bools]]:
-    """The first and the full function, and which rows of the source they were not fitted on."""
-    seed = made.config.seed
-
-    def held(ids_N: npt.NDArray[np.int64]) -> Bools:
-        return hash_unit(ids_N, derive(seed, "held out")) < HELD_OUT
-
+def fitted(made: Labelled, deal: Deal, directory: Path) -> tuple[TrustRef, TrustRef]:
+    """The first and the full function."""
     grades = io.read(made.grades)
-    kept = io.write(grades.filter(pa.array(~held(grades["row_id"].to_numpy()))), str(directory / "grades.lance"))
+    kept = io.write(grades.filter(pa.array(deal.is_fit(grades["row_id"].to_numpy()))), str(directory / "grades.lance"))
     full = made.config.trust
     of_prompt = {"states": ("prompt_last",), "columns": ("num_prompt_tokens",), "fit_on": "all"}
-    refs = []
-    for name, config in (("first", full.model_copy(update=of_prompt)), ("full", full)):
-        refs.append(fit(config, made.source, kept, seed).save(directory / name))
-    return refs[0], refs[1], held
+    configs = {"first": full.model_copy(update=of_prompt), "full": full}
+    first, last = (fit(config, made.labels, kept, deal.seed).save(directory / name) for name, config in configs.items())
+    return first, last
 
 
 def fit(config: TrustConfig, labels: TableRef, grades: TableRef, seed: int) -> Any:
@@ -176,7 +191,7 @@ def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
     rng, lines = np.random.default_rng(seed), []
     for name, draw in (("constant", lambda num: np.zeros(num)), ("by lot", lambda num: rng.random(num))):
         found = first_cut(held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSS, confidence=CONFIDENCE)
-        shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found.threshold)
+        shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found.limit)
         lines.append(f"  control, {name}: {found.words()}; on the pool {shares.dropped:.2%} dropped, {lost}")
     return lines
 
@@ -188,26 +203,24 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
     )
 
 
-def one_seed(seed: int, keeps: list[float], answer: int, num_pairs: int) -> dict[float, Outcome]:
+def one_seed(made: Labelled, seed: int, keeps: list[float], answer: int, num_pairs: int) -> dict[float, Outcome]:
     """Lines of a seed; the outcome by share kept."""
-    made = labelled(seed)
-    directory = Path(made.config.directory) / "cascade"
+    num_rows = io.count(made.labels)
+    deal = Deal(seed, (FIT_ROWS / num_rows, (FIT_ROWS + HELD_OUT_ROWS) / num_rows))
+    directory = Path(str(made.config.directory)) / f"seed-{seed}"
     directory.mkdir(exist_ok=True)
-    first, full, is_held = fitted(made, directory)
-    held = held_out(made.source, first, full, is_held)
-    pool = held_out(made.pool, first, full, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_))
+    first, full = fitted(made, deal, directory)
+    held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
     means = pool.prompt_tokens_M.mean(), pool.output_tokens_M.mean()
     print(
-        f"seed {seed}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, prompts of {means[0]:.1f} "
-        f"tokens, answers of {means[1]:.1f}",
+        f"seed {seed}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, prompts of "
+        f"{means[0]:.1f} tokens, answers of {means[1]:.1f}",
         flush=True,
     )
     outcomes = {}
     for keep in keeps:
-        # The threshold is wanted even where short answers make it pay nothing: then the record says that it is off.
         found = first_cut(held, keep=keep, loss=LOSS, confidence=CONFIDENCE)
-        threshold = threshold_of(held, keep)
-        outcomes[keep], lost = outcome(pool, keep, threshold)
+        outcomes[keep], lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
         longer = outcomes[keep].dropped * answer / (means[0] + answer)
         print(f"  keep {keep:g}: {found.words()}")
         print(
@@ -215,24 +228,11 @@ def one_seed(seed: int, keeps: list[float], answer: int, num_pairs: int) -> dict
             f"{outcomes[keep].answer_tokens:.1%} of answer tokens saved, {lost}; with answers of {answer} tokens "
             f"{longer:.1%} of all tokens"
         )
-        if threshold is not None and keep == keeps[0]:
-            print(
-                f"    {timing(made, Cut(function=first, threshold=threshold, break_even=0.0), num_pairs)}", flush=True
-            )
+        if found.limit is not None and keep == keeps[0]:
+            cut = Cut(function=first, threshold=found.limit, break_even=0.0)
+            print(f"    {timing(made, cut, num_pairs)}", flush=True)
     print("\n".join(controls(held, pool, keeps[0], seed)), flush=True)
     return outcomes
-
-
-def threshold_of(held: HeldOut, keep: float) -> float | None:
-    """The threshold, whether it pays or not: that of answers so long that it does."""
-    longer = HeldOut(
-        first_M=held.first_M,
-        full_M=held.full_M,
-        prompt_tokens_M=held.prompt_tokens_M,
-        output_tokens_M=np.full(len(held.first_M), 1_000_000),
-    )
-    found: FirstCut = first_cut(longer, keep=keep, loss=LOSS, confidence=CONFIDENCE)
-    return found.threshold
 
 
 def main() -> None:
@@ -241,9 +241,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--keep", type=float, nargs="+", default=[0.1, 0.2])
     parser.add_argument("--answer", type=int, default=400)
+    parser.add_argument("--kind", default="neural")
     parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
-    found = [one_seed(seed, options.keep, options.answer, options.pairs) for seed in options.seeds]
+    made = labelled(options.kind)
+    found = [one_seed(made, seed, options.keep, options.answer, options.pairs) for seed in options.seeds]
     for keep in options.keep:
         lines = []
         for name in Outcome._fields:

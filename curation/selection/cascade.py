@@ -73,6 +73,8 @@ class FirstCut:
     """Rows whose first score is below it are dropped; None: the first cut is off."""
     off: str | None
     """Why it is off; None: it is on."""
+    limit: float | None
+    """The threshold that the loss allows, whether it pays or not; None if no row may be dropped."""
     loss: float
     """The allowed share of lost rows among those that the full pass selects."""
     confidence: float
@@ -175,6 +177,7 @@ def first_cut(
     return FirstCut(
         threshold=float(threshold) if on else None,
         off=off,
+        limit=float(threshold) if threshold > -np.inf else None,
         loss=loss,
         confidence=confidence,
         keep=keep,
