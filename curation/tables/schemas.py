@@ -93,9 +93,8 @@ def labels(states: Sequence[str], state_dtype: str, state_size: int, num_token_l
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
 
 
-DROPPED = "dropped"
-"""A column of :data:`FIRST_CUT`."""
-FIRST_CUT = pa.schema([pa.field("first_cut_raw", pa.float32()), pa.field(DROPPED, pa.bool_(), nullable=False)])
+FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"
+FIRST_CUT = pa.schema([pa.field(FIRST_CUT_RAW, pa.float32()), pa.field(DROPPED, pa.bool_(), nullable=False)])
 """Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of :func:`labels`.
 
 ``first_cut_raw`` the raw score of the prompt, null for an error row and for rows after the cut turned itself off;

@@ -143,7 +143,9 @@ def test_a_threshold_that_all_rows_pass_changes_no_bit(tiny_model, rows, plain, 
 
 def test_a_pool_on_which_it_drops_nothing_turns_it_off(tiny_model, rows, plain, function, tmp_path):
     cut = replace(median_cut(plain, function), threshold=-1e9, break_even=0.2, check_rows=30)
-    found = io.read(labelled(job_of(tmp_path, tiny_model, first_cut=cut), rows)).sort_by("row_id")
+    ref = labelled(job_of(tmp_path, tiny_model, first_cut=cut), rows)
+    found = io.read(ref).sort_by("row_id")
+    assert "turned itself off" in count_labels(ref).first_cut
     asked = found["first_cut_raw"].is_valid().to_numpy()
     assert 30 <= asked.sum() < NUM_ROWS - 1 and not asked[-20:].any()
     assert not any(found["dropped"].to_pylist())
@@ -163,6 +165,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     found = read(ref)
     dropped = {row["row_id"] for row in found if row["dropped"]}
     counts = count_labels(ref)
+    assert counts.first_cut == f"{len(dropped)} of {NUM_ROWS - 1} rows were dropped after their prompt"
     assert counts.rows == NUM_ROWS and counts.errors == {"bad": 1}
     assert counts.dropped == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
     assert counts.unparsed == sum(row["completion"] is not None and row["label"] is None for row in found)
