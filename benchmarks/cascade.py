@@ -103,7 +103,7 @@ def labelled(kind: str) -> Labelled:
     (teacher,) = (found["model"] for found in outputs.values() if "model" in found)
     return Labelled(
         config=config,
-        examples=TableRef.from_json(outputs["prepare"]["source"]),
+        examples=TableRef.from_json(outputs["prepare"]["tables"]["source"]),
         labels=TableRef.from_json(outputs["gen-0/label-source"]["labels"]),
         grades=TableRef.from_json(outputs["gen-0/grade-source"]["grades"]),
         teacher=ModelRef.from_json(teacher),
