@@ -91,7 +91,7 @@ def write_labels(uri: str, num_rows: int) -> TableRef:
 
 
 def cases(only: str) -> Iterator[Case]:
-    """The functions to score by, each fitted in this process when it is asked for: a few steps, for an order to keep."""
+    """The functions to score by, each fitted when it is asked for: a few steps, for an order to keep."""
     hidden_ND, correct_N = states(np.random.default_rng(2), 6000)
     part_N = np.array([0] * 8 + [1, 2], dtype=np.int8)[np.arange(6000) % 10]
     rows = Rows(hidden_ND=hidden_ND, correct_N=correct_N, part_N=part_N, sizes=(WIDTH,))
