@@ -55,12 +55,13 @@ def resolve(
     measured: Scored,
     calibration: Scored | None,
     too_long_M: Int64s | None = None,
+    num_dropped: int = 0,
     seed: int,
 ) -> Budget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
     Rows of ``too_long_M`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
-    them. A ``share`` is a share of all labelled rows.
+    them. A ``share`` is a share of all labelled rows, with the ``num_dropped`` that a first cut dropped.
 
     Raises:
         BudgetError: the budget is 0.
@@ -77,7 +78,7 @@ def resolve(
         scores = {"raw_N": raw_N, "trust_N": trust_N}
     count = rule.count(
         rules.Pool(
-            num_rows=labels.num_rows,
+            num_rows=labels.num_rows + num_dropped,
             num_right=_num_right(grades, too_long_M) if "right" in reads else None,
             measured=_graded(trust, measured) if "measured" in reads else None,
             calibration=_graded(trust, calibration) if "calibration" in reads else None,

@@ -152,6 +152,7 @@ def budget_of(job: SelectJob, labels: pa.RecordBatch) -> Budget:
         measured=job.measured,
         calibration=job.calibration,
         too_long_M=too_long_ids(job.too_long),
+        num_dropped=io.num_dropped(job.labels),
         seed=derive(job.seed, "risk"),
     )
 

@@ -74,6 +74,12 @@ def answered(ref: TableRef) -> str:
     return schemas.answered(open_table(ref).schema)
 
 
+def num_dropped(ref: TableRef) -> int:
+    """The number of rows of a labels table that a first cut dropped; 0 without one."""
+    table = open_table(ref)
+    return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
+
+
 def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
     """The rows with the given ids, each once, in the order of ``row_ids_N``; the id column is scanned in batches.
 

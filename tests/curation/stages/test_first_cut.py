@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from curation.config import (
+    BudgetConfig,
     DecodingConfig,
     DomainConfig,
     ModelConfig,
@@ -19,7 +20,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError
 from curation.refs import TableRef
 from curation.selection.cascade import first_cut
-from curation.stages.budget import batch_of
+from curation.stages.budget import Scored, batch_of, resolve
 from curation.stages.first_cut import Cut, PromptGate, held_out
 from curation.stages.grade import _pairs
 from curation.stages.label import count_labels
@@ -167,7 +168,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     counts = count_labels(ref)
     assert counts.first_cut == f"{len(dropped)} of {NUM_ROWS - 1} rows were dropped after their prompt"
     assert counts.rows == NUM_ROWS and counts.errors == {"bad": 1}
-    assert counts.dropped == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
+    assert counts.dropped == io.num_dropped(ref) == len(dropped) == pytest.approx(0.3 * NUM_ROWS, abs=3)
     assert counts.unparsed == sum(row["completion"] is not None and row["label"] is None for row in found)
     assert 0 < counts.unparsed < NUM_ROWS - counts.dropped - 1
     assert counts.output_tokens == sum(row["num_output_tokens"] or 0 for row in found)
@@ -176,6 +177,16 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     gold = io.write(
         pa.table({"row_id": [row["row_id"] for row in rows], "gold": ["e2e4"] * NUM_ROWS}), str(tmp_path / "gold")
     )
+    budget = resolve(
+        BudgetConfig(share=0.1, reference="internal_confidence"),
+        batch_of(ref),
+        grades=None,
+        measured=Scored(labels=ref, grades=None),
+        calibration=None,
+        num_dropped=io.num_dropped(ref),
+        seed=0,
+    )
+    assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
     graded = {row_id for ids, _, _ in _pairs(ref, gold) for row_id in ids.tolist()}
     assert graded == {row["row_id"] for row in found} - dropped - {35}
 
