@@ -7,7 +7,7 @@ order of the work; what is answered does not.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.config.states import parse
-from curation.errors import ConfigError
+from curation.errors import ConfigError, UserError
 from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
@@ -102,6 +102,39 @@ def states_of(trust: FittedTrust, kept: Sequence[str]) -> tuple[str, ...]:
     return states
 
 
+def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str) -> TableRef:
+    """What to fit the first function on: whether the full function is to select a row, as grades (``schemas.GRADES``).
+
+    It predicts what a first cut must not lose, and that needs no gold label. Whether the label is right, as for other
+    trust functions, works too, and loses more.
+
+    Args:
+        labels: answered rows.
+        full: the full function.
+        takes: the rows to fit on, as a mask of row ids.
+        keep: the share of them that the full pass selects, the best by its raw score.
+        uri: where to write.
+
+    Raises:
+        UserError: no row is taken.
+    """
+    ids: list[Int64s] = [np.zeros(0, dtype=np.int64)]
+    raw: list[npt.NDArray[np.float64]] = [np.zeros(0)]
+    function = load_fitted(full)
+    for batch in _answered(labels, [function], takes):
+        ids.append(batch.column("row_id").to_numpy())
+        raw.append(_full(batch, function))
+    ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
+    if not len(ids_N):
+        raise UserError(f"{labels.uri}: no answered row to fit a first cut on")
+    order = np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
+    chosen_N = np.zeros(len(ids_N), dtype=np.bool_)
+    chosen_N[order[: round(keep * len(ids_N))]] = True
+    chosen_N &= ~np.isnan(raw_N)
+    columns = [ids_N, chosen_N, np.zeros(len(ids_N), dtype=np.bool_), pa.nulls(len(ids_N), pa.string())]
+    return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
+
+
 def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[[Int64s], Bools]) -> HeldOut:
     """Both scores, and the tokens, of the labelled rows that ``takes`` (a mask of row ids), for ``cascade.first_cut``.
 
@@ -113,15 +146,10 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
         UserError: no row is taken.
     """
     functions = [load_fitted(ref) for ref in (first, full)]
-    features = dict.fromkeys(feature for function in functions for feature in function.features)
-    columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
     parts: list[list[npt.NDArray[np.float64]]] = [[np.zeros(0)] * 4]
-    for batch in io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches():
-        rows = batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
-        first_M, full_M = (function.raw_score(rows).astype(np.float64) for function in functions)
-        full_M[rows.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
-        tokens = [rows.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
-        parts.append([first_M, full_M, *tokens])
+    for batch in _answered(labels, functions, takes):
+        tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
+        parts.append([functions[0].raw_score(batch).astype(np.float64), _full(batch, functions[1]), *tokens])
     first_M, full_M, prompt_M, output_M = (np.concatenate(column) for column in zip(*parts, strict=True))
     return HeldOut(
         first_M=first_M,
@@ -129,3 +157,20 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
         prompt_tokens_M=prompt_M.astype(np.int64),
         output_tokens_M=output_M.astype(np.int64),
     )
+
+
+def _answered(
+    labels: TableRef, functions: Sequence[FittedTrust], takes: Callable[[Int64s], Bools]
+) -> Iterator[pa.RecordBatch]:
+    """The answered rows that ``takes``, with what the functions read."""
+    features = dict.fromkeys(feature for function in functions for feature in function.features)
+    columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
+    for batch in io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches():
+        yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
+
+
+def _full(batch: pa.RecordBatch, function: FittedTrust) -> npt.NDArray[np.float64]:
+    """The full raw score; NaN for a row that is never selected."""
+    raw_N = function.raw_score(batch).astype(np.float64)
+    raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return raw_N

@@ -17,17 +17,18 @@ from curation.config import (
     TrustConfig,
 )
 from curation.domains import get_domain
-from curation.errors import ConfigError
+from curation.errors import ConfigError, UserError
 from curation.refs import TableRef
 from curation.selection.cascade import first_cut
 from curation.stages.budget import Scored, batch_of, resolve
-from curation.stages.first_cut import Cut, PromptGate, held_out
+from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
 from curation.stages.grade import _pairs
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
 from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
+from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
 
 CHESS = DomainConfig(name="chess")
@@ -98,8 +99,6 @@ def function(tmp_path_factory):
 def median_cut(plain, function, share=0.5):
     """A cut that drops a share of the rows."""
     batch = io.read(plain, filter="error IS NULL").combine_chunks().to_batches()[0]
-    from curation.trust import load_fitted
-
     raw_N = load_fitted(function).raw_score(batch)
     return Cut(function=function, threshold=float(np.quantile(raw_N, share, method="lower")), break_even=0.01)
 
@@ -205,6 +204,21 @@ def test_held_out_rows_are_scored_by_both_functions(tmp_path, rows):
     if (cut := Cut.of(found, first)) is not None:
         assert cut.threshold == found.threshold
     assert Cut.of(replace(found, threshold=None), first) is None
+
+
+def test_the_first_function_learns_what_the_full_one_selects(tmp_path, rows):
+    full = probe(tmp_path / "full", 8, ("output_last",), seed=1)
+    labels = labelled(job_of(tmp_path), rows)
+    grades = io.read(wanted(labels, full, lambda ids_N: ids_N % 2 == 0, keep=0.2, uri=str(tmp_path / "grades.lance")))
+    assert grades.schema.equals(schemas.GRADES)
+    table = [row for row in read(labels) if row["row_id"] % 2 == 0 and row["error"] is None]
+    assert grades["row_id"].to_pylist() == [row["row_id"] for row in table]
+    weight_D = load_fitted(full).weight_D.numpy()
+    raw = {row["row_id"]: np.dot(row["state_output_last"], weight_D) for row in table if row["label"] is not None}
+    best = sorted(raw, key=raw.__getitem__, reverse=True)[: round(0.2 * len(table))]
+    assert {row["row_id"] for row in grades.to_pylist() if row["correct"]} == set(best)
+    with pytest.raises(UserError, match="no answered row"):
+        wanted(labels, full, lambda ids_N: ids_N < 0, keep=0.2, uri=str(tmp_path / "none.lance"))
 
 
 def test_what_is_not_known_after_the_prompt_is_refused(tmp_path, rows):
