@@ -1,15 +1,16 @@
 """What a first cut on the prompt's state saves on real puzzles: ``python -m benchmarks.cascade --seeds 0 1 2``.
 
 The quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles, once (``runs/cascade``; what
-is done there is not done again). Each seed deals them anew: 7,500 to fit on, 5,000 held-out rows, the others are the
+is done there is not done again). Each seed deals them anew: 6,000 to fit on, 12,000 held-out rows, the others are the
 pool. Two functions are fitted: the quickstart's network (``--kind deep_ensemble``: five of them), and one of the same
-kind that reads the state and the length of the prompt alone. The held-out rows set the first cut
-(``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % loss with confidence 0.95. Since
-the whole pool has been answered, the lines can say what the full pass selects and what of it the first cut loses.
+kind that reads the state and the length of the prompt alone, and learns what the full one selects
+(``stages.first_cut.wanted``). The held-out rows set the first cut (``curation.selection.cascade``) for a full pass that
+keeps a share of the pool, at 1 % loss (and, beside, 5 %) with confidence 0.95. Since the whole pool has been answered,
+the lines can say what the full pass selects and what of it the first cut loses.
 
 Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Time: the same teacher, in
-this process, labels 2,048 pool rows with the first cut and without, in turn. A chess answer has 3 tokens after a prompt
-of some 50, so that nearly all tokens are the prompt's, which a first cut pays for, too: ``--answer`` says what the same
+this process, labels 2,048 pool rows with the first cut and without, in turn. A chess answer has 2 tokens after a prompt
+of 29, so that nearly all tokens are the prompt's, which a first cut pays for, too: ``--answer`` says what the same
 drops would save where answers have so many tokens (arithmetic, not a run).
 
 Controls: a first score that is the same for all rows, and one that is drawn by lot.
@@ -36,15 +37,15 @@ from curation.metrics import over_seeds, proportion
 from curation.pipeline.running import run_part
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.selection.cascade import HeldOut, first_cut
-from curation.stages.first_cut import Cut, PromptGate, held_out
+from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.tables import io
 from curation.teachers import load_teacher
 from train.trust import fit_rows, read_rows
 
 QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
-ROWS, FIT_ROWS, HELD_OUT_ROWS = 28_000, 7_500, 5_000
-LOSS, CONFIDENCE = 0.01, 0.95
+ROWS, FIT_ROWS, HELD_OUT_ROWS = 28_000, 6_000, 12_000
+LOSSES, CONFIDENCE = (0.01, 0.05), 0.95
 TIMED_ROWS = 2048
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
@@ -110,15 +111,20 @@ def labelled(kind: str) -> Labelled:
     )
 
 
-def fitted(made: Labelled, deal: Deal, directory: Path) -> tuple[TrustRef, TrustRef]:
-    """The first and the full function."""
+def fitted(made: Labelled, deal: Deal, keeps: list[float], directory: Path) -> tuple[TrustRef, dict[float, TrustRef]]:
+    """The full function, and the first one for each share kept."""
     grades = io.read(made.grades)
     kept = io.write(grades.filter(pa.array(deal.is_fit(grades["row_id"].to_numpy()))), str(directory / "grades.lance"))
-    full = made.config.trust
-    of_prompt = {"states": ("prompt_last",), "columns": ("num_prompt_tokens",), "fit_on": "all"}
-    configs = {"first": full.model_copy(update=of_prompt), "full": full}
-    first, last = (fit(config, made.labels, kept, deal.seed).save(directory / name) for name, config in configs.items())
-    return first, last
+    config = made.config.trust
+    full = fit(config, made.labels, kept, deal.seed).save(directory / "full")
+    of_prompt = config.model_copy(
+        update={"states": ("prompt_last",), "columns": ("num_prompt_tokens",), "fit_on": "all"}
+    )
+    firsts = {}
+    for keep in keeps:
+        goal = wanted(made.labels, full, deal.is_fit, keep=keep, uri=str(directory / f"wanted-{keep:g}.lance"))
+        firsts[keep] = fit(of_prompt, made.labels, goal, deal.seed).save(directory / f"first-{keep:g}")
+    return full, firsts
 
 
 def fit(config: TrustConfig, labels: TableRef, grades: TableRef, seed: int) -> Any:
@@ -190,7 +196,7 @@ def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
     """A first score that says nothing: the same for all rows, and drawn by lot."""
     rng, lines = np.random.default_rng(seed), []
     for name, draw in (("constant", lambda num: np.zeros(num)), ("by lot", lambda num: rng.random(num))):
-        found = first_cut(held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSS, confidence=CONFIDENCE)
+        found = first_cut(held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSSES[0], confidence=CONFIDENCE)
         shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found.limit)
         lines.append(f"  control, {name}: {found.words()}; on the pool {shares.dropped:.2%} dropped, {lost}")
     return lines
@@ -203,35 +209,39 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
     )
 
 
-def one_seed(made: Labelled, seed: int, keeps: list[float], answer: int, num_pairs: int) -> dict[float, Outcome]:
-    """Lines of a seed; the outcome by share kept."""
+def one_seed(
+    made: Labelled, seed: int, keeps: list[float], answer: int, num_pairs: int
+) -> dict[tuple[float, float], Outcome]:
+    """Lines of a seed; the outcome by share kept and loss."""
     num_rows = io.count(made.labels)
     deal = Deal(seed, (FIT_ROWS / num_rows, (FIT_ROWS + HELD_OUT_ROWS) / num_rows))
     directory = Path(str(made.config.directory)) / f"seed-{seed}"
     directory.mkdir(exist_ok=True)
-    first, full = fitted(made, deal, directory)
-    held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
-    means = pool.prompt_tokens_M.mean(), pool.output_tokens_M.mean()
-    print(
-        f"seed {seed}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, prompts of "
-        f"{means[0]:.1f} tokens, answers of {means[1]:.1f}",
-        flush=True,
-    )
+    full, firsts = fitted(made, deal, keeps, directory)
     outcomes = {}
-    for keep in keeps:
-        found = first_cut(held, keep=keep, loss=LOSS, confidence=CONFIDENCE)
-        outcomes[keep], lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
-        longer = outcomes[keep].dropped * answer / (means[0] + answer)
-        print(f"  keep {keep:g}: {found.words()}")
+    for keep, first in firsts.items():
+        held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
+        means = pool.prompt_tokens_M.mean(), pool.output_tokens_M.mean()
         print(
-            f"    on the pool: {outcomes[keep].dropped:.1%} dropped, {outcomes[keep].tokens:.2%} of all tokens and "
-            f"{outcomes[keep].answer_tokens:.1%} of answer tokens saved, {lost}; with answers of {answer} tokens "
-            f"{longer:.1%} of all tokens"
+            f"seed {seed}, keep {keep:g}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, prompts "
+            f"of {means[0]:.1f} tokens, answers of {means[1]:.1f}",
+            flush=True,
         )
-        if found.limit is not None and keep == keeps[0]:
+        for loss in LOSSES:
+            found = first_cut(held, keep=keep, loss=loss, confidence=CONFIDENCE)
+            got, lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
+            outcomes[keep, loss] = got
+            print(f"  loss {loss:g}: {found.words()}")
+            print(
+                f"    on the pool: {got.dropped:.1%} dropped, {got.tokens:.2%} of all tokens and "
+                f"{got.answer_tokens:.1%} of answer tokens saved, {lost}; with answers of {answer} tokens "
+                f"{got.dropped * answer / (means[0] + answer):.1%} of all tokens",
+                flush=True,
+            )
+        if found.limit is not None and keep == keeps[0] and num_pairs:
             cut = Cut(function=first, threshold=found.limit, break_even=0.0)
             print(f"    {timing(made, cut, num_pairs)}", flush=True)
-    print("\n".join(controls(held, pool, keeps[0], seed)), flush=True)
+    print("\n".join(controls(held, pool, keeps[-1], seed)), flush=True)
     return outcomes
 
 
@@ -239,19 +249,19 @@ def main() -> None:
     """Print the lines of each seed, and means over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--keep", type=float, nargs="+", default=[0.1, 0.2])
+    parser.add_argument("--keep", type=float, nargs="+", default=[0.05, 0.1])
     parser.add_argument("--answer", type=int, default=400)
     parser.add_argument("--kind", default="neural")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
     made = labelled(options.kind)
     found = [one_seed(made, seed, options.keep, options.answer, options.pairs) for seed in options.seeds]
-    for keep in options.keep:
+    for keep, loss in found[0]:
         lines = []
         for name in Outcome._fields:
-            mean = over_seeds([getattr(outcomes[keep], name) for outcomes in found])
+            mean = over_seeds([getattr(outcomes[keep, loss], name) for outcomes in found])
             lines.append(f"{name} {mean.value:.2%} ({mean.low:.2%} to {mean.high:.2%})")
-        print(f"keep {keep:g}, mean of {len(found)} seeds: {', '.join(lines)}")
+        print(f"keep {keep:g}, loss {loss:g}, mean of {len(found)} seeds: {', '.join(lines)}")
 
 
 if __name__ == "__main__":
