@@ -223,8 +223,8 @@ def one_seed(
         held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
         means = pool.prompt_tokens_M.mean(), pool.output_tokens_M.mean()
         print(
-            f"seed {seed}, keep {keep:g}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, prompts "
-            f"of {means[0]:.1f} tokens, answers of {means[1]:.1f}",
+            f"seed {seed}, keep {keep:g}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, "
+            f"prompts of {means[0]:.1f} tokens, answers of {means[1]:.1f}",
             flush=True,
         )
         for loss in LOSSES:
