@@ -2,8 +2,8 @@
 
 The quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles, once (``runs/cascade``; what
 is done there is not done again). Each seed deals them anew: 6,000 to fit on, 12,000 held-out rows, the others are the
-pool. Two functions are fitted: the quickstart's network (``--kind deep_ensemble``: five of them), and one of the same
-kind that reads the state and the length of the prompt alone, and learns what the full one selects
+pool. Two functions are fitted: the quickstart's network (``--kind deep_ensemble``: five of them), and a linear probe
+(``--first``) that reads the state and the length of the prompt alone, and learns what the full one selects
 (``stages.first_cut.wanted``). The held-out rows set the first cut (``curation.selection.cascade``) for a full pass that
 keeps a share of the pool, at 1 % loss (and, beside, 5 %) with confidence 0.95. Since the whole pool has been answered,
 the lines can say what the full pass selects and what of it the first cut loses.
@@ -111,26 +111,28 @@ def labelled(kind: str) -> Labelled:
     )
 
 
-def fitted(made: Labelled, deal: Deal, keeps: list[float], directory: Path) -> tuple[TrustRef, dict[float, TrustRef]]:
+def fitted(
+    made: Labelled, deal: Deal, keeps: list[float], first: str, directory: Path
+) -> tuple[TrustRef, dict[float, TrustRef]]:
     """The full function, and the first one for each share kept."""
     grades = io.read(made.grades)
     kept = io.write(grades.filter(pa.array(deal.is_fit(grades["row_id"].to_numpy()))), str(directory / "grades.lance"))
     config = made.config.trust
-    full = fit(config, made.labels, kept, deal.seed).save(directory / "full")
+    full = fit(config.kind, config, made.labels, kept, deal.seed).save(directory / "full")
     of_prompt = config.model_copy(
         update={"states": ("prompt_last",), "columns": ("num_prompt_tokens",), "fit_on": "all"}
     )
     firsts = {}
     for keep in keeps:
         goal = wanted(made.labels, full, deal.is_fit, keep=keep, uri=str(directory / f"wanted-{keep:g}.lance"))
-        firsts[keep] = fit(of_prompt, made.labels, goal, deal.seed).save(directory / f"first-{keep:g}")
+        firsts[keep] = fit(first, of_prompt, made.labels, goal, deal.seed).save(directory / f"first-{keep:g}")
     return full, firsts
 
 
-def fit(config: TrustConfig, labels: TableRef, grades: TableRef, seed: int) -> Any:
-    """A function of the configured kind."""
+def fit(kind: str, config: TrustConfig, labels: TableRef, grades: TableRef, seed: int) -> Any:
+    """A function of a kind."""
     torch.set_num_threads(2)
-    return fit_rows(config.kind, read_rows(labels, grades, config, seed=seed), config, seed=seed, origin={})
+    return fit_rows(kind, read_rows(labels, grades, config, seed=seed), config, seed=seed, origin={})
 
 
 def outcome(pool: HeldOut, keep: float, threshold: float | None) -> tuple[Outcome, str]:
@@ -210,14 +212,14 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
 
 
 def one_seed(
-    made: Labelled, seed: int, keeps: list[float], answer: int, num_pairs: int
+    made: Labelled, seed: int, keeps: list[float], kind: str, answer: int, num_pairs: int
 ) -> dict[tuple[float, float], Outcome]:
     """Lines of a seed; the outcome by share kept and loss."""
     num_rows = io.count(made.labels)
     deal = Deal(seed, (FIT_ROWS / num_rows, (FIT_ROWS + HELD_OUT_ROWS) / num_rows))
     directory = Path(str(made.config.directory)) / f"seed-{seed}"
     directory.mkdir(exist_ok=True)
-    full, firsts = fitted(made, deal, keeps, directory)
+    full, firsts = fitted(made, deal, keeps, kind, directory)
     outcomes = {}
     for keep, first in firsts.items():
         held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
@@ -252,10 +254,12 @@ def main() -> None:
     parser.add_argument("--keep", type=float, nargs="+", default=[0.05, 0.1])
     parser.add_argument("--answer", type=int, default=400)
     parser.add_argument("--kind", default="neural")
+    parser.add_argument("--first", default="linear_probe")
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
     made = labelled(options.kind)
-    found = [one_seed(made, seed, options.keep, options.answer, options.pairs) for seed in options.seeds]
+    settings = options.keep, options.first, options.answer, options.pairs
+    found = [one_seed(made, seed, *settings) for seed in options.seeds]
     for keep, loss in found[0]:
         lines = []
         for name in Outcome._fields:
