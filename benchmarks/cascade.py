@@ -2,8 +2,8 @@
 
 The quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles, once (``runs/cascade``; what
 is done there is not done again). Each seed deals them anew: 6,000 to fit on, 12,000 held-out rows, the others are the
-pool. Two functions are fitted: the quickstart's network (``--kind deep_ensemble``: five of them), and a linear probe
-(``--first``) that reads the state and the length of the prompt alone, and learns what the full one selects
+pool. Two functions are fitted: the quickstart's network in 400 steps (``--kind deep_ensemble``: five of them), and a
+linear probe (``--first``) that reads the state and the length of the prompt alone, and learns what the full one selects
 (``stages.first_cut.wanted``). The held-out rows set the first cut (``curation.selection.cascade``) for a full pass that
 keeps a share of the pool, at 1 % loss (and, beside, 5 %) with confidence 0.95. Since the whole pool has been answered,
 the lines can say what the full pass selects and what of it the first cut loses.
@@ -96,7 +96,16 @@ def labelled(kind: str) -> Labelled:
     """The answers of the teacher to all rows, from the run's directory or made there."""
     splits = f"splits.source={{from: puzzles, rows: {ROWS}}}", "splits.test={from: puzzles, rows: 500}"
     config = load_config(
-        QUICKSTART, ["name=cascade", f"trust.kind={kind}", "selection.arms=[neural]", "splits.audit=false", *splits]
+        QUICKSTART,
+        [
+            "name=cascade",
+            f"trust.kind={kind}",
+            "trust.max_steps=400",
+            "trust.patience=100",
+            "selection.arms=[neural]",
+            "splits.audit=false",
+            *splits,
+        ],
     )
     run_part(config, "gen-0/grade-source", alone=False)
     stages = json.loads((Path(str(config.directory)) / "manifest.json").read_text())["stages"]
