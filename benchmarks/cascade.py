@@ -9,9 +9,9 @@ keeps a share of the pool, at 1 % loss (and, beside, 5 %) with confidence 0.95. 
 the lines can say what the full pass selects and what of it the first cut loses.
 
 Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Time: the same teacher, in
-this process, labels 2,048 pool rows with the first cut and without, in turn. A chess answer has 2 tokens after a prompt
-of 29, so that nearly all tokens are the prompt's, which a first cut pays for, too: ``--answer`` says what the same
-drops would save where answers have so many tokens (arithmetic, not a run).
+this process, labels 2,048 pool rows with the first cut and without, in turn; CPU seconds of one thread. A chess answer
+has 2 tokens after a prompt of 29, so that nearly all tokens are the prompt's, which a first cut pays for, too:
+``--answer`` says what the same drops would save where answers have so many tokens (arithmetic, not a run).
 
 Controls: a first score that is the same for all rows, and one that is drawn by lot.
 """
@@ -160,8 +160,8 @@ def outcome(pool: HeldOut, keep: float, threshold: float | None) -> tuple[Outcom
 
 
 def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
-    """Rows a second with the first cut and without; and that rows which pass are answered alike."""
-    torch.set_num_threads(2)
+    """Rows a CPU second of one thread, with the first cut and without; and whether rows that pass have equal labels."""
+    torch.set_num_threads(1)
     config, domain = made.config, get_domain(made.config.domain)
     teacher_config = TeacherConfig(**config.teacher.model_dump(include=set(TeacherConfig.model_fields)))
     job = LabelJob(
@@ -181,9 +181,9 @@ def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
     def side(with_cut: bool) -> Callable[[int], float]:
         def run(_: int) -> float:
             gate = PromptGate(cut, teacher_config.states) if with_cut else None
-            begun = time.monotonic()
+            begun = time.process_time()
             batches = list(label_rows(job, domain, teacher, rows, gate))
-            seconds = time.monotonic() - begun
+            seconds = time.process_time() - begun
             found = [(row["row_id"], row["label"]) for batch in batches for row in batch.select([0, 2]).to_pylist()]
             answers[with_cut] = dict(found)
             if gate is not None:
@@ -200,7 +200,9 @@ def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
 
     found = measure(side(True), side(False), num_pairs)
     differ = sum(answers[False][row] != label for row, label in answers[True].items())
-    return f"{found.line('time with the first cut', 'rows/s', 1.0)}; {differ} of {len(answers[True]):,} labels differ"
+    return (
+        f"{found.line('CPU time with the first cut', 'rows/s', 1.0)}; {differ} of {len(answers[True]):,} labels differ"
+    )
 
 
 def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
