@@ -60,7 +60,7 @@ def test_the_loss_holds_with_the_stated_confidence_and_little_is_given_away(by, 
     rng, violations, losses = np.random.default_rng(1), 0, []
     for _ in range(num_runs):
         found = first_cut(held_out(*correlated(rng, 1500, rho)), loss=loss, confidence=confidence, **cut)
-        losses.append(lost_share(-math.inf if found.threshold is None else found.threshold, rho, at))
+        losses.append(lost_share(-math.inf if found.limit is None else found.limit, rho, at))
         violations += losses[-1] > loss
     # the number of violations that a rule of this confidence passes with probability 0.999
     assert violations <= stats.binom.ppf(0.999, num_runs, 1 - confidence)
@@ -75,7 +75,7 @@ def test_the_loss_holds_for_a_share_larger_than_what_may_be_selected_and_for_tie
         first, full = correlated(rng, 1000, 0.7)
         full[rng.random(1000) < 0.6] = np.nan  # unparsed rows are never selected
         found = first_cut(held_out(np.round(first, 1), np.round(full, 1)), keep=0.5, loss=0.05, confidence=0.9)
-        threshold = -math.inf if found.threshold is None else found.threshold
+        threshold = -math.inf if found.limit is None else found.limit
         # all rows that may be selected are: their first scores are normal, rounded
         violations += stats.norm.cdf(np.round(threshold, 1) - 0.05) > 0.05
     assert violations <= stats.binom.ppf(0.999, num_runs, 0.1)
