@@ -33,6 +33,7 @@ from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
+from train.rounding import rounded
 from train.trust_loop import Ends, Floats, Ints, Rows, Shard, fit_arrays, never
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, orig
     record = {key: fits[0].fit[key] for key in ("num_fit", "num_validation", "share_right_fit")}
     courses = [{key: fit.fit[key] for key in ("seed", "steps", "losses", "validation_aucs", "best")} for fit in fits]
     trust = DeepEnsemble([fit.net for fit in fits], config.inputs, {**origin, **record, "members": courses})
-    return _calibrated(trust.behind(fits[0].pca), rows, config)
+    return rounded(_calibrated(trust.behind(fits[0].pca), rows, config), rows, config)
 
 
 def _member(
@@ -213,11 +214,12 @@ def neural_of(
     ends: Ends = never,
 ) -> NeuralTrust:
     """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
-    pca = _components(rows, config)
+    pca, given = _components(rows, config), rows
     rows = rows if pca is None else _projected(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
     net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    return NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration).behind(pca)
+    trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration).behind(pca)
+    return rounded(trust, given, config)
 
 
 def attention_of(

@@ -26,7 +26,17 @@ from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
 
 KIND = "kind"
 OPTIONS = "options"
-NOT_SEARCHED = {*TrustConfig.RESOURCES, *ROW_KEYS, KIND, "preset", "options", "num_workers", "probe_below", "search"}
+NOT_SEARCHED = {
+    *TrustConfig.RESOURCES,
+    *ROW_KEYS,
+    KIND,
+    "preset",
+    "options",
+    "num_workers",
+    "probe_below",
+    "search",
+    "score_dtype",
+}
 """Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
 functions are compared; ``probe_below`` would fit another kind than the point says."""
 

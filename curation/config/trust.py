@@ -84,6 +84,10 @@ class TrustConfig(TrainSection):
     probe_below: Annotated[int, Field(ge=0)] = 5_000
     """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
     AUC on the calibration rows; 0: never."""
+    score_dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type in which ``neural`` and ``deep_ensemble`` take products when they score. ``bfloat16`` is faster where
+    the processor has it, and taken only if it keeps the order of the held-out source rows (``train.rounding``); the
+    record of the fit says so."""
     options: dict[str, dict[str, Any]] = Field(default={})
     """Settings of trust functions of one's own, by name (docs/extending.md)."""
 

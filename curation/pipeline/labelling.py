@@ -13,6 +13,7 @@ from curation.storage.paths import Place
 
 if TYPE_CHECKING:
     from curation.stages.asks import Ask
+    from curation.stages.first_cut import Cut
     from curation.stages.reduce import Reduction
 
 
@@ -71,8 +72,9 @@ def label(
     signals: Mapping[str, Mapping[str, Any]],
     commit_seconds: float,
     fragment_mb: int,
+    first_cut: "Cut | None" = None,
 ) -> Done:
-    """Label the rows that are not labelled yet, and count."""
+    """Label the rows that are not labelled yet, and count; rows that a first cut drops are not answered."""
     from curation.stages.label import Share, count_labels
     from curation.stages.label import label as label_stage
     from curation.stages.label_chunks import LabelJob
@@ -94,10 +96,13 @@ def label(
             reduction=_reduction(projection, fitted, sample, num_rows=io.count(examples) // part.of),
             asks=tuple(ask_of(signal, **how, directory=task.directory) for signal, how in signals.items()),
             told=task.telemetry,
+            first_cut=first_cut,
         )
         result = label_stage(job, state_size=width(teacher, model), share=part, **how)
     table = compact(result.table, fragment_mb, guard=task.guard)
     counts = count_labels(table)
+    if first_cut is not None:
+        task.say(f"first cut: {counts.first_cut}")
     outputs = {
         "labels": table.to_json(),
         "counts": asdict(counts),

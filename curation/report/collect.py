@@ -174,7 +174,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     judged = {
         split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items() if split != "pool"
     }
-    num_pool = io.count(record.labels["pool"], filter="error IS NULL")
+    num_pool = io.count(record.labels["pool"], filter=io.answered(record.labels["pool"]))
     pool = _graded_pool(run, record, functions, tables, num_pool)
     measured = sets(run, judged, pool)
     parsed = {name: rows.parsed for name, rows in measured.items() if len(rows.parsed)}

@@ -70,7 +70,7 @@ class Source:
         """Ids of graded rows, whether they are parsed, whether right, and the columns of some functions."""
         features = {feature for name in functions for feature in get_trust(name, 0).features}
         columns = {name: f"`{name}`" for name in sorted({"row_id", *features})} | {"is parsed": "label IS NOT NULL"}
-        for batch in scans.batches(self.labels, columns, "error IS NULL", fragments):
+        for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
             kept = batch.filter(pa.array(~missing(batch.column("row_id").to_numpy(), self.graded)))
             ids_B = kept.column("row_id").to_numpy()
             parsed_B = kept.column("is parsed").to_numpy(zero_copy_only=False)

@@ -104,7 +104,7 @@ def _pool(labels: TableRef, trust: str, out_M: Ints) -> tuple[Floats, Floats]:
     """Raw scores of all labelled pool rows (NaN for a row that may not be selected), and their trust."""
     function = get_trust(trust, 0)
     columns = list(dict.fromkeys(["row_id", "label", *function.features]))
-    table = io.read(labels, columns=columns, filter="error IS NULL")
+    table = io.read(labels, columns=columns, filter=io.answered(labels))
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     may_N = table["label"].is_valid().to_numpy() & ~np.isin(table["row_id"].to_numpy(), out_M)
     raw_N = np.where(may_N, function.raw_score(batch).astype(np.float64), np.nan)

@@ -85,7 +85,7 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
     present = io.open_table(labels).schema.names
     read = {name: trust for name in functions if set((trust := get_trust(name, 0)).features) <= set(present)}
     columns = dict.fromkeys(["row_id", "label", *(feature for trust in read.values() for feature in trust.features)])
-    table = io.read(labels, columns=list(columns), filter="error IS NULL")
+    table = io.read(labels, columns=list(columns), filter=io.answered(labels))
     batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
     places_N = positions(table["row_id"].to_numpy(), graded.row_ids_N)
     scores = {}

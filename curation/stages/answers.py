@@ -32,7 +32,7 @@ from curation.stages.label_chunks import LabelJob, label_rows
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io, schemas
 from curation.tasks import in_tasks
-from curation.teachers import Request
+from curation.teachers import Gate, Request
 
 TOLD = b"answers"
 """The key of an entry's own words in its Parquet metadata."""
@@ -191,9 +191,15 @@ class Recorded:
         self._place = {row_id: place for place, row_id in enumerate(answers["row_id"].to_pylist())}
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The answers to the requests (see ``Teacher.label``)."""
+        """The answers to the requests (see ``Teacher.label``); no gate stops what is there."""
         places = [self._place[request.row_id] for request in requests]
         yield from self._answers.take(places).combine_chunks().to_batches()
 

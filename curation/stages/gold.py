@@ -76,7 +76,7 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    ids_N = io.read(labels, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+    ids_N = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
     weak = weak_format(pool, labels, domain, seed=derive(seed, "format"))
     gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
     num_gold, num_solved = (int(np.isin(ids_M, ids_N).sum()) for ids_M in (gold.labelled_M, gold.solved_M))

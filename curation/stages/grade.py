@@ -31,7 +31,7 @@ def grade(
 
     An interrupted stage starts again: nothing here costs a model's pass.
     """
-    total = io.count(labels, filter="error IS NULL")
+    total = io.count(labels, filter=io.answered(labels))
     parts = [schemas.GRADES.empty_table()]
     num_done = 0
     for graded in in_tasks(_grade, ((*pairs, domain) for pairs in _pairs(labels, gold))):
@@ -61,7 +61,8 @@ def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array,
     """Row ids, weak and gold labels of rows that have both, at most ``PAIRS`` at a time."""
     known = io.read(gold, columns=["row_id", "gold"], filter="gold IS NOT NULL").sort_by("row_id").combine_chunks()
     known_M = known["row_id"].to_numpy()
-    scanner = io.open_table(labels).scanner(columns=["row_id", "label"], filter="error IS NULL", batch_size=PAIRS)
+    healthy = io.answered(labels)
+    scanner = io.open_table(labels).scanner(columns=["row_id", "label"], filter=healthy, batch_size=PAIRS)
     for batch in scanner.to_batches():
         ids_N = batch.column("row_id").to_numpy()
         place_N = np.searchsorted(known_M, ids_N)

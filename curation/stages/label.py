@@ -41,6 +41,17 @@ class LabelCounts:
     output_tokens: int
     errors: dict[str, int]
     """Error rows by kind."""
+    dropped: int = 0
+    """Rows that a first cut dropped before they were answered."""
+    unasked: int = 0
+    """Rows that were answered without a first cut, after it had turned itself off."""
+
+    @property
+    def first_cut(self) -> str:
+        """What a first cut did, in words."""
+        asked = self.rows - sum(self.errors.values()) - self.unasked
+        off = f"; it turned itself off where it dropped too few, for {self.unasked:,} rows" if self.unasked else ""
+        return f"{self.dropped:,} of {asked:,} rows were dropped after their prompt{off}"
 
 
 def label(
@@ -73,14 +84,21 @@ def label(
 
 def count_labels(ref: TableRef) -> LabelCounts:
     """Counts over a labels table, streamed."""
-    rows = unparsed = truncated = prompt_tokens = output_tokens = 0
+    rows = unparsed = truncated = prompt_tokens = output_tokens = dropped = unasked = 0
     errors: Counter[str] = Counter()
+    table = io.open_table(ref)
     columns = ["label", "truncated", "num_prompt_tokens", "num_output_tokens", "error"]
-    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
+    cut = schemas.DROPPED in table.schema.names
+    for batch in table.scanner(columns=[*columns, *(schemas.FIRST_CUT.names if cut else [])]).to_batches():
         rows += batch.num_rows
+        num_dropped = (pc.sum(batch.column(schemas.DROPPED)).as_py() or 0) if cut else 0
+        dropped += num_dropped
         failed = batch.column("error").drop_null()
+        if cut:  # an error row may have a score, if its answer failed
+            nulls = (batch.column(name).is_null() for name in (schemas.FIRST_CUT_RAW, "error"))
+            unasked += pc.sum(pc.and_(*nulls)).as_py() or 0
         errors.update(text.split(":", 1)[0] for text in failed.to_pylist())
-        unparsed += batch.column("label").null_count - len(failed)
+        unparsed += batch.column("label").null_count - len(failed) - num_dropped
         truncated += pc.sum(batch.column("truncated")).as_py() or 0
         prompt_tokens += pc.sum(batch.column("num_prompt_tokens")).as_py() or 0
         output_tokens += pc.sum(batch.column("num_output_tokens")).as_py() or 0
@@ -91,6 +109,8 @@ def count_labels(ref: TableRef) -> LabelCounts:
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         errors=dict(errors.most_common()),
+        dropped=dropped,
+        unasked=unasked,
     )
 
 

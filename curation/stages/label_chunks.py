@@ -22,9 +22,10 @@ from curation.passes.models import Models
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
+from curation.stages.first_cut import Cut, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
-from curation.teachers import Teacher
+from curation.teachers import Teacher, knows_gates
 from curation.teachers.completions import error_batch
 from curation.teachers.metered import Metered
 from curation.telemetry import metrics
@@ -40,6 +41,8 @@ class LabelJob(TeacherJob):
     """What is made of the hidden states where not all of them are stored."""
     asks: tuple[Ask, ...] = ()
     """Signals to measure of each labelled row by the same model."""
+    first_cut: Cut | None = None
+    """What drops rows before they are answered; the labels then have the columns of ``schemas.FIRST_CUT``."""
 
     def worker(self, models: Models) -> "LabelWorker":
         """What labels its chunks in a process."""
@@ -49,6 +52,8 @@ class LabelJob(TeacherJob):
         """The schema of the labels table."""
         teacher = self.teacher
         whole = schemas.labels(teacher.states, teacher.state_dtype, state_size, teacher.token_logprobs)
+        if self.first_cut is not None:
+            whole = pa.schema([*whole, *schemas.FIRST_CUT])
         return whole if self.reduction is None else self.reduction.schema(whole)
 
 
@@ -86,12 +91,18 @@ class LabelWorker(ChunkWorker[Labelled]):
         self._domain = get_domain(job.domain)
         self._teacher = self.meter = teacher
         self._schema = job.schema(self._teacher.state_size)
+        self._gate = None if job.first_cut is None else PromptGate(job.first_cut, job.teacher.states)
+        if self._gate is not None and not knows_gates(teacher.teacher):
+            raise ConfigError(
+                f"teacher.backend: {job.teacher.backend} knows no first cut (its label takes no gate); take another "
+                "backend, or none"
+            )
         self._signals = [(ask, get_signal(ask.signal, **ask.options)) for ask in job.asks]
 
     def work(self, rows: list[Row]) -> Labelled:
         """Label rows, and ask the signals of those that have a label."""
         batches = []
-        for batch in label_rows(self._job, self._domain, self._teacher, rows):
+        for batch in label_rows(self._job, self._domain, self._teacher, rows, self._gate):
             batches.append(batch)
             self.alive()
         labels = pa.Table.from_batches(batches)
@@ -100,7 +111,8 @@ class LabelWorker(ChunkWorker[Labelled]):
     def give_up(self, rows: list[Row], error: str) -> Labelled:
         """Error rows."""
         errors = {row["row_id"]: error for row in rows}
-        return Labelled(pa.Table.from_batches([_failed(self._job, self._teacher, errors)]), [{} for _ in self._signals])
+        labels = _gated(_failed(self._job, self._teacher, errors), self._gate)
+        return Labelled(pa.Table.from_batches([labels]), [{} for _ in self._signals])
 
     def write(self, parts: list[Labelled], note: dict[str, Any]) -> pa.Table:
         """A fragment of labels, and one for each signal."""
@@ -129,12 +141,17 @@ class LabelWorker(ChunkWorker[Labelled]):
 
 
 def label_rows(
-    job: Asking, domain: Domain, teacher: Teacher, examples: list[dict[str, Any]]
+    job: Asking,
+    domain: Domain,
+    teacher: Teacher,
+    examples: list[dict[str, Any]],
+    gate: PromptGate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of ``schemas.labels``: every example exactly once, in any order.
+    """Batches of ``schemas.labels`` (with a gate, and ``schemas.FIRST_CUT``): every example once, in any order.
 
     Raises:
-        ConfigError: ``teacher.states`` names states of answer options, and a row has no options.
+        ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and
+            there is a gate.
     """
     by_id = {example["row_id"]: example for example in examples}
     errors: dict[int, str] = {row_id: example["error"] for row_id, example in by_id.items() if example["error"]}
@@ -147,12 +164,26 @@ def label_rows(
             errors[row_id] = problem
         elif request.options is None and (refused := generated(job.teacher.states, f"row {row_id}")) is not None:
             raise ConfigError(refused)
+        elif request.options is not None and gate is not None:
+            raise ConfigError(
+                f"first cut: row {row_id} has options to choose from, whose prompt is most of the cost, so that a "
+                "first cut saves nothing; label without one"
+            )
         else:
             requests.append(request)
     if errors:
-        yield _failed(job, teacher, errors)
-    for batch in teacher.label(requests, job.decoding, seed=job.seed):
-        yield _parsed(batch, domain, by_id)
+        yield _gated(_failed(job, teacher, errors), gate)
+    how: dict[str, Any] = {} if gate is None else {"gate": gate}
+    for batch in teacher.label(requests, job.decoding, seed=job.seed, **how):
+        yield _gated(_parsed(batch, domain, by_id), gate)
+
+
+def _gated(batch: pa.RecordBatch, gate: PromptGate | None) -> pa.RecordBatch:
+    """The batch with the columns of a first cut, if there is one."""
+    if gate is None:
+        return batch
+    schema = pa.schema([*batch.schema, *schemas.FIRST_CUT])
+    return pa.RecordBatch.from_arrays([*batch.columns, *gate.columns(batch)], schema=schema)
 
 
 def _failed(job: Asking, teacher: Teacher, errors: Mapping[int, str]) -> pa.RecordBatch:
@@ -174,7 +205,7 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
     rows = zip(batch.column("row_id").to_pylist(), batch.column("completion").to_pylist(), strict=True)
     for place, (row_id, completion) in enumerate(rows):
         label = None
-        if problems[place] is None:
+        if problems[place] is None and completion is not None:
             label, problem = attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
             problems[place] = problem or None
         labels.append(label)

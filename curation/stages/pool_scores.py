@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolScores:
-    """The rows labelled without error; pickled to every task."""
+    """The rows labelled without error that no first cut dropped; pickled to every task."""
 
     labels: TableRef
     trust: str
@@ -42,7 +42,7 @@ class PoolScores:
     @cached_property
     def num_rows(self) -> int:
         """All of them, also those that are never selected."""
-        return io.count(self.labels, filter="error IS NULL")
+        return io.count(self.labels, filter=io.answered(self.labels))
 
     @property
     def function(self) -> TrustFunction:
@@ -62,7 +62,7 @@ class PoolScores:
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
         out_M = too_long_ids(self.too_long)
-        for batch in scans.batches(self.labels, columns, "error IS NULL", fragments):
+        for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
             ids_B = batch.column("row_id").to_numpy()
             score_B = function.score(batch) if trust else function.raw_score(batch)
             never_B = np.zeros(len(ids_B), dtype=np.bool_)

@@ -145,6 +145,7 @@ def budget_of(job: SelectJob) -> Budget:
         measured=job.measured,
         calibration=job.calibration,
         too_long=job.too_long,
+        num_dropped=io.num_dropped(job.labels),
         seed=derive(job.seed, "risk"),
     )
 
@@ -250,7 +251,7 @@ class Chooser:
     @cached_property
     def _row_ids_N(self) -> Int64s:
         """The ids of the labelled rows, in the order of all candidates."""
-        ids_N: Int64s = io.read(self._job.labels, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+        ids_N: Int64s = io.read(self._job.labels, columns=["row_id"], filter=io.answered(self._job.labels))["row_id"].to_numpy()
         return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.paths import PATIENCE_SECONDS, place
+from curation.tables import schemas
 from curation.tables.row_ids import SCAN_ROWS, in_order
 
 # Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
@@ -80,6 +81,15 @@ def size(ref: TableRef) -> int:
     """The bytes of the table's data files at this version, as they are stored."""
     fragments = [fragment.metadata for fragment in open_table(ref).get_fragments()]
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
+def answered(ref: TableRef) -> str:
+    """The filter of :func:`schemas.answered` for a labels table."""
+    return schemas.answered(open_table(ref).schema)
+
+
+def num_dropped(ref: TableRef) -> int:
+    """The number of rows of a labels table that a first cut dropped; 0 without one."""
+    table = open_table(ref)
+    return int(table.count_rows(filter=schemas.DROPPED)) if schemas.DROPPED in table.schema.names else 0
 
 
 def take(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:

@@ -93,6 +93,20 @@ def labels(states: Sequence[str], state_dtype: str, state_size: int, num_token_l
     return pa.schema([*fields[:2], pa.field("label", pa.string()), *fields[2:]])
 
 
+FIRST_CUT_RAW, DROPPED = "first_cut_raw", "dropped"
+FIRST_CUT = pa.schema([pa.field(FIRST_CUT_RAW, pa.float32()), pa.field(DROPPED, pa.bool_(), nullable=False)])
+"""Columns of a labels table that was made with a first cut (``stages.first_cut``), after those of :func:`labels`.
+
+``first_cut_raw`` the raw score of the prompt, null for an error row and for rows after the cut turned itself off;
+``dropped`` the score is below the cut's threshold: the teacher was not asked for an answer, so that completion, label,
+states and error are null. No arm selects a dropped row."""
+
+
+def answered(labels: pa.Schema) -> str:
+    """An SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
+    return f"error IS NULL AND NOT {DROPPED}" if DROPPED in labels.names else "error IS NULL"
+
+
 def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:
     """A labels table that was scored while it was labelled: it keeps the named states of a sample of rows.
 

@@ -5,8 +5,11 @@ A backend is one file with one class and one line in ``curation.registry.BACKEND
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Protocol, Self, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from curation.config import AskConfig, DecodingConfig
@@ -23,6 +26,20 @@ class Request:
     prompt: str
     options: tuple[str, ...] | None = None
     """The completions to choose from by their likelihood (one alone: to score it); None: the answer is generated."""
+
+
+class Gate(Protocol):
+    """Decides after a prompt, by its hidden state, whether its answer is asked for (a cascade's first cut).
+
+    Several threads may call it.
+    """
+
+    states: tuple[str, ...]
+    """The states that it reads, among those that the teacher keeps; all are of the last prompt token."""
+
+    def __call__(self, prompts: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Whether the answer of each row is asked for, bool [N]; batches of ``completions.prompt_batch``."""
+        ...
 
 
 class Teacher(Protocol):
@@ -43,9 +60,18 @@ class Teacher(Protocol):
         ...
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of ``schemas.completions``: each request exactly once, as a completion or an error row.
+
+        A row that ``gate`` stops has neither completion nor error: of it there are the prompt's tokens alone. The
+        others are answered as without it. A teacher that knows no gate is never given one.
 
         A sampled completion depends on ``seed`` and the row id alone, whatever the batch. Without ``states`` the
         hidden states that the configuration names are left out.
@@ -56,6 +82,11 @@ class Teacher(Protocol):
 def load_teacher(config: AskConfig, model: ModelRef | None) -> Teacher:
     """The teacher of a configuration with the weights of ``model`` (None: a backend that needs no weights)."""
     return cast(Teacher, _class_of(config)(config, None if model is None else here(model)))
+
+
+def knows_gates(teacher: Teacher) -> bool:
+    """Whether a teacher's ``label`` takes a gate; a backend of one's own need not."""
+    return "gate" in signature(teacher.label).parameters
 
 
 def engine_key(config: AskConfig) -> dict[str, Any]:

@@ -106,6 +106,50 @@ def error_batch(
     )
 
 
+def prompt_batch(
+    row_ids: Sequence[int], num_prompt_tokens: Sequence[int], states: Mapping[str, Array], state_dtype: str
+) -> pa.RecordBatch:
+    """What a gate reads of N rows: row id, tokens of the prompt, and states at its last one as they would be stored.
+
+    ``states`` maps a name to float32 hidden_ND. A state that ``state_dtype`` cannot hold is null.
+    """
+    columns: dict[str, pa.Array] = {
+        "row_id": pa.array(row_ids, pa.int64()),
+        "num_prompt_tokens": pa.array(num_prompt_tokens, pa.int32()),
+    }
+    for name, hidden_ND in states.items():
+        with np.errstate(over="ignore"):
+            stored_ND = hidden_ND.astype(state_dtype)
+        columns[schemas.state_column(name)] = _fixed_size_list(stored_ND, ~np.isfinite(stored_ND).all(axis=1))
+    return pa.record_batch(columns)
+
+
+def prompt_states(wide_ND: Array, kept: Sequence[str], wanted: Sequence[str]) -> dict[str, Array]:
+    """The ``wanted`` states of the last prompt token, out of the layers of all that are ``kept``, side by side."""
+    layers = layers_of(kept)
+    parts = np.split(wide_ND, len(layers), axis=1)
+    return {name: parts[layers.index(parse(name).layer)] for name in wanted}
+
+
+def dropped_batch(
+    row_ids: Sequence[int],
+    num_prompt_tokens: Sequence[int],
+    states: Sequence[str],
+    state_dtype: str,
+    state_size: int,
+    num_token_logprobs: int = 0,
+) -> pa.RecordBatch:
+    """A batch of rows that a gate stopped: everything null but the row id and the tokens of prompt and answer (0)."""
+    nothing = error_batch(row_ids, ["dropped"] * len(row_ids), states, state_dtype, state_size, num_token_logprobs)
+    known = {
+        "num_prompt_tokens": pa.array(num_prompt_tokens, pa.int32()),
+        "num_output_tokens": pa.array([0] * len(row_ids), pa.int32()),
+        "error": pa.nulls(len(row_ids), pa.string()),
+    }
+    columns = [known.get(name, nothing.column(name)) for name in nothing.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=nothing.schema)
+
+
 def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None:
     """What is wrong with the options of a request, as the error of its row; None: nothing."""
     if not options:

@@ -6,7 +6,7 @@ temperature and limits.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,15 @@ from transformers import (
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import layers_of, positions_of
 from curation.hashing import hash64
-from curation.teachers.completions import Array, by_name, completion_batch
+from curation.teachers import Gate
+from curation.teachers.completions import (
+    Array,
+    by_name,
+    completion_batch,
+    dropped_batch,
+    prompt_batch,
+    prompt_states,
+)
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
 
@@ -55,13 +63,29 @@ class Decoder:
 
     @torch.inference_mode()
     def complete(
-        self, requests: Sequence[TokenisedRequest], config: AskConfig, decoding: DecodingConfig, *, seed: int
-    ) -> pa.RecordBatch:
-        """A batch of ``schemas.completions`` of requests that fit one batch."""
-        rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]
-        active = list(range(len(rows)))
+        self,
+        requests: Sequence[TokenisedRequest],
+        config: AskConfig,
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        gate: Gate | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of ``schemas.completions`` of requests that fit one batch: those that ``gate`` stops, the others."""
         prompts = [request.prompt for request in requests]
         prefix, (logits_B1V, hidden_B1D) = self._forward.start(prompts, layers_of(config.states))
+        if gate is not None:
+            passes_B = gate(_prompts(requests, hidden_B1D[:, 0], gate, config))
+            if not passes_B.all():
+                yield _dropped([requests[place] for place in np.flatnonzero(~passes_B).tolist()], config, self._forward)
+                kept = np.flatnonzero(passes_B).tolist()
+                if not kept:
+                    return
+                kept_K = self._forward.tensor(kept)
+                requests, prefix = [requests[place] for place in kept], prefix.select(kept_K)
+                logits_B1V, hidden_B1D = logits_B1V[kept_K], hidden_B1D[kept_K]
+        rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]
+        active = list(range(len(rows)))
         keep = 2 + max((len(end.encode()) for end in decoding.stop), default=0)  # tokens: a byte each, at least
         states = _States(hidden_B1D[:, 0], positions_of(config.states), keep=keep)
         seen_BV = torch.zeros_like(logits_B1V[:, 0], dtype=torch.bool) if decoding.presence_penalty else None
@@ -87,7 +111,7 @@ class Decoder:
             )
             logits_B1V, hidden_B1D = self._forward.extend(prefix, next_B1)
             states.answer(hidden_B1D[:, 0])
-        return completion_batch(
+        yield completion_batch(
             row_ids=[request.request.row_id for request in requests],
             completions=[row.text for row in rows],
             mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
@@ -211,6 +235,26 @@ class _States:
     def arrays(self) -> dict[tuple[str, int], Array]:
         """The states of all rows, float32 [N, D] by position and rank, which is that of the answer itself."""
         return {(position, 1): kept_ND.numpy() for position, kept_ND in self._kept.items()}
+
+
+def _prompts(
+    requests: Sequence[TokenisedRequest], hidden_BD: torch.Tensor, gate: Gate, config: AskConfig
+) -> pa.RecordBatch:
+    """What a gate reads of requests whose prompts have been fed."""
+    states = prompt_states(hidden_BD.float().cpu().numpy(), config.states, gate.states)
+    row_ids = [request.request.row_id for request in requests]
+    return prompt_batch(row_ids, [len(request.prompt) for request in requests], states, config.state_dtype)
+
+
+def _dropped(requests: Sequence[TokenisedRequest], config: AskConfig, forward: Forward) -> pa.RecordBatch:
+    return dropped_batch(
+        [request.request.row_id for request in requests],
+        [len(request.prompt) for request in requests],
+        config.states,
+        config.state_dtype,
+        forward.state_size,
+        config.token_logprobs,
+    )
 
 
 def distribution(logits_BV: torch.Tensor, decoding: DecodingConfig) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curation.config import AskConfig, DecodingConfig
-from curation.teachers import Request, Teacher
+from curation.teachers import Gate, Request, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Metered:
     """The same teacher; its calls may run side by side."""
 
     def __init__(self, teacher: Teacher) -> None:
-        self._teacher = teacher
+        self.teacher = teacher
         self.state_size = teacher.state_size
         self.facts = teacher.facts
         self._tokens = Tokens()
@@ -37,13 +37,20 @@ class Metered:
 
     def asked(self, config: AskConfig) -> Self:
         """The same teacher, asked as ``config`` says, with a count of its own."""
-        return type(self)(self._teacher.asked(config))
+        return type(self)(self.teacher.asked(config))
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The teacher's answers (see ``Teacher.label``)."""
-        for batch in self._teacher.label(requests, decoding, seed=seed, states=states):
+        how: dict[str, Any] = {} if gate is None else {"gate": gate}
+        for batch in self.teacher.label(requests, decoding, seed=seed, states=states, **how):
             prompt, output = (pc.sum(batch.column(f"num_{kind}_tokens")).as_py() or 0 for kind in ("prompt", "output"))
             with self._lock:
                 self._tokens = Tokens(prompt=self._tokens.prompt + prompt, output=self._tokens.output + output)

@@ -19,8 +19,15 @@ from curation.config import AskConfig, DecodingConfig, ScriptedConfig
 from curation.config.states import parse
 from curation.hashing import hash64, hash_unit
 from curation.refs import ModelRef
-from curation.teachers import Request
-from curation.teachers.completions import Array, bad_options, completion_batch, error_batch
+from curation.teachers import Gate, Request
+from curation.teachers.completions import (
+    Array,
+    bad_options,
+    completion_batch,
+    dropped_batch,
+    error_batch,
+    prompt_batch,
+)
 
 _BATCH_ROWS = 256
 
@@ -58,7 +65,13 @@ class ScriptedTeacher:
         return config.scripted.state_size
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
         names, num_logprobs = (self._config.states, self._config.token_logprobs) if states else ((), 0)
@@ -68,6 +81,18 @@ class ScriptedTeacher:
                 self._crash(request.row_id)
             bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}
             healthy = [request for request in batch if request.row_id not in bad]
+            if gate is not None:
+                passes_N = gate(self._prompts(healthy, gate.states, seed))
+                stopped = [request for request, passes in zip(healthy, passes_N, strict=True) if not passes]
+                healthy = [request for request, passes in zip(healthy, passes_N, strict=True) if passes]
+                yield dropped_batch(
+                    [request.row_id for request in stopped],
+                    [len(request.prompt.split()) for request in stopped],
+                    names,
+                    self._state_dtype,
+                    self.state_size,
+                    num_logprobs,
+                )
             completed = self._complete(healthy, names, num_logprobs, seed)
             self._work(len(batch), completed)
             self._note(batch)
@@ -84,6 +109,16 @@ class ScriptedTeacher:
             seconds += script.seconds_per_token * sum(pc.sum(completed.column(name)).as_py() or 0 for name in columns)
         if seconds:
             time.sleep(seconds)
+
+    def _prompts(self, batch: list[Request], names: tuple[str, ...], seed: int) -> pa.RecordBatch:
+        """What a gate reads: the states that :meth:`_complete` gives."""
+        ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
+        unit_N = hash_unit(ids_N, seed).astype(np.float32)
+        places = {name: np.float32(self._config.states.index(name)) for name in names}
+        states = {name: (unit_N[:, None] + place) * self._direction_D for name, place in places.items()}
+        return prompt_batch(
+            ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._state_dtype
+        )
 
     def _complete(self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)

@@ -16,7 +16,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.errors import ModelError
 from curation.models import as_user_turns, check_layers, check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef
-from curation.teachers import Request
+from curation.teachers import Gate, Request
 from curation.teachers.completions import error_batch
 from curation.teachers.decoding import Decoder
 from curation.teachers.forward import Forward, batches
@@ -61,9 +61,18 @@ class TransformersTeacher:
         check_layers(self._ref, self._model.config, config.states)
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Answers to decode first, then options, longest prompts first, in batches of ``batch_tokens``."""
+        """Answers to decode first, then options, longest prompts first, in batches of ``batch_tokens``.
+
+        Rows that a gate passes go on from the keys and values of their prompts.
+        """
         config = self._config if states else self._stateless
         errors: dict[int, str] = {}
         to_decode: list[TokenisedRequest] = []
@@ -84,7 +93,7 @@ class TransformersTeacher:
                 config.token_logprobs,
             )
         for batch in batches(to_decode, lambda row: len(row.prompt) + decoding.max_tokens, config.batch_tokens):
-            yield self._decoder.complete(batch, config, decoding, seed=seed)
+            yield from self._decoder.complete(batch, config, decoding, seed=seed, gate=gate)
         for batch in batches(to_score, lambda row: len(row.prompt) + 1, config.batch_tokens):
             yield score_options(self._forward, batch, config, normalise=decoding.normalise_options)
 

@@ -10,7 +10,6 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Self
 
@@ -23,12 +22,20 @@ from curation.errors import ModelError
 from curation.hashing import hash64
 from curation.models import as_user_turns, check_layers, configuration_of, load_tokenizer
 from curation.refs import ModelRef
-from curation.teachers import Request
-from curation.teachers.completions import Array, by_name, completion_batch, error_batch, ranked
+from curation.teachers import Gate, Request
+from curation.teachers.completions import (
+    Array,
+    by_name,
+    completion_batch,
+    dropped_batch,
+    error_batch,
+    ranked,
+)
 from curation.teachers.decoding import num_tokens_of
 from curation.teachers.prompts import TokenisedRequest, tokenise
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
-from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
+from curation.teachers.vllm_rows import Part, Row, passing, ring_of, sampling_params
+from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, Collected
 
 BATCH_ROWS = 128
 """Rows that leave the device together."""
@@ -53,7 +60,7 @@ class VllmTeacher:
         limits = (config.vllm.engine.get("max_model_len"), getattr(text_config, "max_position_embeddings", None))
         self.max_positions = min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
         self.stop_ids = stop_ids_of(self.tokenizer.eos_token_id, model, text_config)
-        self.engine = Engine(config, model, max_positions=self.max_positions, ring=_ring(config))
+        self.engine = Engine(config, model, max_positions=self.max_positions, ring=ring_of(config))
         self.decode_lock = threading.Lock()
 
     @staticmethod
@@ -65,7 +72,7 @@ class VllmTeacher:
             "num_gpus": config.actors.num_gpus,
             "states": sorted(config.states),
             "token_logprobs": config.token_logprobs,
-            "ring": _ring(config),
+            "ring": ring_of(config),
         }
 
     def asked(self, config: AskConfig) -> Self:
@@ -87,11 +94,20 @@ class VllmTeacher:
         return self.engine.facts
 
     def label(
-        self, requests: Iterable[Request], decoding: DecodingConfig, *, seed: int, states: bool = True
+        self,
+        requests: Iterable[Request],
+        decoding: DecodingConfig,
+        *,
+        seed: int,
+        states: bool = True,
+        gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them."""
+        """Rows as they end, up to 128 in a batch; ``requests`` is read as the engine takes them.
+
+        With a gate a prompt is a request of one token first, and the answer one that finds it in the prefix cache.
+        """
         kept = self.config if states else self.config.model_copy(update=AskConfig.BARE)
-        stream = _Stream(self, decoding, seed, kept)
+        stream = _Stream(self, decoding, seed, kept, gate)
         try:
             yield from stream.run(requests)
         finally:
@@ -102,51 +118,19 @@ class VllmTeacher:
         self.engine.close()
 
 
-@dataclass(kw_only=True)
-class _Part:
-    """What is asked of the engine for a row: its answer, or one of its options; and what came of it."""
-
-    tokens: list[int]
-    """Of the answer."""
-    logprob: float = 0.0
-    logprobs: list[float] = field(default_factory=list)
-    """Of the first tokens, as many as are kept."""
-    states: list[Array] = field(default_factory=list)
-    """hidden_D by position, in the order of ``positions_of`` the names of states, layers side by side."""
-    short: bool = False
-    """All is there but the state of the answer's last token."""
-    tries: int = 0
-
-
-@dataclass(kw_only=True)
-class _Row:
-    """One request of the teacher under way."""
-
-    given: TokenisedRequest
-    parts: list[_Part]
-    left: int
-    """Parts that are not done."""
-    text: str = ""
-    truncated: bool = False
-    letters: list[float] | None = None
-    """Log-probabilities of options of one token."""
-    choice: int = 0
-    by_rank: dict[int, _Part] = field(default_factory=dict)
-    """The answer, and options by their likelihood, as far as they are fed."""
-    error: str | None = None
-
-
 class _Stream:
     """One call of ``VllmTeacher.label``."""
 
-    def __init__(self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig) -> None:
+    def __init__(
+        self, teacher: VllmTeacher, decoding: DecodingConfig, seed: int, config: AskConfig, gate: Gate | None
+    ) -> None:
         self._teacher, self._engine, self._decoding, self._seed = teacher, teacher.engine, decoding, seed
         self._states, self._positions = config.states, positions_of(config.states)
-        self._num_token_logprobs = config.token_logprobs
+        self._num_token_logprobs, self._gate = config.token_logprobs, gate
         self._inbox: Inbox = deque()
         self._held: set[str] = set()  # names of requests under way or to be collected
-        self._ended: list[tuple[str, _Row, _Part]] = []  # to be collected
-        self._done: list[_Row] = []
+        self._ended: list[tuple[str, Row, Part]] = []  # to be collected
+        self._done: list[Row] = []
         self._num_sent = 0
         self._greedy = self._answer_params(None) if decoding.temperature == 0 else None
 
@@ -201,20 +185,27 @@ class _Stream:
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
         if options is None:
-            row = _Row(given=given, parts=[_Part(tokens=[])], left=1)
-            params = self._greedy or self._answer_params(given.request.row_id)
-            self._send(row, row.parts[0], given.prompt, params)
+            row = Row(given=given, parts=[Part(tokens=[])], left=1, is_prompt=self._gate is not None)
+            if row.is_prompt:
+                params = sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
+                self._send(row, row.parts[0], given.prompt, params)
+            else:
+                self._send_answer(row)
         elif all(len(tokens) == 1 for tokens in options):
-            row = _Row(given=given, parts=[_Part(tokens=[])], left=1, letters=[])
+            row = Row(given=given, parts=[Part(tokens=[])], left=1, letters=[])
             self._send(row, row.parts[0], given.prompt, self._letter_params([tokens[0] for tokens in options]))
         else:
-            row = _Row(given=given, parts=[_Part(tokens=tokens) for tokens in options], left=len(options))
+            row = Row(given=given, parts=[Part(tokens=tokens) for tokens in options], left=len(options))
             for part in row.parts:
                 self._score(row, part)
 
-    def _score(self, row: _Row, part: _Part) -> None:
+    def _send_answer(self, row: Row) -> None:
+        params = self._greedy or self._answer_params(row.given.request.row_id)
+        self._send(row, row.parts[0], row.given.prompt, params)
+
+    def _score(self, row: Row, part: Part) -> None:
         """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
-        params = _sampling_params(
+        params = sampling_params(
             max_tokens=1,
             temperature=0.0,
             detokenize=False,
@@ -223,23 +214,23 @@ class _Stream:
         )
         self._send(row, part, row.given.prompt + part.tokens, params)
 
-    def _send(self, row: _Row, part: _Part, tokens: list[int], params: Any) -> None:
+    def _send(self, row: Row, part: Part, tokens: list[int], params: Any) -> None:
         self._held.add(self._engine.submit(tokens, params, self._inbox, (row, part)))
         self._num_sent += 1
 
-    def _end(self, name: str, row: _Row, part: _Part, output: Any) -> None:
+    def _end(self, name: str, row: Row, part: Part, output: Any) -> None:
         """Take the engine's output of a part."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
-        if part.tries or part.short or part is not row.parts[0]:  # fed again, for what the tap lacked; or given
-            return
+        if row.is_prompt or part.tries or part.short or part is not row.parts[0]:
+            return  # a prompt alone; fed again, for what the tap lacked; or given
         if row.letters is not None:
             part.tokens = [output.token_ids[0]]
             row.choice = (row.given.options or []).index(part.tokens)
         elif row.given.options is None:
             self._cut(row, part, list(output.token_ids), by_token=output.finish_reason == "stop")
 
-    def _cut(self, row: _Row, part: _Part, tokens: list[int], *, by_token: bool) -> None:
+    def _cut(self, row: Row, part: Part, tokens: list[int], *, by_token: bool) -> None:
         """Text and tokens of an answer, without its stop token or string and the token beyond the cap."""
         limit = self._decoding.max_tokens
         by_token = by_token and tokens[-1] in self._teacher.stop_ids
@@ -261,7 +252,10 @@ class _Stream:
         asked = [(name, 0 if part.short else len(part.tokens)) for name, _, part in ended]
         found = self._engine.collect(asked, self._teacher.config.state_dtype)
         self._held.difference_update(name for name, _ in asked)
-        for place, (_, row, part) in enumerate(ended):
+        prompts = [(place, row) for place, (_, row, _) in enumerate(ended) if row.is_prompt]
+        others = [(place, row, part) for place, (_, row, part) in enumerate(ended) if not row.is_prompt]
+        self._pass_prompts(prompts, found)
+        for place, row, part in others:
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
             if row.letters == []:
@@ -279,24 +273,39 @@ class _Stream:
                 part.logprob, part.logprobs, part.states = found.logprobs[place], found.token_logprobs[place], states
                 if fate == "short" and self._states:
                     part.short = True
-                    params = _sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
+                    params = sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
                     self._send(row, part, row.given.prompt + part.tokens, params)
                     continue
             row.left -= 1
             if row.left == 0:
                 self._done.append(row)
 
-    def _feed_others(self, row: _Row, letters: list[float]) -> None:
+    def _pass_prompts(self, asked: list[tuple[int, Row]], found: Collected) -> None:
+        """Ask for the answers of the prompts that the gate lets pass."""
+        if not asked or self._gate is None:
+            return
+        wide_ND = np.stack([found.states["prompt_last"][place] for place, _ in asked])
+        rows = [row for _, row in asked]
+        passed = passing(self._gate, rows, wide_ND, self._states, self._teacher.config.state_dtype)
+        for row, passes in zip(rows, passed, strict=True):
+            row.is_prompt = False
+            if passes:
+                self._send_answer(row)
+            else:
+                row.dropped = True
+                self._done.append(row)
+
+    def _feed_others(self, row: Row, letters: list[float]) -> None:
         """Feed the options of one token whose states are asked for beside that of the drawn one."""
         order = [row.choice, *(place for place in ranked(letters) if place != row.choice)]
         for rank in ranks_of(self._states):
             if rank <= len(order):
-                part = row.by_rank[rank] = _Part(tokens=(row.given.options or [])[order[rank - 1]])
+                part = row.by_rank[rank] = Part(tokens=(row.given.options or [])[order[rank - 1]])
                 row.parts.append(part)
                 row.left += 1
                 self._score(row, part)
 
-    def _complete(self, part: _Part, last_D: Array) -> None:
+    def _complete(self, part: Part, last_D: Array) -> None:
         """Add the state of the answer's last token, which was fed by itself."""
         for place, position in enumerate(self._positions):
             if position == "output_last" or (position == "output_first" and len(part.tokens) == 1):
@@ -309,7 +318,7 @@ class _Stream:
         seed = None
         if row_id is not None:
             seed = int(hash64(np.array([row_id], dtype=np.int64), self._seed)[0] >> np.uint64(1))
-        return _sampling_params(
+        return sampling_params(
             max_tokens=decoding.max_tokens + 1,  # so that the state of the last one is fed
             temperature=decoding.temperature,
             top_p=decoding.top_p,
@@ -323,7 +332,7 @@ class _Stream:
         )
 
     def _letter_params(self, tokens: list[int]) -> Any:
-        return _sampling_params(
+        return sampling_params(
             max_tokens=2,
             min_tokens=2,
             ignore_eos=True,
@@ -333,11 +342,15 @@ class _Stream:
             extra_args={LETTERS: tokens},
         )
 
-    def _batches(self, rows: list[_Row]) -> Iterator[pa.RecordBatch]:
+    def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
             yield self._error_batch(bad)
-        rows = [row for row in rows if row.error is None]
+        if dropped := [row.given for row in rows if row.dropped]:
+            yield dropped_batch(
+                [given.request.row_id for given in dropped], [len(given.prompt) for given in dropped], *self._shape()
+            )
+        rows = [row for row in rows if row.error is None and not row.dropped]
         if not rows:
             return
         option_logprobs: list[list[float] | None] = []
@@ -376,18 +389,9 @@ class _Stream:
         )
 
     def _error_batch(self, bad: Mapping[int, str]) -> pa.RecordBatch:
+        return error_batch(list(bad), list(bad.values()), *self._shape())
+
+    def _shape(self) -> tuple[tuple[str, ...], str, int, int]:
+        """What a batch without answers needs to know of the others' columns."""
         teacher = self._teacher
-        how = (self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs)
-        return error_batch(list(bad), list(bad.values()), *how)
-
-
-def _ring(config: AskConfig) -> int:
-    """Tokens of an answer's end whose states the tap keeps until it is known which of them a stop string cuts off."""
-    return 4 + max((len(stop.encode()) for stop in config.decoding.stop), default=0)
-
-
-def _sampling_params(**values: Any) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    return SamplingParams(**values, output_kind=RequestOutputKind.FINAL_ONLY)
+        return self._states, teacher.config.state_dtype, teacher.state_size, self._num_token_logprobs

@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from curation.trust import Scores
 from curation.trust.calibration import Calibration
+from curation.trust.folded import FoldedNets
 from curation.trust.neural import Architecture, NeuralTrustNet
 from curation.trust.states import StateTrust
 
@@ -41,10 +42,14 @@ class DeepEnsemble(StateTrust):
     @torch.inference_mode()
     def logits(self, hidden_ND: Tensor) -> Scores:
         """The logit of the mean probability of each row, float32 [N]."""
-        logit_MN = torch.stack([net(hidden_ND).double() for net in self.nets])
-        # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.
-        logit_N: Scores = (logsigmoid(logit_MN).logsumexp(0) - logsigmoid(-logit_MN).logsumexp(0)).float().numpy()
-        return logit_N
+        return _logit_of_mean(torch.stack([net(hidden_ND) for net in self.nets]))
+
+    @torch.inference_mode()
+    def raw_of(self, columns: Sequence[Tensor]) -> Scores:
+        """As :meth:`logits`, by the folded networks."""
+        if self._folded is None:
+            self._folded = FoldedNets(self.nets, self.pca, getattr(torch, self.score_dtype))
+        return _logit_of_mean(self._folded(columns))
 
     @property
     def weights(self) -> Mapping[str, Tensor]:
@@ -66,3 +71,11 @@ class DeepEnsemble(StateTrust):
             net.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
             nets.append(net)
         return cls(nets, description["inputs"], description["fit"], Calibration(**description["calibration"]))
+
+
+def _logit_of_mean(logit_MN: Tensor) -> Scores:
+    """The logit of the mean of the probabilities of M logits, float32 [N]."""
+    wide_MN = logit_MN.double()
+    # The logit of mean(p) is log(sum p) - log(sum (1 - p)), here without a p that rounds to 0 or 1.
+    logit_N: Scores = (logsigmoid(wide_MN).logsumexp(0) - logsigmoid(-wide_MN).logsumexp(0)).float().numpy()
+    return logit_N

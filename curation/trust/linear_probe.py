@@ -42,6 +42,22 @@ class LinearProbe(StateTrust):
         logit_N: Scores = (hidden_ND.double() @ self.weight_D + self.bias).float().numpy()
         return logit_N
 
+    def raw_of(self, columns: Sequence[Tensor]) -> Scores:
+        """The logit of each row, float32 [N]; a projection is folded into the weights."""
+        if self._folded is None:
+            weight_D, bias = self.weight_D, self.bias
+            if self.pca is not None:
+                size = self.pca.shape[1]
+                projected_D = self.pca.components_DK.double() @ weight_D[:size]
+                bias = bias - self.pca.mean_D.double() @ projected_D
+                weight_D = torch.cat([projected_D, weight_D[size:]])
+            self._folded = weight_D, bias
+        weight_D, bias = self._folded
+        parts = weight_D.split([column.shape[1] for column in columns])
+        sum_N = sum(column_ND.double() @ part_D for column_ND, part_D in zip(columns, parts, strict=True))
+        logit_N: Scores = (bias + sum_N).float().numpy()
+        return logit_N
+
     @classmethod
     def fitted(
         cls,

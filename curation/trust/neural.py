@@ -6,7 +6,7 @@ linearly over the blocks up to the last one's (Huang et al. 2016); PyTorch's own
 standardised inputs (can be switched off) and several states side by side as one input (off by default).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
+from curation.trust import Scores
+from curation.trust.folded import FoldedNets
 from curation.trust.network import NetTrust, TrustNet
 
 NORM_EPS = 1e-6
@@ -94,6 +96,13 @@ class NeuralTrust(NetTrust[NeuralTrustNet]):
     """A fitted neural trust function. The raw score is the logit, trust its calibrated sigmoid."""
 
     kind = "neural"
+
+    def raw_of(self, columns: Sequence[Tensor]) -> Scores:
+        """The logit of each row, float32 [N], by the folded network."""
+        if self._folded is None:
+            self._folded = FoldedNets([self.net], self.pca, getattr(torch, self.score_dtype))
+        logit_N: Scores = self._folded(columns)[0].numpy()
+        return logit_N
 
     @classmethod
     def net_of(cls, architecture: Mapping[str, Any]) -> NeuralTrustNet:

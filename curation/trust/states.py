@@ -1,9 +1,10 @@
 """Trust functions of hidden states: what all of them share, and their inputs as views of a batch's memory."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +22,10 @@ from curation.trust import Scores, saved
 from curation.trust.calibration import Calibration
 from curation.trust.components import PrincipalComponents
 
-SCORE_ROWS = 4096
-"""Rows of one forward pass when scoring."""
+ScoreDtype = Literal["float32", "bfloat16"]
+
+SCORE_ROWS = 512
+"""Rows of one forward pass when scoring: their states, and what a layer makes of them, stay in a core's cache."""
 
 
 class StateTrust(ABC):
@@ -33,6 +36,8 @@ class StateTrust(ABC):
 
     kind: ClassVar[str]
     """What it is called on record."""
+    _folded: Any = None
+    """What :meth:`raw_of` makes of the weights when it is first called."""
     default_pca: ClassVar[int | None] = None
     """How many principal components of the states it reads where ``trust.pca`` is unset, or as many as there are;
     ``None``: the states themselves."""
@@ -45,6 +50,8 @@ class StateTrust(ABC):
         self.calibration = calibration or Calibration()
         self.pca: PrincipalComponents | None = None
         """What projects the states before they are read (``TrustConfig.pca``)."""
+        self.score_dtype: ScoreDtype = "float32"
+        """The type in which :meth:`raw_of` takes products (``TrustConfig.score_dtype``)."""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -74,6 +81,19 @@ class StateTrust(ABC):
         """The logit of each row of inputs side by side as they are stored, float32 [N]."""
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
 
+    def raw_of(self, columns: Sequence[Tensor]) -> Scores:
+        """The logit of each row, float32 [N], of the inputs column by column, as a scan gives them.
+
+        Equal to :meth:`raw` to rounding; a function that has a faster way than to join the columns overrides it.
+        """
+        return self.raw(columns[0] if len(columns) == 1 else torch.cat(tuple(columns), dim=1))
+
+    def scoring_in(self, dtype: ScoreDtype) -> Self:
+        """A copy of this trust function that scores in a type."""
+        other = copy.copy(self)
+        other.score_dtype, other._folded = dtype, None
+        return other
+
     def behind(self, pca: PrincipalComponents | None) -> Self:
         """This trust function, which was fitted on projected states, with the projection that gives them."""
         if pca is None:
@@ -95,8 +115,9 @@ class StateTrust(ABC):
                 f"{expected}; score the labels of the teacher that it was fitted for"
             )
         raw_N = np.empty(labels.num_rows, dtype=np.float32)
-        for start, hidden_ND in states.batches(SCORE_ROWS):
-            raw_N[start : start + len(hidden_ND)] = self.raw(hidden_ND)
+        for start in range(0, labels.num_rows, SCORE_ROWS):
+            rows = slice(start, start + SCORE_ROWS)
+            raw_N[rows] = self.raw_of([column[rows] for column in states.columns])
         raw_N[states.missing_N] = np.nan
         return raw_N
 
@@ -108,6 +129,7 @@ class StateTrust(ABC):
             "inputs": self.inputs,
             "calibration": asdict(self.calibration),
             "pca": self.pca and {"variance_kept": self.pca.variance_kept, "num_rows": self.pca.num_rows},
+            "score_dtype": self.score_dtype,
             "fit": self.fit,
         }
 
@@ -125,6 +147,7 @@ class StateTrust(ABC):
         trust = cls.made({k: v for k, v in weights.items() if not k.startswith("pca.")}, description)
         if (numbers := description["pca"]) is not None:
             trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
+        trust.score_dtype = description["score_dtype"]
         return trust
 
     def noted(self, **notes: Any) -> Self:

@@ -1,0 +1,283 @@
+"""What a first cut on the prompt's state saves on real puzzles: ``python -m benchmarks.cascade --seeds 0 1 2``.
+
+The quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles, once (``runs/cascade``; what
+is done there is not done again). Each seed deals them anew: 6,000 to fit on, 12,000 held-out rows, the others are the
+pool. Two functions are fitted: the quickstart's network in 400 steps (``--kind deep_ensemble``: five of them), and a
+linear probe (``--first``) that reads the state and the length of the prompt alone, and learns what the full one selects
+(``stages.first_cut.wanted``). The held-out rows set the first cut (``curation.selection.cascade``) for a full pass that
+keeps a share of the pool, at 1 % loss (and, beside, 5 %) with confidence 0.95. Since the whole pool has been answered,
+the lines can say what the full pass selects and what of it the first cut loses.
+
+Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Time: the same teacher, in
+this process, labels 2,048 pool rows with the first cut and without, in turn; CPU seconds of one thread. A chess answer
+has 2 tokens after a prompt of 29, so that nearly all tokens are the prompt's, which a first cut pays for, too:
+``--answer`` says what the same drops would save where answers have so many tokens (arithmetic, not a run).
+
+Controls: a first score that is the same for all rows, and one that is drawn by lot.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from benchmarks.pairs import measure
+from curation.config import RunConfig, TeacherConfig, TrustConfig
+from curation.config.load import load_config
+from curation.domains import get_domain
+from curation.hashing import derive, hash_unit
+from curation.metrics import over_seeds, proportion
+from curation.pipeline.running import run_part
+from curation.refs import ModelRef, TableRef, TrustRef
+from curation.selection.cascade import HeldOut, first_cut
+from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
+from curation.stages.label_chunks import LabelJob, label_rows
+from curation.tables import io
+from curation.teachers import load_teacher
+from train.trust import fit_rows, read_rows
+
+QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
+ROWS, FIT_ROWS, HELD_OUT_ROWS = 28_000, 6_000, 12_000
+LOSSES, CONFIDENCE = (0.01, 0.05), 0.95
+TIMED_ROWS = 2048
+Bools = npt.NDArray[np.bool_]
+Int64s = npt.NDArray[np.int64]
+
+
+class Labelled(NamedTuple):
+    """What the run has made."""
+
+    config: RunConfig
+    examples: TableRef
+    labels: TableRef
+    grades: TableRef
+    teacher: ModelRef
+
+
+class Deal(NamedTuple):
+    """Rows of a seed, by a rank that a hash of their ids gives."""
+
+    seed: int
+    edges: tuple[float, float]
+
+    def is_fit(self, ids_N: Int64s) -> Bools:
+        """Rows to fit on."""
+        return self._unit(ids_N) < self.edges[0]
+
+    def is_held_out(self, ids_N: Int64s) -> Bools:
+        """Rows that set the first cut."""
+        return (self._unit(ids_N) >= self.edges[0]) & (self._unit(ids_N) < self.edges[1])
+
+    def is_pool(self, ids_N: Int64s) -> Bools:
+        """The others."""
+        return self._unit(ids_N) >= self.edges[1]
+
+    def _unit(self, ids_N: Int64s) -> npt.NDArray[np.float64]:
+        return hash_unit(ids_N, derive(self.seed, "deal"))
+
+
+class Outcome(NamedTuple):
+    """What a first cut does to the pool, as shares."""
+
+    dropped: float
+    lost: float
+    tokens: float
+    answer_tokens: float
+
+
+def labelled(kind: str) -> Labelled:
+    """The answers of the teacher to all rows, from the run's directory or made there."""
+    splits = f"splits.source={{from: puzzles, rows: {ROWS}}}", "splits.test={from: puzzles, rows: 500}"
+    config = load_config(
+        QUICKSTART,
+        [
+            "name=cascade",
+            f"trust.kind={kind}",
+            "trust.max_steps=400",
+            "trust.patience=100",
+            "selection.arms=[neural]",
+            "splits.audit=false",
+            *splits,
+        ],
+    )
+    run_part(config, "gen-0/grade-source", alone=False)
+    stages = json.loads((Path(str(config.directory)) / "manifest.json").read_text())["stages"]
+    outputs = {name: stage["outputs"] for name, stage in stages.items()}
+    (teacher,) = (found["model"] for found in outputs.values() if "model" in found)
+    return Labelled(
+        config=config,
+        examples=TableRef.from_json(outputs["prepare"]["tables"]["source"]),
+        labels=TableRef.from_json(outputs["gen-0/label-source"]["labels"]),
+        grades=TableRef.from_json(outputs["gen-0/grade-source"]["grades"]),
+        teacher=ModelRef.from_json(teacher),
+    )
+
+
+def fitted(
+    made: Labelled, deal: Deal, keeps: list[float], first: str, directory: Path
+) -> tuple[TrustRef, dict[float, TrustRef]]:
+    """The full function, and the first one for each share kept."""
+    grades = io.read(made.grades)
+    kept = io.write(grades.filter(pa.array(deal.is_fit(grades["row_id"].to_numpy()))), str(directory / "grades.lance"))
+    config = made.config.trust
+    full = fit(config.kind, config, made.labels, kept, deal.seed).save(directory / "full")
+    of_prompt = config.model_copy(
+        update={"states": ("prompt_last",), "columns": ("num_prompt_tokens",), "fit_on": "all"}
+    )
+    firsts = {}
+    for keep in keeps:
+        goal = wanted(made.labels, full, deal.is_fit, keep=keep, uri=str(directory / f"wanted-{keep:g}.lance"))
+        firsts[keep] = fit(first, of_prompt, made.labels, goal, deal.seed).save(directory / f"first-{keep:g}")
+    return full, firsts
+
+
+def fit(kind: str, config: TrustConfig, labels: TableRef, grades: TableRef, seed: int) -> Any:
+    """A function of a kind."""
+    torch.set_num_threads(2)
+    return fit_rows(kind, read_rows(labels, grades, config, seed=seed), config, seed=seed, origin={})
+
+
+def outcome(pool: HeldOut, keep: float, threshold: float | None) -> tuple[Outcome, str]:
+    """What a threshold does to the pool, and what of the selected rows it loses, with its interval."""
+    num = round(keep * len(pool.full_M))
+    best = np.argsort(-np.nan_to_num(pool.full_M, nan=-np.inf), kind="stable")[:num]
+    selected = best[np.isfinite(pool.full_M[best])]
+    dropped_M = pool.first_M < (-np.inf if threshold is None else threshold)
+    lost = proportion(int(dropped_M[selected].sum()), len(selected))
+    answers = int(pool.output_tokens_M[dropped_M].sum())
+    total = int((pool.prompt_tokens_M + pool.output_tokens_M).sum())
+    found = Outcome(
+        float(dropped_M.mean()), lost.value, answers / total, answers / max(1, int(pool.output_tokens_M.sum()))
+    )
+    return found, f"lost {lost.value:.2%} ({lost.low:.2%} to {lost.high:.2%}) of {len(selected):,} selected"
+
+
+def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
+    """Rows a CPU second of one thread, with the first cut and without; and whether rows that pass have equal labels."""
+    torch.set_num_threads(1)
+    config, domain = made.config, get_domain(made.config.domain)
+    teacher_config = TeacherConfig(**config.teacher.model_dump(include=set(TeacherConfig.model_fields)))
+    job = LabelJob(
+        examples=made.examples,
+        labels_uri="",
+        domain=config.domain,
+        teacher=teacher_config,
+        model=made.teacher,
+        decoding=config.teacher.decoding,
+        seed=0,
+        first_cut=cut,
+    )
+    teacher = load_teacher(teacher_config, made.teacher)
+    rows = io.open_table(made.examples).take(np.arange(TIMED_ROWS)).to_pylist()
+    answers: dict[bool, dict[int, str | None]] = {}
+
+    def side(with_cut: bool) -> Callable[[int], float]:
+        def run(_: int) -> float:
+            gate = PromptGate(cut, teacher_config.states) if with_cut else None
+            begun = time.process_time()
+            batches = list(label_rows(job, domain, teacher, rows, gate))
+            seconds = time.process_time() - begun
+            found = [(row["row_id"], row["label"]) for batch in batches for row in batch.select([0, 2]).to_pylist()]
+            answers[with_cut] = dict(found)
+            if gate is not None:
+                stopped = {
+                    row["row_id"]
+                    for batch in batches
+                    for row in batch.select(["row_id", "dropped"]).to_pylist()
+                    if row["dropped"]
+                }
+                answers[with_cut] = {row: label for row, label in found if row not in stopped}
+            return TIMED_ROWS / seconds
+
+        return run
+
+    found = measure(side(True), side(False), num_pairs)
+    differ = sum(answers[False][row] != label for row, label in answers[True].items())
+    return (
+        f"{found.line('CPU time with the first cut', 'rows/s', 1.0)}; {differ} of {len(answers[True]):,} labels differ"
+    )
+
+
+def controls(held: HeldOut, pool: HeldOut, keep: float, seed: int) -> list[str]:
+    """A first score that says nothing: the same for all rows, and drawn by lot."""
+    rng, lines = np.random.default_rng(seed), []
+    for name, draw in (("constant", lambda num: np.zeros(num)), ("by lot", lambda num: rng.random(num))):
+        found = first_cut(held_with(held, draw(len(held.first_M))), keep=keep, loss=LOSSES[0], confidence=CONFIDENCE)
+        shares, lost = outcome(held_with(pool, draw(len(pool.first_M))), keep, found.limit)
+        lines.append(f"  control, {name}: {found.words()}; on the pool {shares.dropped:.2%} dropped, {lost}")
+    return lines
+
+
+def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
+    """The rows with another first score."""
+    return HeldOut(
+        first_M=first_M, full_M=rows.full_M, prompt_tokens_M=rows.prompt_tokens_M, output_tokens_M=rows.output_tokens_M
+    )
+
+
+def one_seed(
+    made: Labelled, seed: int, keeps: list[float], kind: str, answer: int, num_pairs: int
+) -> dict[tuple[float, float], Outcome]:
+    """Lines of a seed; the outcome by share kept and loss."""
+    num_rows = io.count(made.labels)
+    deal = Deal(seed, (FIT_ROWS / num_rows, (FIT_ROWS + HELD_OUT_ROWS) / num_rows))
+    directory = Path(str(made.config.directory)) / f"seed-{seed}"
+    directory.mkdir(exist_ok=True)
+    full, firsts = fitted(made, deal, keeps, kind, directory)
+    outcomes = {}
+    for keep, first in firsts.items():
+        held, pool = (held_out(made.labels, first, full, takes) for takes in (deal.is_held_out, deal.is_pool))
+        means = pool.prompt_tokens_M.mean(), pool.output_tokens_M.mean()
+        print(
+            f"seed {seed}, keep {keep:g}: {len(held.first_M):,} held-out rows, {len(pool.first_M):,} pool rows, "
+            f"prompts of {means[0]:.1f} tokens, answers of {means[1]:.1f}",
+            flush=True,
+        )
+        for loss in LOSSES:
+            found = first_cut(held, keep=keep, loss=loss, confidence=CONFIDENCE)
+            got, lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
+            outcomes[keep, loss] = got
+            print(f"  loss {loss:g}: {found.words()}")
+            print(
+                f"    on the pool: {got.dropped:.1%} dropped, {got.tokens:.2%} of all tokens and "
+                f"{got.answer_tokens:.1%} of answer tokens saved, {lost}; with answers of {answer} tokens "
+                f"{got.dropped * answer / (means[0] + answer):.1%} of all tokens",
+                flush=True,
+            )
+        if found.limit is not None and keep == keeps[0] and num_pairs:
+            cut = Cut(function=first, threshold=found.limit, break_even=0.0)
+            print(f"    {timing(made, cut, num_pairs)}", flush=True)
+    print("\n".join(controls(held, pool, keeps[-1], seed)), flush=True)
+    return outcomes
+
+
+def main() -> None:
+    """Print the lines of each seed, and means over the seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--keep", type=float, nargs="+", default=[0.05, 0.1])
+    parser.add_argument("--answer", type=int, default=400)
+    parser.add_argument("--kind", default="neural")
+    parser.add_argument("--first", default="linear_probe")
+    parser.add_argument("--pairs", type=int, default=3)
+    options = parser.parse_args()
+    made = labelled(options.kind)
+    settings = options.keep, options.first, options.answer, options.pairs
+    found = [one_seed(made, seed, *settings) for seed in options.seeds]
+    for keep, loss in found[0]:
+        lines = []
+        for name in Outcome._fields:
+            mean = over_seeds([getattr(outcomes[keep, loss], name) for outcomes in found])
+            lines.append(f"{name} {mean.value:.2%} ({mean.low:.2%} to {mean.high:.2%})")
+        print(f"keep {keep:g}, loss {loss:g}, mean of {len(found)} seeds: {', '.join(lines)}")
+
+
+if __name__ == "__main__":
+    main()

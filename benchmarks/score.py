@@ -1,0 +1,207 @@
+"""Scoring of stored hidden states against a bare scan of them: ``python -m benchmarks.score``.
+
+A labels table of ``--rows`` states of 1,024 float16, in fragments of 32 MB, in the page cache. The peer is pylance's
+own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and does nothing with
+what it reads. Ours reads the same column and computes the raw scores of every row as the tasks of the score stage do
+(``curation.stages.score``): as many threads as cores, a fragment and one thread of torch each. A slow function scores
+so many fragments only as take about two seconds. The functions were fitted on made-up rows whose labels follow a
+direction of the states:
+
+- a linear probe;
+- the quickstart's network (2 blocks of 128), in float32 and bfloat16, behind 256 principal components, and five of them
+  (deep ensemble);
+- the paper's chess network (4 blocks of 512), in float32 and bfloat16.
+
+Checked for each: raw scores equal those of the fitted ``nn.Module`` itself in float32, fed with joined float32 inputs
+(float32 ones to 1e-4 of their standard deviation), and how much of the best 10 % stays and the AUC changes.
+
+What a network costs is arithmetic: the lines say its GFLOP a thousand rows and the GFLOP/s reached, beside those of a
+bare product of PyTorch's in the same type on this machine.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import torch
+
+from benchmarks.machine import wait_for_quiet
+from benchmarks.pairs import measure
+from curation.config import TrustConfig
+from curation.refs import TableRef
+from curation.tables import io, schemas
+from curation.trust.states import ScoreDtype, StateTrust
+from train.rounding import compared
+from train.trust import fit_rows
+from train.trust_loop import Rows
+
+WIDTH, STATE = 1024, "output_last"
+COLUMN = schemas.state_column(STATE)
+FRAGMENT_ROWS = 2**25 // (2 * WIDTH)
+SECONDS = 2.0
+"""About what one pass of ours takes, where all fragments would take longer."""
+BATCH_ROWS = 4096
+THREADS = 2
+REACH = 0.5
+MAX_STEPS = 20
+QUICKSTART = {"depth": 2, "width": 128, "learning_rate": 3e-4}
+CHESS = {"depth": 4, "width": 512, "learning_rate": 3e-4}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fitted trust function, and the products of a row."""
+
+    name: str
+    trust: StateTrust
+    mflop: float
+
+
+def states(rng: np.random.Generator, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """States whose dimensions differ in place and scale, as a model's do, and which of the labels are right."""
+    shared = np.random.default_rng(0)
+    mean_D, scale_D = 3 * shared.standard_normal(WIDTH), np.exp(shared.standard_normal(WIDTH))
+    direction_D = shared.standard_normal(WIDTH) / WIDTH**0.5
+    noise_ND = rng.standard_normal((num_rows, WIDTH), dtype=np.float32)
+    correct_N = rng.random(num_rows) < 1 / (1 + np.exp(-2 * (noise_ND @ direction_D)))
+    return (noise_ND * scale_D + mean_D).astype(np.float16), correct_N
+
+
+def write_labels(uri: str, num_rows: int) -> TableRef:
+    """The table: row ids and states."""
+    schema = pa.schema([schemas.ROW_ID, (COLUMN, pa.list_(pa.float16(), WIDTH))])
+    rng = np.random.default_rng(1)
+
+    def parts() -> Iterator[pa.RecordBatch]:
+        for start in range(0, num_rows, 1 << 15):
+            hidden_ND, _ = states(rng, min(1 << 15, num_rows - start))
+            column = pa.FixedSizeListArray.from_arrays(pa.array(hidden_ND.reshape(-1)), WIDTH)
+            yield pa.record_batch([pa.array(np.arange(start, start + len(hidden_ND))), column], schema)
+
+    reader = pa.RecordBatchReader.from_batches(schema, parts())
+    lance.write_dataset(reader, uri, schema=schema, max_rows_per_file=FRAGMENT_ROWS)
+    return io.latest(uri)
+
+
+def cases(only: str) -> Iterator[Case]:
+    """The functions to score by, each fitted when it is asked for: a few steps, for an order to keep."""
+    hidden_ND, correct_N = states(np.random.default_rng(2), 6000)
+    part_N = np.array([0] * 8 + [1, 2], dtype=np.int8)[np.arange(6000) % 10]
+    rows = Rows(hidden_ND=hidden_ND, correct_N=correct_N, part_N=part_N, sizes=(WIDTH,))
+
+    def fitted(name: str, kind: str, dtype: ScoreDtype = "float32", **settings: object) -> Iterator[Case]:
+        if only not in name:
+            return
+        torch.set_num_threads(THREADS)
+        config = TrustConfig(max_steps=MAX_STEPS, patience=None, score_dtype=dtype, **settings)
+        trust = fit_rows(kind, rows, config, seed=0, origin={})
+        print(f"  fitted: {name} ({trust.fit.get('rounding', '')})", flush=True)
+        yield Case(name=name, trust=trust, mflop=2e-6 * products(trust))
+
+    yield from fitted("linear probe", "linear_probe")
+    yield from fitted("2 x 128, float32", "neural", **QUICKSTART)
+    yield from fitted("2 x 128, bfloat16", "neural", "bfloat16", **QUICKSTART)
+    yield from fitted("2 x 128 behind 256 components, bfloat16", "neural", "bfloat16", **QUICKSTART, pca=256)
+    yield from fitted("five of 2 x 128, bfloat16", "deep_ensemble", "bfloat16", **QUICKSTART)
+    yield from fitted("4 x 512, float32", "neural", **CHESS)
+    yield from fitted("4 x 512, bfloat16", "neural", "bfloat16", **CHESS)
+
+
+def products(trust: StateTrust) -> int:
+    """Multiplications of a row by the matrices of a function, a projection folded into the input layer."""
+    matrices = [weight for weight in trust.weights.values() if weight.ndim == 2]
+    if not matrices:
+        return WIDTH
+    folded = 0 if trust.pca is None else (WIDTH - trust.pca.shape[1]) * len(matrices[0])
+    return sum(weight.numel() for weight in matrices) + folded
+
+
+def ours(ref: TableRef, trust: StateTrust, num_fragments: int) -> np.ndarray:
+    """The raw scores of the first fragments, as the tasks of the score stage compute them."""
+
+    def scored(fragment: lance.LanceFragment) -> np.ndarray:
+        torch.set_num_threads(1)
+        batches = fragment.to_batches(columns=list(trust.features), batch_size=BATCH_ROWS)
+        return np.concatenate([trust.raw_score(batch) for batch in batches])
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return np.concatenate(list(pool.map(scored, io.open_table(ref).get_fragments()[:num_fragments])))
+
+
+def peer(ref: TableRef) -> int:
+    """Read the column, and nothing else; the rows."""
+    scanner = io.open_table(ref).scanner(columns=[COLUMN])
+    return sum(batch.num_rows for batch in scanner.to_batches())
+
+
+def timed(work: Callable[[], object], num_rows: int) -> float:
+    """Rows a second."""
+    begun = time.monotonic()
+    work()
+    return num_rows / (time.monotonic() - begun)
+
+
+def check(ref: TableRef, case: Case) -> str:
+    """Against the plain float32 network, on the first rows."""
+    batch = next(iter(io.open_table(ref).to_batches(columns=[COLUMN], batch_size=1 << 15)))
+    hidden_ND = batch.column(COLUMN).values.to_numpy().reshape(-1, WIDTH).astype(np.float32)
+    raw_N = case.trust.raw_score(batch)
+    plain_N = case.trust.raw(torch.from_numpy(hidden_ND))
+    worst = float(np.abs(raw_N - plain_N).max() / plain_N.std())
+    if case.trust.score_dtype == "float32":
+        assert worst < 1e-4, (case.name, worst)
+    _, correct_N = states(np.random.default_rng(1), len(raw_N))
+    found = compared(plain_N, raw_N, correct_N)
+    assert found["overlap"] > 0.97 and found["auc_change"] < 1e-3, (case.name, found)
+    return f"largest difference {worst:.1e} sd, best 10 % shared {found['overlap']:.2%}, AUC {found['auc_change']:.1e}"
+
+
+def bare_products(dtype: torch.dtype) -> float:
+    """GFLOP/s of PyTorch's own product on ``THREADS`` threads."""
+    a, b = torch.randn(2048, 512).to(dtype), torch.randn(2048, 512).to(dtype)
+    torch.set_num_threads(THREADS)
+    torch.nn.functional.linear(a, b)
+    begun, num = time.monotonic(), 0
+    while time.monotonic() - begun < 1:
+        torch.nn.functional.linear(a, b)
+        num += 1
+    return 2e-9 * 2048 * 512 * 2048 * num / (time.monotonic() - begun)
+
+
+def main() -> None:
+    """Print a line a function."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=16 * FRAGMENT_ROWS)
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--only", default="", help="functions whose name holds this")
+    parser.add_argument("--directory", type=Path)
+    options = parser.parse_args()
+    wait_for_quiet()
+    for dtype in (torch.float32, torch.bfloat16):
+        print(f"bare product, {dtype}, {THREADS} threads: {bare_products(dtype):,.0f} GFLOP/s")
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        ref = write_labels(str(Path(directory) / "labels.lance"), options.rows)
+        for case in cases(options.only):
+            print(f"  {check(ref, case)}", flush=True)
+            num = options.rows // FRAGMENT_ROWS
+            pilot = timed(lambda case=case: ours(ref, case.trust, THREADS), THREADS * FRAGMENT_ROWS)
+            num = min(num, THREADS * max(1, round(SECONDS * pilot / (THREADS * FRAGMENT_ROWS))))
+            found = measure(
+                lambda _, case=case, num=num: timed(lambda: ours(ref, case.trust, num), num * FRAGMENT_ROWS),
+                lambda _: timed(lambda: peer(ref), options.rows),
+                options.pairs,
+            )
+            rate = sorted(found.ours)[len(found.ours) // 2]
+            print(found.line(case.name, "rows/s", REACH))
+            print(f"  {case.mflop:.2f} GFLOP a thousand rows: {case.mflop * rate / 1e3:,.0f} GFLOP/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

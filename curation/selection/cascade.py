@@ -1,0 +1,276 @@
+"""The first cut of a cascade: a cheap score drops rows before the teacher writes their answers.
+
+The first score is known after the prompt; the full score only after the answer. A row is *lost* if the full cut would
+select it and the first cut drops it. The threshold is set on held-out labelled rows, on which neither function was
+fitted, so that at most a stated share of the selected rows is lost, with a stated confidence.
+
+**Why this holds.** Let A be the rows that the full cut selects. Given how many held-out rows are in A, say K, they are
+independent draws from A. Rows below the r-th smallest of their first scores are dropped. The share of A below an order
+statistic follows a beta distribution whatever the scores' own distribution (Wilks, "Determination of Sample Sizes for
+Setting Tolerance Limits", 1941), and it is at most ``loss`` with probability P(Bin(K, loss) >= r). The largest r for
+which that is at least the confidence is taken: then the exact binomial bound (Clopper and Pearson 1934) on r - 1 lost
+rows of K is at most ``loss``. It is one order statistic and no search, so nothing has to be corrected; where scores
+tie, fewer rows are dropped.
+
+With a threshold of the full score, A is known. With a share ``keep`` of the pool, the pool's own threshold is not known
+before it is labelled, but K then follows Bin(M, keep): the threshold is the smallest over all K of an interval that
+holds K with probability 1 - ``COUNT_SHARE`` * delta, and each K is given the rest of delta.
+
+The guarantee is about rows drawn as the held-out rows were; a pool that has shifted has none.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.errors import ConfigError, UserError
+from curation.metrics.estimates import TAIL, Estimate, proportion
+from curation.selection.risk.ours import exact_upper
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+COUNT_SHARE = 0.1
+"""The part of delta for the unknown number of held-out rows that the full cut of a share of the pool selects."""
+LEAST_SAVED = 0.05
+"""The least share of the teacher's tokens that a first cut has to save, or it is off. One that saves 1 to 3 % of them,
+after prompts of 29 tokens with answers of 2, takes as much time as none, or more (``benchmarks.cascade``)."""
+CHECK_ROWS = 1000
+"""Rows of a pool after which it is looked whether the first cut pays there."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeldOut:
+    """Labelled rows, drawn as the pool's are, on which neither function was fitted; M of them in any order."""
+
+    first_M: Floats
+    """The raw score that is known after the prompt; NaN for a row that has none and always passes."""
+    full_M: Floats
+    """The raw score by which the full pass selects; NaN or -inf for a row that it never selects."""
+    prompt_tokens_M: Ints
+    output_tokens_M: Ints
+
+    def __post_init__(self) -> None:
+        """Refuse what is no set of rows.
+
+        Raises:
+            UserError: there are no rows, or the columns differ in length.
+        """
+        lengths = {len(column) for column in (self.first_M, self.full_M, self.prompt_tokens_M, self.output_tokens_M)}
+        if len(lengths) != 1 or 0 in lengths:
+            raise UserError(
+                f"first cut: held-out columns of {sorted(lengths)} rows; give the same rows, at least one, to all"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstCut:
+    """A first cut, the evidence for it, and what it saves; or why there is none."""
+
+    threshold: float | None
+    """Rows whose first score is below it are dropped; None: the first cut is off."""
+    off: str | None
+    """Why it is off; None: it is on."""
+    limit: float | None
+    """The threshold that the loss allows, whether it pays or not; None if no row may be dropped."""
+    loss: float
+    """The allowed share of lost rows among those that the full pass selects."""
+    confidence: float
+    keep: float | None
+    """The share of the pool that the full pass selects, or None."""
+    full_threshold: float | None
+    """The full raw score from which on the full pass selects, or None."""
+    num_held_out: int
+    num_selected: int
+    """Held-out rows that the full cut selects (of a share: about)."""
+    num_lost: int
+    """Those of them below the threshold."""
+    bound: float | None
+    """The exact upper bound on the share of lost rows."""
+    dropped: Estimate
+    """The expected share of the pool that is dropped, as if the threshold had been fixed beforehand."""
+    saved: Estimate
+    """The expected share of the teacher's tokens (prompt and answer) that is saved; below 0 it costs more."""
+    break_even: float
+    """The share of dropped rows from which on ``LEAST_SAVED`` of the tokens is saved."""
+    guarantee: str
+    needed: int | None = None
+    """Only if there are too few held-out rows: about how many would do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON object."""
+        return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
+
+    def words(self) -> str:
+        """One sentence for terminal and report."""
+        if self.off is not None:
+            return f"first cut off: {self.off}"
+        return (
+            f"first cut on: about {self.dropped.value:.1%} of the rows are dropped before their answer "
+            f"({self.dropped.low:.1%} to {self.dropped.high:.1%}), {self.saved.value:.1%} of the tokens saved "
+            f"({self.saved.low:.1%} to {self.saved.high:.1%}); {self.guarantee}"
+        )
+
+
+def first_cut(
+    rows: HeldOut,
+    *,
+    keep: float | None = None,
+    full_threshold: float | None = None,
+    loss: float = 0.01,
+    confidence: float = 0.95,
+    fed_twice: float = 0.0,
+    seed: int = 0,
+) -> FirstCut:
+    """The first cut that loses at most ``loss`` of the rows that the full pass selects.
+
+    Args:
+        rows: the held-out rows.
+        keep: the full pass selects this share of the pool, the best by the full score; or
+        full_threshold: it selects rows with at least this full raw score.
+        loss: the largest share of the selected rows that may be lost, in (0, 1).
+        confidence: with which that holds over draws of the held-out rows, in (0, 1).
+        fed_twice: prompt tokens of a row that passes which its answer feeds again (0 where it goes on from the state).
+        seed: of the order of rows whose full scores tie, of which a share may split a group.
+
+    Raises:
+        ConfigError: a share outside (0, 1), or not exactly one of ``keep`` and ``full_threshold``.
+    """
+    _check(keep, full_threshold, loss, confidence)
+    delta = 1 - confidence
+    first_M = np.where(np.isnan(rows.first_M), np.inf, rows.first_M.astype(np.float64))
+    order = np.lexsort((np.random.default_rng(seed).random(len(first_M)), -_selectable(rows.full_M)))
+    num_selectable = int((_selectable(rows.full_M) > -np.inf).sum())
+    ranked_M = first_M[order]  # by the full score, the best first
+    if full_threshold is not None:
+        num_selected = int((rows.full_M >= full_threshold).sum())
+        counts = np.array([num_selected])
+    else:
+        assert keep is not None
+        num_selected = min(round(keep * len(first_M)), num_selectable)
+        counts = np.minimum(_counts(len(first_M), keep, COUNT_SHARE * delta), num_selectable)
+        delta *= 1 - COUNT_SHARE
+    threshold = min(_tolerance_limit(ranked_M[:count], loss, delta) for count in np.unique(counts).tolist())
+    dropped_M = first_M < threshold
+    means = rows.prompt_tokens_M.mean(), rows.output_tokens_M.mean()
+    saved = _saved(rows, dropped_M, fed_twice)
+    needed, off = None, None
+    if threshold == -np.inf and int(counts.min()) < (least := _least_selected(loss, delta)):
+        needed = _needed(rows, num_selected, keep, COUNT_SHARE * (1 - confidence), least)
+        more = "" if needed is None else f"give about {needed:,} held-out rows, or "
+        off = (
+            f"of {len(first_M):,} held-out rows only {int(counts.min()):,} are sure to be among the selected ones, and "
+            f"{least:,} are needed to show a loss of at most {loss:g} with confidence {confidence:g}; {more}allow a "
+            "larger loss"
+        )
+    elif not dropped_M.any():
+        off = "it would drop no row: the first score does not tell the rows apart that the full pass selects"
+    elif saved.value < LEAST_SAVED:
+        off = (
+            f"it would save {saved.value:.2%} of the teacher's tokens by dropping {dropped_M.mean():.1%} of the rows, "
+            f"less than {LEAST_SAVED:.0%} (prompts of {means[0]:.0f} tokens, answers of {means[1]:.0f})"
+        )
+    lost = int((ranked_M[:num_selected] < threshold).sum())
+    on = off is None
+    return FirstCut(
+        threshold=float(threshold) if on else None,
+        off=off,
+        limit=float(threshold) if threshold > -np.inf else None,
+        loss=loss,
+        confidence=confidence,
+        keep=keep,
+        full_threshold=full_threshold,
+        num_held_out=len(first_M),
+        num_selected=num_selected,
+        num_lost=lost if on else 0,
+        bound=float(exact_upper(np.array([num_selected]), np.array([lost]), delta)[0]) if on else None,
+        dropped=proportion(int(dropped_M.sum()), len(first_M)),
+        saved=saved,
+        break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
+        guarantee=_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
+        needed=needed,
+    )
+
+
+def still_pays(num_asked: int, num_dropped: int, break_even: float) -> bool:
+    """Whether the rows so far leave it open that at least the share ``break_even`` of a pool is dropped.
+
+    It is no, if even the exact upper bound (97.5 %) on the share of dropped rows is below it.
+    """
+    return proportion(num_dropped, num_asked).high >= break_even
+
+
+def _tolerance_limit(first_K: Floats, loss: float, delta: float) -> float:
+    """The largest of K first scores below which, with confidence 1 - delta, at most ``loss`` of their kind are."""
+    rank = tolerance_rank(len(first_K), loss, delta)
+    return float(np.partition(first_K, rank - 1)[rank - 1]) if rank else -math.inf
+
+
+def tolerance_rank(num_rows: int, loss: float, delta: float) -> int:
+    """The largest r with P(Bin(num_rows, loss) <= r - 1) <= delta; 0 if there is none."""
+    from scipy.special import bdtr
+
+    return int((bdtr(np.arange(math.ceil(loss * num_rows) + 1), num_rows, loss) <= delta).sum())
+
+
+def _counts(num_rows: int, keep: float, delta: float) -> Ints:
+    """The numbers of rows of an interval that Bin(num_rows, keep) misses with probability at most ``delta``."""
+    from scipy.stats import binom
+
+    low, high = (int(binom.ppf(tail, num_rows, keep)) for tail in (delta / 2, 1 - delta / 2))
+    return np.arange(low, high + 1)
+
+
+def _least_selected(loss: float, delta: float) -> int:
+    """The smallest number of selected rows that has a tolerance limit: (1 - loss) ** rows <= delta."""
+    return math.ceil(math.log(delta) / math.log1p(-loss) - 1e-9)
+
+
+def _needed(rows: HeldOut, num_selected: int, keep: float | None, delta: float, least: int) -> int | None:
+    """About how many held-out rows have ``least`` selected ones; None if none of these rows is selected."""
+    num_rows = len(rows.first_M)
+    if not num_selected:
+        return None
+    needed = math.ceil(num_rows * least / num_selected)
+    while keep is not None and _counts(needed, keep, delta)[0] < least and needed < 2**40:
+        needed = math.ceil(1.01 * needed)
+    return needed
+
+
+def _saved(rows: HeldOut, dropped_M: npt.NDArray[np.bool_], fed_twice: float) -> Estimate:
+    """The share of tokens that is saved: a ratio of means, with its interval by the delta method."""
+    from scipy.special import ndtri
+
+    tokens_M = (rows.prompt_tokens_M + rows.output_tokens_M).astype(np.float64)
+    gain_M = np.where(dropped_M, rows.output_tokens_M, -fed_twice)
+    num_rows, mean = len(tokens_M), float(tokens_M.mean())
+    value = float(gain_M.mean()) / mean
+    error = (
+        float(np.std(gain_M - value * tokens_M, ddof=1)) / (mean * math.sqrt(num_rows)) if num_rows > 1 else math.nan
+    )
+    margin = float(ndtri(1 - TAIL)) * error
+    return Estimate(value=value, low=value - margin, high=value + margin, n=num_rows)
+
+
+def _selectable(full_M: Floats) -> Floats:
+    """The full scores with -inf for rows that are never selected."""
+    return np.where(np.isnan(full_M), -np.inf, full_M.astype(np.float64))
+
+
+def _guarantee(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> str:
+    what = f"the best {keep:.3g} of the pool" if keep is not None else f"a raw score of at least {full_threshold:g}"
+    return (
+        f"at most {loss:g} of the rows that the full pass would select ({what}) are lost, with confidence "
+        f"{confidence:g} (exact binomial); assumes that the held-out rows are drawn as the pool's"
+    )
+
+
+def _check(keep: float | None, full_threshold: float | None, loss: float, confidence: float) -> None:
+    if (keep is None) == (full_threshold is None):
+        raise ConfigError(f"first cut: keep {keep} and full_threshold {full_threshold}; give exactly one of them")
+    for name, value in (("keep", keep), ("loss", loss), ("confidence", confidence)):
+        if value is not None and not 0 < value < 1:
+            raise ConfigError(f"first cut: {name} {value} is not a share between 0 and 1, both excluded")

@@ -1,0 +1,176 @@
+"""The first cut in the labelling actors: prompts are scored, and only those above a threshold are answered.
+
+The threshold and why it may be trusted are ``curation.selection.cascade``'s. Each process looks whether the cut pays on
+the rows that it is given: after ``cascade.CHECK_ROWS`` prompts it turns itself off if too few of them are dropped, and
+answers every row from then on. That never loses a row, it only costs less. Which rows are answered then depends on the
+order of the work; what is answered does not.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.config.states import parse
+from curation.errors import ConfigError, UserError
+from curation.hashing import Int64s
+from curation.refs import TableRef, TrustRef
+from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
+from curation.tables import io, schemas
+from curation.trust import FittedTrust, load_fitted
+
+Bools = npt.NDArray[np.bool_]
+
+KNOWN_OF_PROMPTS = ("num_prompt_tokens",)
+"""Numbers beside the states that are known once a prompt is fed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """A first cut for a labelling pass; pickled to every actor."""
+
+    function: TrustRef
+    """The fitted trust function of the prompt's states."""
+    threshold: float
+    """Rows with a raw score below it are not answered."""
+    break_even: float
+    """The share of dropped rows below which the cut does not pay (``cascade.FirstCut``)."""
+    check_rows: int = CHECK_ROWS
+    """Prompts after which a process looks whether it pays."""
+
+    @classmethod
+    def of(cls, found: FirstCut, function: TrustRef) -> "Cut | None":
+        """The cut that was found; None if it is off."""
+        if found.threshold is None:
+            return None
+        return cls(function=function, threshold=found.threshold, break_even=found.break_even)
+
+
+class PromptGate:
+    """Scores prompts in a process (``curation.teachers.Gate``), and remembers the scores until they are written."""
+
+    def __init__(self, cut: Cut, kept: Sequence[str]) -> None:
+        """``kept`` names the teacher's states.
+
+        Raises:
+            ConfigError: the function reads what is not known after the prompt, or what the teacher does not keep.
+        """
+        self._cut, self._trust = cut, load_fitted(cut.function)
+        self.states = states_of(self._trust, kept)
+        self.num_asked, self.num_dropped, self.is_off = 0, 0, False
+        self._raw: dict[int, float] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, prompts: pa.RecordBatch) -> Bools:
+        """Whether each row is answered, bool [N]; a row without a score is."""
+        if self.is_off:
+            return np.ones(prompts.num_rows, dtype=np.bool_)
+        raw_N = self._trust.raw_score(prompts)
+        passes_N: Bools = ~(raw_N < self._cut.threshold)
+        with self._lock:
+            self._raw.update(zip(prompts.column("row_id").to_pylist(), raw_N.tolist(), strict=True))
+            self.num_asked += len(raw_N)
+            self.num_dropped += int((~passes_N).sum())
+            if self.num_asked >= self._cut.check_rows:
+                self.is_off = not still_pays(self.num_asked, self.num_dropped, self._cut.break_even)
+        return passes_N
+
+    def columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        """The columns of ``schemas.FIRST_CUT`` for rows that the teacher has answered or dropped."""
+        with self._lock:
+            raw_N = np.array([self._raw.pop(row, np.nan) for row in batch.column("row_id").to_pylist()], np.float32)
+        return [pa.array(raw_N, mask=np.isnan(raw_N)), pa.array(raw_N < self._cut.threshold)]
+
+
+def states_of(trust: FittedTrust, kept: Sequence[str]) -> tuple[str, ...]:
+    """The states that a function of prompts reads, of those that a teacher keeps.
+
+    Raises:
+        ConfigError: see :class:`PromptGate`.
+    """
+    states = tuple(state for state in kept if schemas.state_column(state) in trust.features)
+    known = {schemas.state_column(state) for state in states if parse(state).position == "prompt_last"}
+    unknown = [name for name in trust.features if name not in known and name not in KNOWN_OF_PROMPTS]
+    if unknown or not states:
+        raise ConfigError(
+            f"first cut: its trust function reads {', '.join(unknown) or 'no state'}; it may read the teacher's states "
+            f"(teacher.states: {', '.join(kept)}) at the position prompt_last, and {', '.join(KNOWN_OF_PROMPTS)}"
+        )
+    return states
+
+
+def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *, keep: float, uri: str) -> TableRef:
+    """What to fit the first function on: whether the full function is to select a row, as grades (``schemas.GRADES``).
+
+    It predicts what a first cut must not lose, and that needs no gold label. Whether the label is right, as for other
+    trust functions, works too, and loses more.
+
+    Args:
+        labels: answered rows.
+        full: the full function.
+        takes: the rows to fit on, as a mask of row ids.
+        keep: the share of them that the full pass selects, the best by its raw score.
+        uri: where to write.
+
+    Raises:
+        UserError: no row is taken.
+    """
+    ids: list[Int64s] = [np.zeros(0, dtype=np.int64)]
+    raw: list[npt.NDArray[np.float64]] = [np.zeros(0)]
+    function = load_fitted(full)
+    for batch in _answered(labels, [function], takes):
+        ids.append(batch.column("row_id").to_numpy())
+        raw.append(_full(batch, function))
+    ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
+    if not len(ids_N):
+        raise UserError(f"{labels.uri}: no answered row to fit a first cut on")
+    order = np.argsort(-np.nan_to_num(raw_N, nan=-np.inf), kind="stable")
+    chosen_N = np.zeros(len(ids_N), dtype=np.bool_)
+    chosen_N[order[: round(keep * len(ids_N))]] = True
+    chosen_N &= ~np.isnan(raw_N)
+    columns = [ids_N, chosen_N, np.zeros(len(ids_N), dtype=np.bool_), pa.nulls(len(ids_N), pa.string())]
+    return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
+
+
+def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[[Int64s], Bools]) -> HeldOut:
+    """Both scores, and the tokens, of the labelled rows that ``takes`` (a mask of row ids), for ``cascade.first_cut``.
+
+    They are to be rows on which neither function was fitted: ``curation.trust.parts`` says which part of the source a
+    row is in. A row whose label could not be read is never selected by the full pass.
+
+    Raises:
+        SourceError: the labels lack a column that a function reads.
+        UserError: no row is taken.
+    """
+    functions = [load_fitted(ref) for ref in (first, full)]
+    parts: list[list[npt.NDArray[np.float64]]] = [[np.zeros(0)] * 4]
+    for batch in _answered(labels, functions, takes):
+        tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
+        parts.append([functions[0].raw_score(batch).astype(np.float64), _full(batch, functions[1]), *tokens])
+    first_M, full_M, prompt_M, output_M = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return HeldOut(
+        first_M=first_M,
+        full_M=full_M,
+        prompt_tokens_M=prompt_M.astype(np.int64),
+        output_tokens_M=output_M.astype(np.int64),
+    )
+
+
+def _answered(
+    labels: TableRef, functions: Sequence[FittedTrust], takes: Callable[[Int64s], Bools]
+) -> Iterator[pa.RecordBatch]:
+    """The answered rows that ``takes``, with what the functions read."""
+    features = dict.fromkeys(feature for function in functions for feature in function.features)
+    columns = dict.fromkeys(["row_id", "label", "num_prompt_tokens", "num_output_tokens", *features])
+    for batch in io.open_table(labels).scanner(columns=list(columns), filter=io.answered(labels)).to_batches():
+        yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
+
+
+def _full(batch: pa.RecordBatch, function: FittedTrust) -> npt.NDArray[np.float64]:
+    """The full raw score; NaN for a row that is never selected."""
+    raw_N = function.raw_score(batch).astype(np.float64)
+    raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return raw_N

@@ -1,0 +1,109 @@
+"""A fitted network as it scores: what is linear before a matrix is folded into it, in float32 or bfloat16.
+
+The projection on principal components, the standardisation and the input layer are one matrix, computed in float64; a
+norm's gain goes into the matrices that read it; the two matrices of a SwiGLU's input are one. So a row is read once, in
+its stored type, and several states need not be joined. The rows of a pass are few enough for a core's cache.
+
+With bfloat16 the inputs, less their mean, and the weights are rounded to 8 bits, and sums are taken in float32. Where
+a processor multiplies that type (AMX, AVX-512 BF16) it is faster; whether it keeps the order is looked up on held-out
+rows when the function is fitted (``train.rounding``).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from curation.trust.components import PrincipalComponents
+
+
+class FoldedInput:
+    """An affine map of the columns of a row, as they are stored."""
+
+    def __init__(self, weight_WD: Tensor, bias_W: Tensor, centre_D: Tensor, dtype: torch.dtype) -> None:
+        """``weight_WD`` reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
+        self._weight_WD, self._bias_W, self._centre_D = weight_WD.to(dtype), bias_W.float(), centre_D.float()
+        self._dtype = dtype
+        self._parts: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def __call__(self, columns: Sequence[Tensor]) -> Tensor:
+        """The map of the rows, float32 [B, W]; each column has its rows' numbers, [B, D] in any floating type."""
+        sizes = [column.shape[1] for column in columns]
+        if [len(centre_D) for _, centre_D in self._parts] != sizes:
+            parts = zip(
+                *(torch.split(whole, sizes, dim=-1) for whole in (self._weight_WD, self._centre_D)), strict=True
+            )
+            self._parts = tuple((weight_WD.contiguous(), centre_D.contiguous()) for weight_WD, centre_D in parts)
+        sum_BW = self._bias_W
+        for column_BD, (weight_WD, centre_D) in zip(columns, self._parts, strict=True):
+            sum_BW = sum_BW + linear((column_BD.float() - centre_D).to(self._dtype), weight_WD)
+        return sum_BW
+
+
+def folded_input(nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> FoldedInput:
+    """Projection, standardisation and input layers of several ``NeuralTrustNet`` as one map of what is stored."""
+    weights, biases = [], []
+    first = nets[0]
+    centre_D = _exact(first.mean_D) if first.standardise else torch.zeros(first.input_size, dtype=torch.float64)
+    for net in nets:
+        weight_WD, bias_W = _exact(net.input.weight), _exact(net.input.bias)
+        if net.standardise:
+            weight_WD = weight_WD / _exact(net.scale_D)
+            bias_W = bias_W + weight_WD @ (centre_D - _exact(net.mean_D))
+        weights.append(weight_WD)
+        biases.append(bias_W)
+    weight_WD, bias_W = torch.cat(weights), torch.cat(biases)
+    if pca is not None:
+        size = pca.shape[1]
+        # The centre of the projected rows is not the projection of the centre: what is left goes into the bias.
+        bias_W = bias_W - weight_WD[:, :size] @ centre_D[:size]
+        projected_WD = weight_WD[:, :size] @ pca.components_DK.double().T
+        weight_WD = torch.cat([projected_WD, weight_WD[:, size:]], dim=1)
+        centre_D = torch.cat([pca.mean_D.double(), centre_D[size:]])
+    return FoldedInput(weight_WD, bias_W, centre_D, dtype)
+
+
+class FoldedNets:
+    """Networks (``NeuralTrustNet``) of one architecture for scoring the same rows, on the CPU."""
+
+    def __init__(self, nets: Sequence[Any], pca: PrincipalComponents | None, dtype: torch.dtype) -> None:
+        self._input, self._dtype, self._eps = folded_input(nets, pca, dtype), dtype, float(nets[0].norm.eps)
+        self._stacks = [_Stack(net, dtype) for net in nets]
+
+    @torch.inference_mode()
+    def __call__(self, columns: Sequence[Tensor]) -> Tensor:
+        """The logit of each row by each of M networks, float32 [M, B], of rows column by column."""
+        parts = self._input(columns).chunk(len(self._stacks), dim=1)
+        return torch.stack([self._logits(stack, x_BW) for stack, x_BW in zip(self._stacks, parts, strict=True)])
+
+    def _logits(self, stack: "_Stack", x_BW: Tensor) -> Tensor:
+        for both, down in stack.blocks:
+            inner_BW = (x_BW * inverse_rms(x_BW, self._eps)).to(self._dtype)
+            gate_BU, value_BU = linear(inner_BW, both).chunk(2, dim=-1)
+            x_BW = x_BW + linear(silu(gate_BU).mul_(value_BU), down)
+        logit_B: Tensor = (x_BW @ stack.head_W) * inverse_rms(x_BW, self._eps)[:, 0] + stack.head_bias
+        return logit_B
+
+
+class _Stack:
+    """A network's blocks, and its head."""
+
+    def __init__(self, net: Any, dtype: torch.dtype) -> None:
+        self.blocks = []
+        for block in net.blocks:
+            both = torch.cat([_exact(block.w1.weight), _exact(block.w3.weight)]) * _exact(block.norm.weight)
+            self.blocks.append((both.to(dtype), _exact(block.w2.weight).to(dtype)))
+        self.head_W = (_exact(net.head.weight)[0] * _exact(net.norm.weight)).float()
+        self.head_bias = _exact(net.head.bias).float()
+
+
+def _exact(weight: Tensor) -> Tensor:
+    return weight.detach().double().cpu()
+
+
+def inverse_rms(x_BW: Tensor, eps: float) -> Tensor:
+    """One over the root mean square of each row, [B, 1], as ``RMSNorm`` takes it."""
+    norm_B1: Tensor = torch.linalg.vector_norm(x_BW, dim=-1, keepdim=True)
+    return norm_B1.square_().div_(x_BW.shape[-1]).add_(eps).rsqrt_()

@@ -1,0 +1,59 @@
+"""Whether a fitted trust function may score in bfloat16: looked up on rows that its weights have not seen."""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from curation.config import TrustConfig
+from curation.metrics import auc_value
+from curation.trust.parts import CALIBRATION, VALIDATION
+from curation.trust.states import SCORE_ROWS, StateTrust
+from train.trust_loop import Rows
+
+TOP_SHARE = 0.1
+"""Of the rows, the best: what a selection would take."""
+LEAST_OVERLAP = 0.98
+"""The share of the best rows in float32 that have to be among the best in bfloat16."""
+MOST_AUC = 0.001
+"""How much the AUC may change."""
+
+Trust = TypeVar("Trust", bound=StateTrust)
+Floats = npt.NDArray[np.float32]
+
+
+def rounded(trust: Trust, rows: Rows, config: TrustConfig) -> Trust:
+    """The trust function with the type to score in that ``config`` asks for, if it keeps the order; noted on record.
+
+    Where the held-out rows (early stopping and calibration) are all right or all wrong, only the overlap is looked at.
+    """
+    if config.score_dtype == "float32":
+        return trust
+    held_M = np.flatnonzero(np.isin(rows.part_N, (VALIDATION, CALIBRATION)))
+    exact_M = _raw(trust, rows, held_M)
+    trust = trust.scoring_in(config.score_dtype)
+    rounded_M = _raw(trust, rows, held_M)
+    found = compared(exact_M, rounded_M, rows.correct_N[held_M])
+    kept = found["overlap"] >= LEAST_OVERLAP and found["auc_change"] <= MOST_AUC
+    if not kept:
+        trust = trust.scoring_in("float32")
+    return trust.noted(rounding={"asked": config.score_dtype, "taken": trust.score_dtype, **found})
+
+
+def compared(exact_M: Floats, rounded_M: Floats, correct_M: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    """How much of the best rows stays, by how much the AUC changes, and how many rows that was looked up on."""
+    num_best = max(1, round(TOP_SHARE * len(exact_M)))
+    best, found = (np.argsort(-raw_M, kind="stable")[:num_best] for raw_M in (exact_M, rounded_M))
+    change = 0.0
+    if 0 < correct_M.sum() < len(correct_M):
+        change = abs(auc_value(rounded_M, correct_M) - auc_value(exact_M, correct_M))
+    return {"overlap": len(np.intersect1d(best, found)) / num_best, "auc_change": change, "num_rows": len(exact_M)}
+
+
+def _raw(trust: StateTrust, rows: Rows, places_M: npt.NDArray[np.int64]) -> Floats:
+    parts = [
+        trust.raw_of([torch.from_numpy(rows.hidden_ND[places_M[start : start + SCORE_ROWS]])])
+        for start in range(0, len(places_M), SCORE_ROWS)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
