@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from curation.commands.audit.verb import audit
+from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.errors import CurationError, ShiftError, UserError
 from curation.stopping import Stopped
@@ -270,48 +271,6 @@ def report(
     click.echo(f"report: {page}", err=as_json)
 
 
-@main.command("export-student")
-@click.argument("run_dir")
-@click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: neural, or the only one).")
-@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
-@click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
-@click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
-def export_student(run_dir: str, output: str, **asked: Any) -> None:
-    """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
-    from curation.commands.export import export_student
-    from curation.storage.paths import place
-
-    given = [("arm", asked["arm"]), ("generation", asked["generation"])]
-    options = [f"--{name} {value}" for name, value in given if value is not None]
-    options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
-    command = " ".join([f"curate export-student {run_dir}", *options])
-    for line in export_student(place(run_dir), place(output), command=command, **asked):
-        click.echo(line)
-
-
-@main.command("export-trust")
-@click.argument("run_dir")
-@click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: neural).")
-@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
-@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
-@click.option("--force", is_flag=True, help="Replace an earlier package in DIR.")
-def export_trust(run_dir: str, output: str, **asked: Any) -> None:
-    """Write a trust function of the run in RUN_DIR as a package that other rows can be filtered by.
-
-    It holds weights, calibration rows, a sample of the teacher's states and what they belong to. The teacher's own
-    weights are named, not copied.
-    """
-    from curation.commands.export.trust import export_trust
-    from curation.storage.paths import place
-
-    given = [("trust", asked["trust"]), ("generation", asked["generation"])]
-    options = [f"--{name} {value}" for name, value in given if value is not None]
-    command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
-    for line in export_trust(place(run_dir), place(output), command=command, **asked):
-        click.echo(line)
-
-
 @main.command()
 @click.argument("table")
 @click.argument("stage", required=False)
@@ -391,9 +350,6 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     sys.exit(1 if states["fail"] else 0)
 
 
-main.add_command(audit)
-
-
 def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
     from curation.commands.combine import combine
     from curation.commands.tables import combined_table
@@ -413,7 +369,8 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
 
 
-main.add_command(filter_pool)
+for verb in (export_student, export_trust, filter_pool, audit):
+    main.add_command(verb)
 
 if __name__ == "__main__":
     main()

@@ -251,7 +251,8 @@ class Chooser:
     @cached_property
     def _row_ids_N(self) -> Int64s:
         """The ids of the labelled rows, in the order of all candidates."""
-        ids_N: Int64s = io.read(self._job.labels, columns=["row_id"], filter=io.answered(self._job.labels))["row_id"].to_numpy()
+        labels = self._job.labels
+        ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
         return ids_N
 
     def _read_by(self, rule: Rule) -> dict[str, Any]:

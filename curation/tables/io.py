@@ -81,6 +81,8 @@ def size(ref: TableRef) -> int:
     """The bytes of the table's data files at this version, as they are stored."""
     fragments = [fragment.metadata for fragment in open_table(ref).get_fragments()]
     return sum(file.file_size_bytes or 0 for fragment in fragments for file in fragment.files)
+
+
 def answered(ref: TableRef) -> str:
     """The filter of :func:`schemas.answered` for a labels table."""
     return schemas.answered(open_table(ref).schema)

@@ -1,0 +1,47 @@
+"""The options of ``curate export-student`` and ``export-trust``. As in ``curation.cli``, heavy imports are inside."""
+
+from typing import Any
+
+import click
+
+
+@click.command("export-student")
+@click.argument("run_dir")
+@click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: neural, or the only one).")
+@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
+@click.option("--force", is_flag=True, help="Replace an earlier export in DIR.")
+def export_student(run_dir: str, output: str, **asked: Any) -> None:
+    """Write a student of the run in RUN_DIR to a folder: its weights, a model card (README.md) and lineage.json."""
+    from curation.commands.export import export_student
+    from curation.storage.paths import place
+
+    given = [("arm", asked["arm"]), ("generation", asked["generation"])]
+    options = [f"--{name} {value}" for name, value in given if value is not None]
+    options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
+    command = " ".join([f"curate export-student {run_dir}", *options])
+    for line in export_student(place(run_dir), place(output), command=command, **asked):
+        click.echo(line)
+
+
+@click.command("export-trust")
+@click.argument("run_dir")
+@click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: neural).")
+@click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
+@click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
+@click.option("--force", is_flag=True, help="Replace an earlier package in DIR.")
+def export_trust(run_dir: str, output: str, **asked: Any) -> None:
+    """Write a trust function of the run in RUN_DIR as a package that other rows can be filtered by.
+
+    It holds weights, calibration rows, a sample of the teacher's states and what they belong to. The teacher's own
+    weights are named, not copied.
+    """
+    from curation.commands.export.trust import export_trust
+    from curation.storage.paths import place
+
+    given = [("trust", asked["trust"]), ("generation", asked["generation"])]
+    options = [f"--{name} {value}" for name, value in given if value is not None]
+    command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
+    for line in export_trust(place(run_dir), place(output), command=command, **asked):
+        click.echo(line)
