@@ -53,13 +53,12 @@ def resolve(
     measured: Scored,
     calibration: Scored | None,
     too_long: TableRef | None = None,
-    num_dropped: int = 0,
     seed: int,
 ) -> Budget:
     """The budget over the pool's scored ``labels``; ``measured`` is the split of a ``fit_purity`` (``purity_split``).
 
     Rows of ``too_long`` are never selected, so rules that count rows (right weak labels, rows above a threshold) skip
-    them. A ``share`` is a share of all labelled rows, with the ``num_dropped`` that a first cut dropped.
+    them. A ``share`` is a share of all labelled rows, with those that a first cut dropped.
 
     Raises:
         BudgetError: the budget is 0.
@@ -72,7 +71,7 @@ def resolve(
     rule: rules.BudgetRule = made_by(**config.options)
     count = rule.count(
         rules.Pool(
-            num_rows=scores.num_rows + num_dropped,
+            num_rows=scores.num_rows + io.num_dropped(labels),
             num_right=_num_right(grades, too_long) if "right" in reads else None,
             scores=scores if "scores" in reads else None,
             measured=_graded(scores, measured) if "measured" in reads else None,

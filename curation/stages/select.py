@@ -145,7 +145,6 @@ def budget_of(job: SelectJob) -> Budget:
         measured=job.measured,
         calibration=job.calibration,
         too_long=job.too_long,
-        num_dropped=io.num_dropped(job.labels),
         seed=derive(job.seed, "risk"),
     )
 

@@ -20,14 +20,16 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, UserError
 from curation.refs import TableRef
 from curation.selection.cascade import first_cut
-from curation.stages.budget import Scored, batch_of, resolve
+from curation.stages.budget import Scored, resolve
 from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
 from curation.stages.grade import _pairs
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
+from curation.stages.pool_scores import PoolScores
 from curation.stages.reduce import ScoredOnly
 from curation.tables import commits, io, schemas
 from curation.teachers import load_teacher
+from curation.teachers.metered import Metered
 from curation.trust import load_fitted
 from curation.trust.linear_probe import LinearProbe
 
@@ -172,17 +174,16 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
     assert 0 < counts.unparsed < NUM_ROWS - counts.dropped - 1
     assert counts.output_tokens == sum(row["num_output_tokens"] or 0 for row in found)
     assert all((row["full_raw"] is None) == (row["dropped"] or row["error"] is not None) for row in found)
-    assert dropped.isdisjoint(batch_of(ref).column("row_id").to_pylist())
+    assert dropped.isdisjoint(PoolScores(labels=ref, trust="internal_confidence").candidates().row_ids_N.tolist())
     gold = io.write(
         pa.table({"row_id": [row["row_id"] for row in rows], "gold": ["e2e4"] * NUM_ROWS}), str(tmp_path / "gold")
     )
     budget = resolve(
         BudgetConfig(share=0.1, reference="internal_confidence"),
-        batch_of(ref),
+        ref,
         grades=None,
         measured=Scored(labels=ref, grades=None),
         calibration=None,
-        num_dropped=io.num_dropped(ref),
         seed=0,
     )
     assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
