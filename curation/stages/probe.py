@@ -72,6 +72,8 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
     Raises:
         RunFailedError: an actor kept dying without getting anything done.
     """
+    for ask in job.asks:
+        io.create(ask.uri, schemas.SIGNAL)
     rows = run_pass(
         job,
         name="the probe",
