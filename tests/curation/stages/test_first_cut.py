@@ -73,7 +73,7 @@ def job_of(folder, model=None, **settings):
 
 def labelled(job, rows):
     """The table that a process writes, sorted by row id."""
-    worker = LabelWorker(job, load_teacher(job.teacher, job.model))
+    worker = LabelWorker(job, Metered(load_teacher(job.teacher, job.model)))
     table = io.create(job.labels_uri, worker._schema)
     committer = commits.Committer(table.uri)
     for start in range(0, len(rows), 30):
@@ -240,12 +240,13 @@ def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, row
 
     class Old:
         state_size = 8
+        facts: dict[str, float] = {}
 
         def label(self, requests, decoding, *, seed, states=True):
             return iter(())
 
     with pytest.raises(ConfigError, match="knows no first cut"):
-        LabelWorker(job, Old())
+        LabelWorker(job, Metered(Old()))
     mcqa = get_domain(DomainConfig(name="mcqa"))
     question = {"row_id": 1, "error": None, "question": "Which?", "choices": ["one", "two"]}
     with pytest.raises(ConfigError, match="has options"):
