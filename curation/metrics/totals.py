@@ -79,10 +79,10 @@ def times(estimate: Estimate, factor: float) -> Estimate:
 
 
 def together(estimates: Iterable[Estimate]) -> Estimate:
-    """The sum of estimates from one sample: the bounds add up, since one error moves all of them."""
+    """The sum of estimates from one sample of n rows: the bounds add up, since one error moves all of them."""
     given = list(estimates)
     value, low, high = (math.fsum(getattr(item, name) for item in given) for name in ("value", "low", "high"))
-    return Estimate(value=value, low=low, high=high, n=sum(item.n for item in given))
+    return Estimate(value=value, low=low, high=high, n=max((item.n for item in given), default=0))
 
 
 def independent(estimates: Iterable[Estimate]) -> Estimate:

@@ -27,6 +27,8 @@ START = (0.5, 2.0)
 """Factors between which the time of starts may lie: a probe sees few of them, and caches differ."""
 DENSITY = 0.05
 """Share by which the bytes of a row in a large file may differ from those in a small one."""
+FIXED = 0.2
+"""Share by which a fragment's own bytes may differ: they are what is left of a fragment of another size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +146,8 @@ def _stage(
     seconds = independent([times(spent, 1 / actors), other])
     of_rows = times(_row_bytes(asking, question), rows)
     fragments = chunks if chunks < FEWEST else math.ceil(of_rows.value / fragment_bytes)  # else they are compacted
-    num_bytes = widened(independent([of_rows, exactly(fragments * measured.fragment_bytes)]), DENSITY)
+    of_fragments = widened(exactly(fragments * measured.fragment_bytes), FIXED)
+    num_bytes = independent([widened(of_rows, DENSITY), of_fragments])
     requests = {
         bound: of_pass(
             chunks=chunks,

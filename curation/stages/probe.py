@@ -138,7 +138,7 @@ def _tokens(
 
 
 def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate, float]:
-    """Bytes of a row without its states, and of a fragment: from a fragment of the sample and one of half of it.
+    """Bytes of a row without its states, and of a fragment with them: from fragments of the sample and of half of it.
 
     Rows differ by their texts.
     """
@@ -152,7 +152,11 @@ def _bytes(labels: pa.Table, uri: str, population: Population) -> tuple[Estimate
     )
     texts = population_mean(texts_N, population.rows, is_part=population.is_sampled)
     low, high = value - (texts.value - texts.low), value + (texts.high - texts.value)
-    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, sizes[1] - value * plain.num_rows)
+    whole = io.size(io.write(labels, f"{uri}-whole.lance"))
+    of_rows = value * plain.num_rows + sum(
+        labels[name].nbytes for name in labels.column_names if schemas.is_state(name)
+    )
+    return Estimate(value=value, low=max(0.0, low), high=high, n=texts.n), max(0.0, whole - of_rows)
 
 
 def chunk_rows(num_rows: int, most: int) -> int:

@@ -61,7 +61,7 @@ def test_the_interval_of_a_rate_covers_as_often_as_it_says():
 
 def test_sums_and_multiples():
     a, b = Estimate(value=10, low=7, high=14, n=5), Estimate(value=1, low=-3, high=4, n=2)
-    assert together([a, b]) == Estimate(value=11, low=4, high=18, n=7)
+    assert together([a, b]) == Estimate(value=11, low=4, high=18, n=5)
     assert independent([a, b]) == Estimate(value=11, low=6, high=16, n=7)  # 3, 4, 5 on both sides
     assert times(a, 2) == Estimate(value=20, low=14, high=28, n=5)
     assert widened(exactly(100), 0.15) == Estimate(value=100, low=85, high=115, n=0)
