@@ -1,6 +1,7 @@
 """The first cut in the labelling actors: rows that pass are answered as without it, dropped ones are never asked."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -240,7 +241,7 @@ def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, row
 
     class Old:
         state_size = 8
-        facts: dict[str, float] = {}
+        facts: ClassVar[dict[str, float]] = {}
 
         def label(self, requests, decoding, *, seed, states=True):
             return iter(())
