@@ -20,7 +20,7 @@ PAPER = "https://arxiv.org/abs/2606.01000"
 def card_of(lineage: Json) -> str:
     """The card, from nothing but the lineage."""
     card = ModelCard.from_template(_front_matter(lineage), template_str="---\n{{ card_data }}\n---\n")
-    card.text = _template().render(lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"]))
+    card.text = template("card.md.j2").render(lineage, paper=PAPER, method=METHODS.get(lineage["recipe"]["method"]))
     return str(card)
 
 
@@ -57,7 +57,8 @@ def _datasets(sources: Json) -> Iterator[str]:
 
 
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
+    """A template of this folder, with the filters of all of them."""
     environment = Environment(
         loader=PackageLoader("curation.commands.export", "."),
         undefined=StrictUndefined,
@@ -66,7 +67,7 @@ def _template() -> Template:
         keep_trailing_newline=True,
     )
     environment.filters.update(share=share, number=number, duration=duration, points=points, plain=plain)
-    return environment.get_template("card.md.j2")
+    return environment.get_template(name)
 
 
 def share(estimate: Json | None) -> str:
