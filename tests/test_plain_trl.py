@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from curation.models import create
 from curation.refs import ModelRef
-from curation.stages.select import _write
+from curation.stages.selected import write_rows
 from curation.tables import schemas
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "plain_trl.py"
@@ -73,7 +73,7 @@ def selection(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for row in range(NUM_ROWS)
     ]
     stem = tmp_path_factory.mktemp("select") / "naive"
-    _write(pa.Table.from_pylist(rows, schema=schemas.SELECTION), stem)
+    write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], stem)
     return stem
 
 

@@ -73,7 +73,8 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
         raise _inside(config, config.pool.path)
     with lease.hold(config.work_directory, wait=wait) as held, files_of(config.work_directory):
-        opened = open_filter(config, package, teacher, recut=recut, guard=held.still_held)
+        guard = held.still_held
+        opened = open_filter(config, package, teacher, recut=recut, guard=guard)
         did = not opened.is_settled(opened.described.all)
         if did:
             with _at_work(opened) as run:
@@ -82,7 +83,7 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
                 run.do(opened.described.all)
         before = load_content(home)
         content = content_of(config, package, opened.rounds, opened.described, opened.manifest, before)
-        publish(home, content, before, held.still_held)
+        publish(home, content, before, guard)
     shift = content["rounds"][-1]["shift"]
     alarm = shift["warning"] if config.on_shift != "ignore" and shift is not None and shift["alarm"] else None
     return Filtered(content, did, alarm)
