@@ -1,6 +1,5 @@
 """The folder of a trust package: written whole, and read only if it is what was written."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from curation.package.description import Description
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import Graded
 from curation.storage.cache import fetched
+from curation.storage.digest import file_sha256
 from curation.storage.paths import Place, Remote, place
 from curation.trust import saved
 
@@ -31,7 +31,6 @@ NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change: nothing reads them."""
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
-CHUNK_BYTES = 16 << 20
 
 Arrays = Mapping[str, npt.NDArray[np.floating[Any]]]
 
@@ -225,11 +224,7 @@ def _digest(description: Description, files: Mapping[str, _File]) -> str:
 
 
 def _facts(path: Path) -> _File:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(CHUNK_BYTES):
-            digest.update(part)
-    return _File(bytes=path.stat().st_size, sha256=digest.hexdigest())
+    return _File(bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
 def _local_names(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from pathlib import Path
 
 from curation.refs import fingerprint
 from curation.storage.paths import Place, Remote
@@ -13,6 +14,12 @@ SAMPLES, SAMPLE_BYTES = 64, 1 << 18
 
 WEIGHTS, WORDS = (".safetensors", ".bin"), (".json", ".jinja", ".model", ".txt")
 NO_WEIGHTS = ("training.json",)
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a local file, in hexadecimal; read in blocks."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def directory_digest(path: Place) -> str:

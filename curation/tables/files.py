@@ -1,6 +1,5 @@
 """Writes batches of rows as one Parquet or JSONL file: complete under its name, or not there at all."""
 
-import hashlib
 import json
 import tempfile
 import uuid
@@ -12,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from curation.storage.digest import file_sha256
 from curation.storage.paths import Place, Remote
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +49,7 @@ def write_file(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Pla
 
 def _write(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path, name: str, form: str) -> Written:
     rows = (_parquet if form == "parquet" else _jsonl)(batches, schema, local)
-    digest = hashlib.sha256()
-    with local.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return Written(path=name, rows=rows, bytes=local.stat().st_size, sha256=digest.hexdigest())
+    return Written(path=name, rows=rows, bytes=local.stat().st_size, sha256=file_sha256(local))
 
 
 def _parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, local: Path) -> int:

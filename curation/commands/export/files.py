@@ -1,6 +1,5 @@
 """The files of an exported student: written beside their place, and put there at once when all of them are there."""
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -18,12 +17,12 @@ from curation.errors import ExportError
 from curation.models import configuration_of, hub_revision, load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.storage.cache import fetched
+from curation.storage.digest import file_sha256
 from curation.storage.paths import Place, Remote, place, remove, require_reachable
 
 CARD, LINEAGE = "README.md", "lineage.json"
 LEFT_OUT = (CARD, "training.json")
 """Files of a saved student that are not exported: peft's empty card, and the record that the lineage has."""
-CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +159,7 @@ def write_model(student: Student, folder: Folder, output: Place, *, merged: bool
         if model.adapter is not None:
             has_base = place(model.base) == student.folder / "base"
             _name_base(path, replace_base(model, output) if has_base else model)
-    files = {name: {"bytes": (path / name).stat().st_size, "sha256": _sha256(path / name)} for name in _names(path)}
+    files = {name: {"bytes": (path / name).stat().st_size, "sha256": file_sha256(path / name)} for name in _names(path)}
     return Written(kind=kind, has_base=has_base, files=files)
 
 
@@ -195,11 +194,3 @@ def is_on_hub(model: ModelRef) -> bool:
 
 def _names(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(CHUNK_BYTES):
-            digest.update(part)
-    return digest.hexdigest()
