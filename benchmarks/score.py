@@ -3,9 +3,9 @@
 A labels table of ``--rows`` states of 1,024 float16, in fragments of 32 MB, in the page cache. The peer is pylance's
 own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and does nothing with
 what it reads. Ours reads the same column and computes the raw scores of every row as the tasks of the score stage do
-(``curation.stages.score``): as many threads as cores, a fragment and one thread of torch each. A slow function scores
-so many fragments only as take about two seconds. The functions were fitted on made-up rows whose labels follow a
-direction of the states:
+(``curation.stages.score``): as many processes as cores, a fragment at a time and one thread of torch each. They are
+started before the clock is. A slow function scores so many fragments only as take about two seconds. The functions were
+fitted on made-up rows whose labels follow a direction of the states:
 
 - a linear probe;
 - the quickstart's network (2 blocks of 128), in float32 and bfloat16, behind 256 principal components, and five of them
@@ -16,15 +16,21 @@ Checked for each: raw scores equal those of the fitted ``nn.Module`` itself in f
 (float32 ones to 1e-4 of their standard deviation), and how much of the best 10 % stays and the AUC changes.
 
 What a network costs is arithmetic: the lines say its GFLOP a thousand rows and the GFLOP/s reached, beside those of a
-bare product of PyTorch's in the same type on this machine.
+bare product of PyTorch's in the same type on this machine. They also say how many rows a second the parts of the work
+reach alone in the same processes (reading; centring and rounding the states; the product of the first layer; all
+products), and what that makes one after another: a bound for ours, whose activations and norms come on top.
 """
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 import lance
@@ -35,9 +41,10 @@ import torch
 from benchmarks.machine import wait_for_quiet
 from benchmarks.pairs import measure
 from curation.config import TrustConfig
-from curation.refs import TableRef
+from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
-from curation.trust.states import ScoreDtype, StateTrust
+from curation.trust import FittedTrust, load_fitted
+from curation.trust.states import SCORE_ROWS, ScoreDtype, StateTrust
 from train.rounding import compared
 from train.trust import fit_rows
 from train.trust_loop import Rows
@@ -48,7 +55,7 @@ FRAGMENT_ROWS = 2**25 // (2 * WIDTH)
 SECONDS = 2.0
 """About what one pass of ours takes, where all fragments would take longer."""
 BATCH_ROWS = 4096
-THREADS = 2
+CORES = 2
 REACH = 0.5
 MAX_STEPS = 20
 QUICKSTART = {"depth": 2, "width": 128, "learning_rate": 3e-4}
@@ -99,7 +106,7 @@ def cases(only: str) -> Iterator[Case]:
     def fitted(name: str, kind: str, dtype: ScoreDtype = "float32", **settings: object) -> Iterator[Case]:
         if only not in name:
             return
-        torch.set_num_threads(THREADS)
+        torch.set_num_threads(CORES)
         config = TrustConfig(max_steps=MAX_STEPS, patience=None, score_dtype=dtype, **settings)
         trust = fit_rows(kind, rows, config, seed=0, origin={})
         print(f"  fitted: {name} ({trust.fit.get('rounding', '')})", flush=True)
@@ -123,16 +130,31 @@ def products(trust: StateTrust) -> int:
     return sum(weight.numel() for weight in matrices) + folded
 
 
-def ours(ref: TableRef, trust: StateTrust, num_fragments: int) -> np.ndarray:
+def workers() -> ProcessPoolExecutor:
+    """A process a core, each with one thread of torch."""
+    return ProcessPoolExecutor(CORES, get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,))
+
+
+def ours(pool: ProcessPoolExecutor, ref: TableRef, trust: TrustRef, num_fragments: int) -> np.ndarray:
     """The raw scores of the first fragments, as the tasks of the score stage compute them."""
+    return np.concatenate(list(pool.map(scored, repeat(ref), repeat(trust), range(num_fragments))))
 
-    def scored(fragment: lance.LanceFragment) -> np.ndarray:
-        torch.set_num_threads(1)
-        batches = fragment.to_batches(columns=list(trust.features), batch_size=BATCH_ROWS)
-        return np.concatenate([trust.raw_score(batch) for batch in batches])
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return np.concatenate(list(pool.map(scored, io.open_table(ref).get_fragments()[:num_fragments])))
+def scored(ref: TableRef, trust: TrustRef, number: int) -> np.ndarray:
+    """The raw scores of a fragment."""
+    function = loaded(trust)
+    return np.concatenate([function.raw_score(batch) for batch in batches(ref, number)])
+
+
+@lru_cache(maxsize=1)
+def loaded(trust: TrustRef) -> FittedTrust:
+    """A function, once a process."""
+    return load_fitted(trust)
+
+
+def batches(ref: TableRef, number: int) -> Iterator[pa.RecordBatch]:
+    """The states of a fragment."""
+    return io.open_table(ref).get_fragments()[number].to_batches(columns=[COLUMN], batch_size=BATCH_ROWS)
 
 
 def peer(ref: TableRef) -> int:
@@ -163,10 +185,58 @@ def check(ref: TableRef, case: Case) -> str:
     return f"largest difference {worst:.1e} sd, best 10 % shared {found['overlap']:.2%}, AUC {found['auc_change']:.1e}"
 
 
+def bound(pool: ProcessPoolExecutor, ref: TableRef, trust: StateTrust, scan: float) -> str:
+    """Rows a second of the parts of a network's work alone, and of all of them one after another."""
+    shapes = [(len(w), WIDTH if "input." in name else w.shape[1]) for name, w in trust.weights.items() if w.ndim == 2]
+    first = [shape for shape in shapes if shape[1] == WIDTH]
+    work: dict[str, tuple[object, ...]] = {
+        "reading": (read, ref),
+        "centring and rounding": (centred, trust.score_dtype),
+        "first product": (multiplied, first, trust.score_dtype),
+        "all products": (multiplied, shapes, trust.score_dtype),
+    }
+    rates = {name: sum(pool.map(repeated, *([part] * CORES for part in parts))) for name, parts in work.items()}
+    whole = 1 / sum(1 / rate for name, rate in rates.items() if name != "first product")
+    told = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+    return f"alone, rows/s: {told}; one after another {whole:,.0f}, {whole / scan:.2f} of the scan"
+
+
+def repeated(work: Callable[..., int], *arguments: object) -> float:
+    """Rows a second of a function that returns its rows, repeated for half a second."""
+    work(*arguments)
+    begun, rows = time.monotonic(), 0
+    while time.monotonic() - begun < 0.5:
+        rows += work(*arguments)
+    return rows / (time.monotonic() - begun)
+
+
+def read(ref: TableRef) -> int:
+    """The first fragment."""
+    return sum(batch.num_rows for batch in batches(ref, 0))
+
+
+def centred(dtype: str) -> int:
+    """States in memory, a pass at a time."""
+    hidden_ND, centre_D = torch.zeros(16 * SCORE_ROWS, WIDTH, dtype=torch.float16), torch.ones(WIDTH)
+    for part_ND in hidden_ND.split(SCORE_ROWS):
+        part_ND.to(torch.float32, copy=True).sub_(centre_D).to(getattr(torch, dtype))
+    return len(hidden_ND)
+
+
+def multiplied(shapes: list[tuple[int, int]], dtype: str) -> int:
+    """A pass by matrices of some shapes, 64 times."""
+    kind = getattr(torch, dtype)
+    pairs = [(torch.ones(SCORE_ROWS, width, dtype=kind), torch.ones(size, width, dtype=kind)) for size, width in shapes]
+    for _ in range(64):
+        for rows, weight in pairs:
+            torch.nn.functional.linear(rows, weight)
+    return 64 * SCORE_ROWS
+
+
 def bare_products(dtype: torch.dtype) -> float:
-    """GFLOP/s of PyTorch's own product on ``THREADS`` threads."""
+    """GFLOP/s of PyTorch's own product on as many threads as cores."""
     a, b = torch.randn(2048, 512).to(dtype), torch.randn(2048, 512).to(dtype)
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(CORES)
     torch.nn.functional.linear(a, b)
     begun, num = time.monotonic(), 0
     while time.monotonic() - begun < 1:
@@ -185,22 +255,25 @@ def main() -> None:
     options = parser.parse_args()
     wait_for_quiet()
     for dtype in (torch.float32, torch.bfloat16):
-        print(f"bare product, {dtype}, {THREADS} threads: {bare_products(dtype):,.0f} GFLOP/s")
-    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        print(f"bare product, {dtype}, {CORES} threads: {bare_products(dtype):,.0f} GFLOP/s")
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory, workers() as pool:
         ref = write_labels(str(Path(directory) / "labels.lance"), options.rows)
-        for case in cases(options.only):
+        for place, case in enumerate(cases(options.only)):
             print(f"  {check(ref, case)}", flush=True)
-            num = options.rows // FRAGMENT_ROWS
-            pilot = timed(lambda case=case: ours(ref, case.trust, THREADS), THREADS * FRAGMENT_ROWS)
-            num = min(num, THREADS * max(1, round(SECONDS * pilot / (THREADS * FRAGMENT_ROWS))))
+            trust = case.trust.save(Path(directory) / f"trust-{place}")
+            ours(pool, ref, trust, CORES)
+            pilot = timed(lambda trust=trust: ours(pool, ref, trust, CORES), CORES * FRAGMENT_ROWS)
+            num = min(options.rows // FRAGMENT_ROWS, CORES * max(1, round(SECONDS * pilot / (CORES * FRAGMENT_ROWS))))
             found = measure(
-                lambda _, case=case, num=num: timed(lambda: ours(ref, case.trust, num), num * FRAGMENT_ROWS),
+                lambda _, trust=trust, num=num: timed(lambda: ours(pool, ref, trust, num), num * FRAGMENT_ROWS),
                 lambda _: timed(lambda: peer(ref), options.rows),
                 options.pairs,
             )
-            rate = sorted(found.ours)[len(found.ours) // 2]
+            rate = statistics.median(found.ours)
             print(found.line(case.name, "rows/s", REACH))
             print(f"  {case.mflop:.2f} GFLOP a thousand rows: {case.mflop * rate / 1e3:,.0f} GFLOP/s", flush=True)
+            if case.trust.kind != "linear_probe":
+                print(f"  {bound(pool, ref, case.trust, statistics.median(found.peers))}", flush=True)
 
 
 if __name__ == "__main__":

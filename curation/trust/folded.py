@@ -38,7 +38,8 @@ class FoldedInput:
             self._parts = tuple((weight_WD.contiguous(), centre_D.contiguous()) for weight_WD, centre_D in parts)
         sum_BW = self._bias_W
         for column_BD, (weight_WD, centre_D) in zip(columns, self._parts, strict=True):
-            sum_BW = sum_BW + linear((column_BD.float() - centre_D).to(self._dtype), weight_WD)
+            centred_BD = column_BD.to(torch.float32, copy=True).sub_(centre_D)  # one new array, not two
+            sum_BW = sum_BW + linear(centred_BD.to(self._dtype), weight_WD)
         return sum_BW
 
 
