@@ -11,6 +11,7 @@ import click
 from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
+from curation.commands.plan_verb import plan
 from curation.errors import CurationError, ShiftError, UserError
 from curation.stopping import Stopped
 
@@ -69,51 +70,6 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
     for line in check(_load(config, overrides)):
         click.echo(line)
     click.echo(f"{config}: is valid")
-
-
-@main.command()
-@CONFIG
-@SET
-@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the probe.")
-@click.option("--no-probe", is_flag=True, help="Label nothing: no forecast.")
-@click.option("--save", is_flag=True, help="Keep the forecast in the run directory, for the report to compare.")
-@click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(
-    config: str,
-    overrides: tuple[str, ...],
-    num_rows: int | None,
-    no_probe: bool,
-    save: bool,
-    graph: bool,
-    as_json: bool,
-) -> None:
-    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
-
-    The forecast rests on a probe: a random sample of the rows is labelled by the actors that the run would start.
-    """
-    from curation.commands.plan import make_plan
-    from curation.commands.tables import forecast_table
-    from curation.errors import ConfigError
-    from curation.pipeline import kept_forecast
-
-    if no_probe and (save or num_rows is not None):
-        raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
-    settings = _load(config, overrides)
-    planned = make_plan(settings, probe=not (no_probe or graph), num_rows=num_rows)
-    made = planned.forecast
-    path = kept_forecast.save(made, settings) if save and made is not None else None
-    if as_json:
-        click.echo(json.dumps(planned.to_json(), indent=1))
-        return
-    click.echo(planned.graph if graph else planned.table)
-    if made is not None:
-        click.echo(forecast_table(made.to_json()))
-    else:
-        for stage, why in planned.left_out:
-            click.echo(f"not in a forecast: {stage} ({why})")
-    if path is not None:
-        click.echo(f"forecast: {path}")
 
 
 @main.command()
@@ -369,7 +325,7 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
 
 
-for verb in (export_student, export_trust, filter_pool, audit):
+for verb in (plan, export_student, export_trust, filter_pool, audit):
     main.add_command(verb)
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ class Asking:
     """Numbers that are stored of a row's states where not all of them are."""
     stored_scores: int = 0
     """Numbers that are stored of a row in place of its states."""
+    states_share: float = 0.0
+    """Share of the states that are stored all the same, for the shift test."""
     note: str | None = None
     """In what the probe's teacher differs from the stage's."""
 
