@@ -161,25 +161,37 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
-    """Show what a run has done and what it is doing. CONFIG may also be the run directory."""
-    from curation.commands.status import status_json, status_lines
+    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
+    from curation.commands import filter_status
+    from curation.commands import status as run_status
+    from curation.config.filter import WORK
+    from curation.config.load import is_filter, load_filter
     from curation.errors import ConfigError
+    from curation.pipeline.filter_open import config_at
+    from curation.rundir.manifest import record_in
     from curation.storage.lease import holder
     from curation.storage.paths import place
 
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
 
-    if place(config).is_dir():  # it holds the configuration of its last run
-        config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
-    settings = _load(config, overrides)
+    shown: Any = run_status
+    if record_in(place(config)) == place(config) / WORK:
+        shown, settings = filter_status, config_at(place(config), overrides)
+    else:
+        if place(config).is_dir():  # it holds the configuration of its last run
+            config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+        if is_filter(config):
+            shown, settings = filter_status, load_filter(config, overrides)
+        else:
+            settings = _load(config, overrides)
     if as_json:
-        click.echo(json.dumps(status_json(settings), indent=1))
+        click.echo(json.dumps(shown.status_json(settings), indent=1))
         return
     try:
         while True:
             goes_on = watch is not None and holder(settings.directory) is not None
-            lines = "\n".join(status_lines(settings))
+            lines = "\n".join(shown.status_lines(settings))
             if watch is not None and sys.stdout.isatty():
                 click.clear()
             click.echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
@@ -238,15 +250,14 @@ def report(
 def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
     """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
-    For a run directory alone, list its tables.
+    For a run directory alone, list its tables. A filter's output stands for one, too.
     """
     from dataclasses import asdict
 
-    from curation.commands.inspect import Question, examine, find, is_run, list_tables, page, tables_page
-    from curation.storage.paths import place
+    from curation.commands.inspect import Question, examine, find, list_tables, page, record_of, tables_page
 
-    if stage is None and is_run(table):
-        found = list_tables(place(table))
+    if stage is None and (record := record_of(table)) is not None:
+        found = list_tables(record)
         click.echo(json.dumps([asdict(item) for item in found]) if as_json else tables_page(found))
         return
     uri, version = find(table, stage)
@@ -268,7 +279,10 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
-    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name."""
+    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
+
+    Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
+    """
     from curation.commands.clean import clean
     from curation.commands.inspect.text import size
     from curation.storage.paths import place

@@ -9,7 +9,6 @@ import click
 SHIFTED = 3
 """The exit code for a pool that differs clearly from the rows that trust was fitted on."""
 
-
 _RULE_OPTIONS = (
     click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
     click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows."),
@@ -21,7 +20,7 @@ _RULE_OPTIONS = (
     click.option(
         "--on-shift",
         type=click.Choice(["warn", "fail", "ignore"]),
-        help="If the pool is not like the package's rows: write and exit with 3 (warn, default), write nothing, or go on.",
+        help="If the pool is not like the package's rows: write and exit with 3 (default), write nothing, or go on.",
     ),
     click.option(
         "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."

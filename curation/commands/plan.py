@@ -93,7 +93,7 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
 
 
 def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int | None = None) -> Plan:
-    """The same for a filter: its rounds, of which those with new files are to be labelled, the cut, and what is written.
+    """The same for a filter: its rounds, of which those with new files are to be labelled, the cut, and the writing.
 
     The sample is drawn over all files that are left to label. It changes nothing in the output.
     """

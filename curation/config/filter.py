@@ -15,6 +15,8 @@ from curation.storage.paths import Place, place
 
 Format = Literal["parquet", "jsonl", "lance"]
 OnShift = Literal["warn", "fail", "ignore"]
+WORK = "_curation"
+"""The folder of an output with labels and the record of stages."""
 
 COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "source_file", "error")
 """Columns that a filter itself writes, or needs in its tables; the pool's own cannot have these names."""
@@ -152,7 +154,7 @@ class FilterConfig(Section):
     @property
     def directory(self) -> Place:
         """Where labels and the record of stages are kept; readers of data sets skip names that start with ``_``."""
-        return self.output_directory / "_curation"
+        return self.output_directory / WORK
 
 
 def keep_of(text: str) -> dict[str, Any]:

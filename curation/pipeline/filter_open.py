@@ -9,12 +9,12 @@ import yaml
 
 from curation.cluster import capacity
 from curation.config import SourceConfig
-from curation.config.filter import FilterConfig
+from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError, RunDirError
 from curation.models import resolve
 from curation.package import TrustPackage, check_fits, load, teacher_of
-from curation.pipeline.filter_output import WORK, check_home
+from curation.pipeline.filter_output import check_home
 from curation.pipeline.filtering import CUT, Described, Round, describe
 from curation.refs import ModelRef
 from curation.registry import BACKENDS
@@ -136,12 +136,7 @@ def open_filter(
     return Opened(config=config, package=kept, rounds=rounds, described=described, manifest=manifest)
 
 
-def is_output(folder: Place) -> bool:
-    """Whether a folder is the output of a filter."""
-    return (folder / WORK / "manifest.json").is_file()
-
-
-def config_at(home: Place) -> FilterConfig:
+def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:
     """The configuration with which a filter last wrote to ``home``, with the package that it keeps there.
 
     Raises:
@@ -151,7 +146,7 @@ def config_at(home: Place) -> FilterConfig:
     given = {"output.path": str(home)}
     if (work / "package" / "package.json").is_file():
         given["package"] = str(work / "package")
-    return load_filter(work / CONFIG, given=given)
+    return load_filter(work / CONFIG, overrides, given)
 
 
 def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None:

@@ -178,7 +178,7 @@ def _row_bytes(asking: Asking, question: Question) -> Estimate:
     """Of a row, with what is stored of its states."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
-    states = len(asking.ask.states) * measured.state_bytes
+    states: float = len(asking.ask.states) * measured.state_bytes
     if asking.stored_states is not None:
         states = asking.stored_states * size
     if asking.stored_scores:
