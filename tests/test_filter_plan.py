@@ -56,6 +56,7 @@ def planned(local_ray: Any, tmp_path_factory: pytest.TempPathFactory):
     return directory, told
 
 
+@pytest.mark.slow
 def test_a_plan_shows_the_stages_and_forecasts_what_is_left(planned):
     _, told = planned
     first, second, *_ = told["plan"].splitlines()
@@ -66,6 +67,7 @@ def test_a_plan_shows_the_stages_and_forecasts_what_is_left(planned):
     assert "EUR together, with a month of storage" in told["plan"]
 
 
+@pytest.mark.slow
 def test_the_summary_sets_the_forecast_against_what_was_used(planned):
     directory, told = planned
     costs = json.loads((directory / "out" / "filter.json").read_text())["costs"]
@@ -73,10 +75,11 @@ def test_the_summary_sets_the_forecast_against_what_was_used(planned):
     assert costs["stages"] == ["label-0000"] and costs["not_run"] == [] and costs["changed"] == []
     assert lines["prompt_tokens"]["forecast"]["high"] > lines["prompt_tokens"]["forecast"]["low"]
     assert all(lines[name]["inside"] for name in ("prompt_tokens", "output_tokens", "bytes")), lines
-    assert all(lines[name]["actual"] > 0 for name in ("hours", "cpu_hours", "money")), lines
+    assert all(lines[name]["inside"] for name in ("hours", "cpu_hours", "money")), lines
     assert "forecast          actual  95 % interval" in told["filter"]
 
 
+@pytest.mark.slow
 def test_only_new_files_are_drawn_and_forecast(planned):
     _, told = planned
     again = json.loads(told["again"])
@@ -86,10 +89,10 @@ def test_only_new_files_are_drawn_and_forecast(planned):
     states = {item["name"]: item["state"] for item in again["stages"]}
     assert states["label-0000"] == states["cut"] == states["write-0000"] == "done"
     assert states["pool-0001"] == "new" and states["label-0001"] == states["write-0001"] == "waits"
-    words = again["forecast"]["probes"][0]["prompt_tokens"]
-    assert words["low"] < again["forecast"]["total"]["prompt_tokens"]["value"] / NUM_NEW < words["high"]
+    assert again["forecast"]["total"]["prompt_tokens"]["value"] == 23 * NUM_NEW  # those of the old files are longer
 
 
+@pytest.mark.slow
 def test_the_status_tells_rounds_cut_and_files_that_wait(planned):
     directory, told = planned
     assert told["none"] == f"{directory / 'out'}: no filter here yet; `curate filter` starts it\n"
@@ -108,6 +111,7 @@ def test_the_status_tells_rounds_cut_and_files_that_wait(planned):
     lines_of(directory / "pool" / "0.jsonl", NUM_ROWS // 3, 2)
 
 
+@pytest.mark.slow
 def test_inspect_and_clean_work_on_the_record_of_an_output(planned):
     directory, _ = planned
     out = directory / "out"

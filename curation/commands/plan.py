@@ -52,7 +52,8 @@ class Plan:
         """As a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
-        return {"stages": stages, "forecast": forecast, "left_out": [item._asdict() for item in self.left_out]}
+        left_out = [item._asdict() for item in self.left_out]
+        return {"pool": self.pool, "stages": stages, "forecast": forecast, "left_out": left_out}
 
     @property
     def table(self) -> str:

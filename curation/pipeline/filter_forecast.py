@@ -7,8 +7,9 @@ from curation.cluster.session import local_or_cluster
 from curation.config import AskConfig
 from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
+from curation.package import TrustPackage
 from curation.pipeline.asking import Running, chosen, whole
-from curation.pipeline.filter_open import Opened
+from curation.pipeline.filter_open import Opened, copied
 from curation.pipeline.forecasting import Forecast
 from curation.pipeline.planning import forecast_of, num_committed, scratch
 from curation.pipeline.probing import Asking, LeftOut, Rows
@@ -35,8 +36,8 @@ def forecast_filter(
         waits = capacity.check_room([opened.need])
         if waits is not None:
             say(waits)
-        askings = _askings(opened, left)
         with scratch(config.output_directory, config.ray) as directory:
+            askings = _askings(opened, left, copied(opened.package, directory / "package"))
             return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
 
 
@@ -48,9 +49,9 @@ def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> i
     return max(0, stage.rows - num_committed(opened.manifest, stage, known=known)) or None
 
 
-def _askings(opened: Opened, left: dict[str, int]) -> list[Asking]:
+def _askings(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
     """What the labelling stages will ask: of rounds with ``left`` rows, whose files one sample is drawn from."""
-    told = opened.package.description
+    told = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
     num = sum(file.num_rows for file in files)
     drawn_from = Rows(
@@ -79,7 +80,8 @@ def _askings(opened: Opened, left: dict[str, int]) -> list[Asking]:
                 engine=running.engine.model_copy(update={"backend": backend}),
                 decoding=told.decoding,
                 domain=told.domain,
-                stored_scores=1,
+                seed=opened.config.seed,
+                fitted={told.trust: package.trust},
                 states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
             )
         )

@@ -223,12 +223,16 @@ def _round(config: FilterConfig, package: TrustPackage, name: str, files: Sequen
 def _keep_package(config: FilterConfig, package: TrustPackage) -> TrustPackage:
     """A copy of the package beside the labels, so that an output explains itself and any node can read it."""
     copy = config.directory / "package"
-    if not (copy / "package.json").is_file():
-        with staged(copy) as local:
-            shutil.copytree(fetched(package.uri), local, dirs_exist_ok=True)
-    kept = load(copy)
+    kept = load(copy) if (copy / "package.json").is_file() else copied(package, copy)
     if kept.digest != package.digest:
         raise RunDirError(
             f"{copy}: has the digest {kept.digest}, and {config.package} has {package.digest}; remove that folder"
         )
     return kept
+
+
+def copied(package: TrustPackage, to: Place) -> TrustPackage:
+    """A copy of a package, in a folder that every node can read."""
+    with staged(to) as local:
+        shutil.copytree(fetched(package.uri), local, dirs_exist_ok=True)
+    return load(to)

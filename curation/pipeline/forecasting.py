@@ -182,7 +182,9 @@ def _row_bytes(asking: Asking, question: Question) -> Estimate:
     if asking.stored_states is not None:
         states = asking.stored_states * size
     if asking.stored_scores:
-        states = asking.stored_scores * 2 * 4 + asking.states_share * states  # a raw and a calibrated score, float32
+        states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
+    if asking.fitted:
+        states = asking.states_share * states  # its scores are among the measured bytes
     return independent([measured.bytes, exactly(states)])
 
 
