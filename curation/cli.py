@@ -11,6 +11,7 @@ import click
 from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
+from curation.commands.plan_verb import plan
 from curation.errors import CurationError, ShiftError, UserError
 from curation.stopping import Stopped
 
@@ -69,51 +70,6 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
     for line in check(_load(config, overrides)):
         click.echo(line)
     click.echo(f"{config}: is valid")
-
-
-@main.command()
-@CONFIG
-@SET
-@click.option("--probe", "num_rows", type=click.IntRange(min=1), metavar="ROWS", help="Rows of the probe.")
-@click.option("--no-probe", is_flag=True, help="Label nothing: no forecast.")
-@click.option("--save", is_flag=True, help="Keep the forecast in the run directory, for the report to compare.")
-@click.option("--graph", is_flag=True, help="Show which stages each stage waits for.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(
-    config: str,
-    overrides: tuple[str, ...],
-    num_rows: int | None,
-    no_probe: bool,
-    save: bool,
-    graph: bool,
-    as_json: bool,
-) -> None:
-    """Show the stages, their rows and what is already done, and forecast what labelling takes and costs.
-
-    The forecast rests on a probe: a random sample of the rows is labelled by the actors that the run would start.
-    """
-    from curation.commands.plan import make_plan
-    from curation.commands.tables import forecast_table
-    from curation.errors import ConfigError
-    from curation.pipeline import kept_forecast
-
-    if no_probe and (save or num_rows is not None):
-        raise ConfigError("--no-probe: makes no forecast; leave out --save and --probe, or --no-probe")
-    settings = _load(config, overrides)
-    planned = make_plan(settings, probe=not (no_probe or graph), num_rows=num_rows)
-    made = planned.forecast
-    path = kept_forecast.save(made, settings) if save and made is not None else None
-    if as_json:
-        click.echo(json.dumps(planned.to_json(), indent=1))
-        return
-    click.echo(planned.graph if graph else planned.table)
-    if made is not None:
-        click.echo(forecast_table(made.to_json()))
-    else:
-        for stage, why in planned.left_out:
-            click.echo(f"not in a forecast: {stage} ({why})")
-    if path is not None:
-        click.echo(f"forecast: {path}")
 
 
 @main.command()
@@ -205,25 +161,37 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
-    """Show what a run has done and what it is doing. CONFIG may also be the run directory."""
-    from curation.commands.status import status_json, status_lines
+    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
+    from curation.commands import filter_status
+    from curation.commands import status as run_status
+    from curation.config.filter import WORK
+    from curation.config.load import is_filter, load_filter
     from curation.errors import ConfigError
+    from curation.pipeline.filter_open import config_at
+    from curation.rundir.manifest import record_in
     from curation.storage.lease import holder
     from curation.storage.paths import place
 
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
 
-    if place(config).is_dir():  # it holds the configuration of its last run
-        config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
-    settings = _load(config, overrides)
+    shown: Any = run_status
+    if record_in(place(config)) == place(config) / WORK:
+        shown, settings = filter_status, config_at(place(config), overrides)
+    else:
+        if place(config).is_dir():  # it holds the configuration of its last run
+            config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+        if is_filter(config):
+            shown, settings = filter_status, load_filter(config, overrides)
+        else:
+            settings = _load(config, overrides)
     if as_json:
-        click.echo(json.dumps(status_json(settings), indent=1))
+        click.echo(json.dumps(shown.status_json(settings), indent=1))
         return
     try:
         while True:
             goes_on = watch is not None and holder(settings.directory) is not None
-            lines = "\n".join(status_lines(settings))
+            lines = "\n".join(shown.status_lines(settings))
             if watch is not None and sys.stdout.isatty():
                 click.clear()
             click.echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
@@ -282,15 +250,14 @@ def report(
 def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, **asked: Any) -> None:
     """Show what is in a table. TABLE is a Lance table, or a run directory followed by the name of a STAGE.
 
-    For a run directory alone, list its tables.
+    For a run directory alone, list its tables. A filter's output stands for one, too.
     """
     from dataclasses import asdict
 
-    from curation.commands.inspect import Question, examine, find, is_run, list_tables, page, tables_page
-    from curation.storage.paths import place
+    from curation.commands.inspect import Question, examine, find, list_tables, page, record_of, tables_page
 
-    if stage is None and is_run(table):
-        found = list_tables(place(table))
+    if stage is None and (record := record_of(table)) is not None:
+        found = list_tables(record)
         click.echo(json.dumps([asdict(item) for item in found]) if as_json else tables_page(found))
         return
     uri, version = find(table, stage)
@@ -312,7 +279,10 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
-    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name."""
+    """Remove old versions, orphaned files and superseded results that the manifest of RUN_DIR does not name.
+
+    Of a filter's output, RUN_DIR too, it cleans the record alone: `curate filter` removes superseded data itself.
+    """
     from curation.commands.clean import clean
     from curation.commands.inspect.text import size
     from curation.storage.paths import place
@@ -369,7 +339,7 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
 
 
-for verb in (export_student, export_trust, filter_pool, audit):
+for verb in (plan, export_student, export_trust, filter_pool, audit):
     main.add_command(verb)
 
 if __name__ == "__main__":

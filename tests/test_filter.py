@@ -152,6 +152,35 @@ def test_nothing_new_is_nothing_to_do(grown):
     assert not grown.again.did and grown.again.content == grown.first.content
 
 
+def test_what_is_done_and_what_waits_is_told_without_ray(grown, package, tmp_path):
+    out = str(grown.output)
+
+    def told(*arguments: str) -> str:
+        result = CliRunner().invoke(main, [*arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    kept = grown.second.content["rounds"][1]["kept"]
+    first, *_, last = told("status", out).splitlines()
+    assert first == f"{out}: not running" and last.startswith(f"cut {grown.second.content['cut']['id']} (share 0.1)")
+    assert f"200 labelled, 0 error rows; {kept} let in by cut" in told("status", out)
+    planned = told("plan", package.uri, str(grown.pool), "-o", out, "--keep", "0.1", "--no-probe", "--recut",
+                   *(part for key in (*SETTINGS, "teacher.max_error_rate=0.1") for part in ("--set", key)))  # fmt: skip
+    assert planned.startswith("pool: 600 rows in 2 files\n")
+    assert "changed: rounds" in planned and "waits for cut" in planned
+    write_pool(grown.pool / "c.jsonl", 3)
+    assert f"waiting: 3 rows in 1 new files ({grown.pool / 'c.jsonl'})" in told("status", out)
+    found = json.loads(told("status", out, "--json"))
+    assert found["waiting"]["rows"] == 3 and [item["kept"] for item in found["written"]["rounds"]][1] == kept
+    (grown.pool / "c.jsonl").unlink()
+    files = sorted((grown.output / "data").iterdir())
+    assert "label-0001" in told("inspect", out) and "200 rows" in told("inspect", out, "label-0001")
+    told("clean", out, "--older-than", "0")
+    assert sorted((grown.output / "data").iterdir()) == files
+    nothing = told("status", out)
+    assert "has to run again" not in nothing and "waiting" not in nothing
+
+
 def test_new_files_pass_the_kept_cut_and_are_added(grown, package):
     content, first = grown.second.content, grown.first.content
     assert content["cut"] == first["cut"] and content["cut"]["rounds"] == ["0000"] and content["superseded"] == []

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tiny_package import sums, tiny_package
 
 from curation.filter import Filter
 from curation.metrics.shift import CLEAR_AUC
-from curation.telemetry.metrics import SHIFT_AUC_LOW
+from curation.telemetry.metrics import ROWS_SERVED, SHIFT_AUC, SHIFT_AUC_LOW
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,6 +49,19 @@ def served(tmp_path: Path, local_ray: Any):
     del sys.modules[spec.name]
 
 
+def exported(name: str) -> dict[str, float]:
+    """The values of a metric that this machine's Ray exports, by stage."""
+    import urllib.request
+
+    import ray
+
+    port = ray.nodes()[0]["MetricsExportPort"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        lines = page.read().decode().splitlines()
+    found = (re.fullmatch(rf'ray_{name}{{.*stage="(\w+)".*}} (\S+)', line) for line in lines)
+    return {match[1]: float(match[2]) for match in found if match}
+
+
 @pytest.mark.slow
 def test_rows_of_concurrent_requests_come_back_with_their_trust(served):
     import urllib.error
@@ -77,3 +91,8 @@ def test_rows_of_concurrent_requests_come_back_with_their_trust(served):
         with pytest.raises(urllib.error.HTTPError) as caught:
             post(body)
         assert caught.value.code == 400 and why in json.load(caught.value)["error"]
+    until = time.monotonic() + 30
+    while not exported(SHIFT_AUC_LOW.name) and time.monotonic() < until:
+        time.sleep(0.5)
+    assert 0 <= exported(SHIFT_AUC_LOW.name)["serve"] <= exported(SHIFT_AUC.name)["serve"] <= 1
+    assert exported(ROWS_SERVED.name)["serve"] >= len(rows)

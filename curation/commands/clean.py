@@ -20,7 +20,7 @@ import lance
 
 from curation.errors import RunDirError
 from curation.refs import table_refs
-from curation.rundir.manifest import Manifest
+from curation.rundir.manifest import Manifest, record_in
 from curation.storage import lease
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
 
@@ -46,11 +46,15 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
     """Remove what is older than ``hours``, and yield each removal; ``dry``: only yield.
 
     Raises:
-        RunDirError: the directory is not a run directory, was moved, or is in use.
+        RunDirError: the directory is neither a run directory nor a filter's output, was moved, or is in use.
     """
     require_reachable(directory)
-    if not (directory / "manifest.json").is_file():
-        raise RunDirError(f"{directory}: is not a run directory (no manifest.json); give the run_dir of a run")
+    record = record_in(directory)
+    if record is None:
+        raise RunDirError(
+            f"{directory}: is not a run directory (no manifest.json); give the run_dir of a run or a filter's output"
+        )
+    directory = record
     before = time.time() - 3600 * hours
     with nullcontext() if dry else lease.hold(directory):
         manifest = Manifest.load(directory)

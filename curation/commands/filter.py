@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from curation.commands.tables import costs_table
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError
@@ -30,7 +31,7 @@ def config_of(
     if len(inputs) == 2:
         given |= {"package": inputs[0], "pool.path": inputs[1]}
     elif len(inputs) != 1:
-        raise ConfigError(f"filter: takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
+        raise ConfigError(f"takes a CONFIG, or PACKAGE and POOL; found {len(inputs)} arguments")
     given |= {
         key: value
         for key, value in (("output.path", output), ("output.format", form), ("on_shift", on_shift))
@@ -79,7 +80,8 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
         + (f" ({told})" if told else "")
     )
     share = f" ({100 * content['kept'] / labelled:.2f} % of the labelled)" if labelled else ""
-    yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; cut {cut['id']} {_words(cut)}"
+    rule = f"cut {cut['id']} {rule_words(cut['rule'])}"
+    yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
     if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
         kept, rows = (sum(item[key] for item in later) for key in ("kept", "rows"))
         yield f"of these {kept:,} of {rows:,} rows came after the cut was made, in {len(later)} rounds"
@@ -91,13 +93,16 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
         seconds.update(item["seconds"])
     times = ", ".join(f"{name} {value:,.1f} s" for name, value in seconds.items())
     yield f"teacher: {tokens[0]:,} prompt tokens, {tokens[1]:,} output tokens; {times}"
+    if content["costs"] is not None:
+        yield costs_table(content["costs"])
     size = sum(file.get("bytes", 0) for file in content["files"])
     yield f"files: {len(content['files']):,} {content['data']}" + (f", {size / 1e6:,.1f} MB" if size else "")
     yield f"manifest: {home}/filter.json"
 
 
-def _words(cut: Mapping[str, Any]) -> str:
-    ((name, value),) = cut["rule"].items()
+def rule_words(rule: Mapping[str, Any]) -> str:
+    """A cut's rule in words, in brackets."""
+    ((name, value),) = rule.items()
     if isinstance(value, Mapping):
         return f"({name}, alpha {value['alpha']:g}, delta {value['delta']:g})"
     return f"({name} {value:,})"

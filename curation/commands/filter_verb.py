@@ -1,6 +1,7 @@
 """The options of ``curate filter``. Like ``curation.cli``, it imports what is heavy when it runs."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -8,21 +9,36 @@ import click
 SHIFTED = 3
 """The exit code for a pool that differs clearly from the rows that trust was fitted on."""
 
+_RULE_OPTIONS = (
+    click.option("-o", "--output", metavar="OUT", help="Folder or URL to write."),
+    click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows."),
+    click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust."),
+    click.option(
+        "--certified", type=float, metavar="ALPHA", help="Keep as many rows as certify at most ALPHA wrong ones."
+    ),
+    click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="Of the data files."),
+    click.option(
+        "--on-shift",
+        type=click.Choice(["warn", "fail", "ignore"]),
+        help="If the pool is not like the package's rows: write and exit with 3 (default), write nothing, or go on.",
+    ),
+    click.option(
+        "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
+    ),
+)
+
+
+def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of a filter in place of a configuration file: what is written where, and by which cut."""
+    for option in reversed(_RULE_OPTIONS):
+        command = option(command)
+    return command
+
 
 @click.command("filter")
 @click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
-@click.option("-o", "--output", metavar="OUT", help="Folder or URL to write.")
-@click.option("--keep", metavar="SHARE|ROWS", help="Keep this share of the rows (below 1), or so many rows.")
-@click.option("--threshold", type=float, metavar="TRUST", help="Keep rows with at least this trust.")
-@click.option("--certified", type=float, metavar="ALPHA", help="Keep as many rows as certify at most ALPHA wrong ones.")
-@click.option("--format", "form", type=click.Choice(["parquet", "jsonl", "lance"]), help="Of the data files.")
-@click.option(
-    "--on-shift",
-    type=click.Choice(["warn", "fail", "ignore"]),
-    help="If the pool is not like the package's rows: write and exit with 3 (warn, default), write nothing, or go on.",
-)
-@click.option("--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again.")
+@rule_options
 @click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
 @click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
 def filter_pool(

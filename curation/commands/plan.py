@@ -1,16 +1,22 @@
-"""``curate plan``: shows what a run would do."""
+"""``curate plan``: shows what a run or a filter would do."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from curation.config import RunConfig
-from curation.pipeline.running import open_run
-from curation.rundir.graph import Outputs, Skipped, State, statuses, steps, waited_for
+from curation.config.filter import FilterConfig
+from curation.pipeline import filter_open, running
+from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, statuses, steps, waited_for
+from curation.rundir.manifest import Manifest
 
 if TYPE_CHECKING:
     from curation.pipeline.forecasting import Forecast
     from curation.pipeline.probing import LeftOut
+
+Forecaster = Callable[[Sequence[Stage], Known], "tuple[Forecast | None, Sequence[LeftOut]]"]
+"""A forecast of stages that are left, given what the others have made, and the stages that it leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +45,21 @@ class Plan:
     forecast: "Forecast | None"
     left_out: "Sequence[LeftOut]" = ()
     """Stages that ask a model and are not in a forecast."""
+    pool: str | None = None
+    """Of a filter: how many rows its pool has, and how many of them are new."""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
-        return {"stages": stages, "forecast": forecast, "left_out": [item._asdict() for item in self.left_out]}
+        left_out = [item._asdict() for item in self.left_out]
+        return {"pool": self.pool, "stages": stages, "forecast": forecast, "left_out": left_out}
 
     @property
     def table(self) -> str:
         """One line per stage, in the order in which they run."""
-        lines = [f"{'stage':<44}{'rows':>12}{'seconds':>10}  state"]
+        lines = [] if self.pool is None else [self.pool]
+        lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}  state")
         for stage in self.stages:
             rows = "" if stage.rows is None else f"{stage.rows:,}"
             seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
@@ -78,17 +88,34 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     """
     from curation.pipeline.planning import forecast_run
 
-    opened = open_run(config, save=False)
+    opened = running.open_run(config, save=False)
+    ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
+    return _planned(opened.chain.stages, opened.manifest, ahead)
+
+
+def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int | None = None) -> Plan:
+    """The same for a filter: its rounds, of which those with new files are to be labelled, the cut, and the writing.
+
+    The sample is drawn over all files that are left to label. It changes nothing in the output.
+    """
+    from curation.pipeline.filter_forecast import forecast_filter
+
+    opened = filter_open.look(config, recut=recut)
+    ahead = partial(forecast_filter, opened, num_rows=num_rows) if probe else None
+    return replace(_planned(opened.described.all, opened.manifest, ahead), pool=opened.pool)
+
+
+def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaster | None) -> Plan:
     known: dict[str, Outputs | Skipped] = {}
-    found = list(statuses(opened.chain.stages, opened.manifest.records, known))
+    found = list(statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
-    made, left_out = forecast_run(opened, left, known, num_rows=num_rows) if probe else (None, ())
+    made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
     ahead = {} if made is None else {stage.name: stage for stage in made.stages}
-    step_of, stages = steps(opened.chain.stages), []
+    step_of, stages = steps(ordered), []
     for status in found:
         name, rows, seconds = status.stage.name, status.stage.rows, None
         if status.state == "done":
-            record = opened.manifest.stages[name]
+            record = manifest.stages[name]
             rows, seconds = record.rows, record.seconds
         elif status.state == "skipped":
             rows, seconds = 0, 0.0

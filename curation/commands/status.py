@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from curation.pipeline.chain import describe
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
+from curation.storage.paths import Place
 from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
@@ -23,9 +24,20 @@ def status_lines(config: RunConfig) -> Iterator[str]:
     if not manifest.identity:
         yield f"{config.directory}: no run here yet; `curate run` starts it"
         return
-    holder = lease.holder(config.directory)
-    yield f"{config.directory}: {'not running' if holder is None else f'running ({holder})'}"
-    yield from _standing(config, manifest)
+    yield from lines_of(config.directory, manifest, *_states(config, manifest))
+
+
+def status_json(config: RunConfig) -> dict[str, Any]:
+    """The same as JSON: the driver, every stage with its state, and the newest events."""
+    manifest = Manifest.load(config.directory)
+    return json_of(config.directory, manifest, *_states(config, manifest))
+
+
+def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
+    """Lines on a record whose stages stand as ``found``, or why that is ``unknown``; ``shown``: the folder to name."""
+    holder = lease.holder(manifest.directory)
+    yield f"{shown}: {'not running' if holder is None else f'running ({holder})'}"
+    yield from _standing(manifest, found, unknown)
     events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
@@ -40,15 +52,13 @@ def status_lines(config: RunConfig) -> Iterator[str]:
         yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
 
 
-def status_json(config: RunConfig) -> dict[str, Any]:
-    """The same as JSON: the driver, every stage with its state, and the newest events."""
-    manifest = Manifest.load(config.directory)
-    stages, unknown = _states(config, manifest)
+def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> dict[str, Any]:
+    """As :func:`lines_of`, as JSON."""
     events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
     newest = {event["event"]: event for event in events}
     return {
-        "directory": str(config.directory),
-        "driver": None if (holder := lease.holder(config.directory)) is None else asdict(holder),
+        "directory": str(shown),
+        "driver": None if (holder := lease.holder(manifest.directory)) is None else asdict(holder),
         "stages": [
             {
                 "name": status.stage.name,
@@ -57,7 +67,7 @@ def status_json(config: RunConfig) -> dict[str, Any]:
                 "rows": None if (record := manifest.stages.get(status.stage.name)) is None else record.rows,
                 "seconds": None if record is None else record.seconds,
             }
-            for status in stages
+            for status in found
         ],
         "unknown": unknown,
         "under_way": list(_under_way(events)),
@@ -66,9 +76,8 @@ def status_json(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _standing(config: RunConfig, manifest: Manifest) -> Iterator[str]:
+def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
     """The recorded stages, and which of them have to run again because the configuration changed."""
-    found, unknown = _states(config, manifest)
     if unknown is not None:
         yield f"cannot tell which stages have to run again: {unknown}"
     states = {status.stage.name: status for status in found}

@@ -68,6 +68,25 @@ def forecast_table(forecast: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def costs_table(costs: dict[str, Any]) -> str:
+    """A saved forecast beside what its stages have used since, a line an amount, and whether it is in the interval."""
+    from curation.report.costs import in_words
+
+    lines = [f"{'forecast of ' + costs['made']:<44}{'forecast':>16}{'actual':>16}  95 % interval"]
+    for line in costs["lines"]:
+        name, forecast, inside = line["name"], line["forecast"], line["inside"]
+        unit = f"{costs['currency']} {line['words']}" if name.startswith("money") else line["words"]
+        value, low, high, actual = (
+            in_words(name, number) for number in (forecast["value"], forecast["low"], forecast["high"], line["actual"])
+        )
+        outside = "" if inside is not False else ", the actual number is outside"
+        lines.append(f"{unit:<44}{value:>16}{actual:>16}  {low} to {high}{outside}")
+    if costs["not_run"]:
+        lines.append(f"not run since: {', '.join(costs['not_run'])}")
+    lines += [f"changed since the forecast: {change}" for change in costs["changed"]]
+    return "\n".join(lines)
+
+
 def _over_runs(value: dict[str, Any] | None) -> str:
     runs = (value or {}).get("runs")
     return "" if runs is None else f"{100 * runs['low']:.1f} to {100 * runs['high']:.1f}"

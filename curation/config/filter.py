@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from curation.config.base import PositiveInt, Section, Share
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
+from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
 from curation.config.selection import RiskConfig
 from curation.config.teacher import ActorsConfig, AskConfig, ScriptedConfig, VllmConfig, backend_name
@@ -14,6 +15,8 @@ from curation.storage.paths import Place, place
 
 Format = Literal["parquet", "jsonl", "lance"]
 OnShift = Literal["warn", "fail", "ignore"]
+WORK = "_curation"
+"""The folder of an output with labels and the record of stages."""
 
 COLUMNS = ("row_id", "prompt", "completion", "label", "trust", "source_file", "error")
 """Columns that a filter itself writes, or needs in its tables; the pool's own cannot have these names."""
@@ -140,6 +143,8 @@ class FilterConfig(Section):
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     fragment_mb: PositiveInt = 256
     ray: RayConfig = RayConfig()
+    prices: PricesConfig | None = None
+    """For ``curate plan`` and the summary to say what labelling costs in money."""
 
     @property
     def output_directory(self) -> Place:
@@ -147,9 +152,9 @@ class FilterConfig(Section):
         return place(self.output.path).absolute()
 
     @property
-    def work_directory(self) -> Place:
+    def directory(self) -> Place:
         """Where labels and the record of stages are kept; readers of data sets skip names that start with ``_``."""
-        return self.output_directory / "_curation"
+        return self.output_directory / WORK
 
 
 def keep_of(text: str) -> dict[str, Any]:

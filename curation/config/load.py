@@ -103,6 +103,15 @@ def load_filter(
     return found.model_copy(update={"package": package, "keep": keep})
 
 
+def is_filter(path: str | Place) -> bool:
+    """Whether a YAML file configures a filter: it names a package.
+
+    Raises:
+        ConfigError: the file or a base is missing or no YAML mapping.
+    """
+    return "package" in read(path).raw
+
+
 def _joined(path: str, root: Place) -> str:
     return path if _is_absolute(path) else str(root / path)
 

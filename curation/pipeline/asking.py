@@ -22,6 +22,7 @@ from curation.teachers import can_be_replaced
 
 if TYPE_CHECKING:
     from curation.passes.run import PassOptions, PassResult
+    from curation.teachers.vllm_choice import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +162,17 @@ def settle(
 ) -> Done:
     """Choose the backend of a model.
 
+    Raises:
+        ConfigError: an engine argument of ``teacher.vllm`` that vLLM does not know.
+    """
+    choice = chosen(ask, model)
+    task.say(f"{choice.backend}, since {choice.reason}")
+    return Done(outputs=choice._asdict(), rows=0)
+
+
+def chosen(ask: AskConfig, model: ModelRef | None) -> "Choice":
+    """The backend of a model, for which Ray must run.
+
     The probe is a task with the resources of an actor, so it runs where the actors will run. The driver's machine may
     differ from theirs.
 
@@ -173,8 +185,7 @@ def settle(
 
     probe = ray.remote(choose_backend).options(**nodes.held(ask.actors.each))
     try:
-        choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
+        choice: Choice = waited_for(lambda: ray.get(probe.remote(ask, model)))
     except ray.exceptions.RayTaskError as error:
         raise root(error) from None
-    task.say(f"{choice.backend}, since {choice.reason}")
-    return Done(outputs=choice._asdict(), rows=0)
+    return choice

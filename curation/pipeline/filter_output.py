@@ -9,16 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from curation.config.filter import FilterConfig
+from curation.config.filter import WORK, FilterConfig
 from curation.errors import RunDirError
 from curation.package import TrustPackage
 from curation.pipeline.filtering import CUT, Described, Round
+from curation.pipeline.kept_forecast import saved, used_since
+from curation.report.costs import compared
 from curation.rundir.manifest import Manifest
 from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, remove, write_atomically
 
 FORMAT = 1
-MANIFEST, DATA, WORK = "filter.json", "data", "_curation"
+MANIFEST, DATA = "filter.json", "data"
 _OURS = re.compile(r"(part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?)")
 
 Content = dict[str, Any]
@@ -67,7 +69,12 @@ def content_of(
     manifest: Manifest,
     before: Content | None,
 ) -> Content:
-    """The manifest of an output whose stages are all done."""
+    """The manifest of an output whose stages are all done.
+
+    Raises:
+        RunDirError: a forecast that was saved there cannot be read.
+    """
+    forecast = saved(config)
     cut = _cut(manifest.stages[CUT].outputs, config)
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
@@ -85,6 +92,7 @@ def content_of(
         "kept": sum(item["kept"] for item in told),
         "rounds": told,
         "files": _files(rounds, described, manifest, cut["id"]),
+        "costs": compared(forecast, {} if forecast is None else used_since(forecast, manifest)),
     }
 
 

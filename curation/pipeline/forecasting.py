@@ -178,11 +178,13 @@ def _row_bytes(asking: Asking, question: Question) -> Estimate:
     """Of a row, with what is stored of its states."""
     measured = question.measured
     size = {"float16": 2, "float32": 4}[asking.ask.state_dtype]
-    states = len(asking.ask.states) * measured.state_bytes
+    states: float = len(asking.ask.states) * measured.state_bytes
     if asking.stored_states is not None:
         states = asking.stored_states * size
     if asking.stored_scores:
         states = asking.stored_scores * 2 * 4  # a raw and a calibrated score, float32
+    if asking.fitted:
+        states = asking.states_share * states  # its scores are among the measured bytes
     return independent([measured.bytes, exactly(states)])
 
 

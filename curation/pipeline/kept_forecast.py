@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from curation import report
 from curation.config import RunConfig
+from curation.config.filter import FilterConfig
 from curation.errors import RunDirError
 from curation.refs import TableRef
 from curation.rundir.graph import differences
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
 
 FILE = "forecast.json"
 """In the run directory."""
-MATTERS = {"sources", "splits", "domain", "teacher", "signals", "evaluation"}
-"""The sections of a configuration on which a forecast depends."""
+MATTERS = {"sources", "splits", "domain", "teacher", "signals", "evaluation", "package", "pool"}
+"""The sections of a run's or a filter's configuration on which a forecast depends."""
 MOST_EVENT_BYTES = 1 << 40
 """All events are read: a day of a run adds less than a megabyte of them."""
 
 
-def save(made: "Forecast", config: RunConfig) -> Place:
+def save(made: "Forecast", config: RunConfig | FilterConfig) -> Place:
     """Keep a forecast in the run directory for the report, in place of an earlier one; its path."""
     config.directory.mkdir(parents=True, exist_ok=True)
     described = {
@@ -40,7 +41,7 @@ def save(made: "Forecast", config: RunConfig) -> Place:
     return path
 
 
-def saved(config: RunConfig) -> dict[str, Any] | None:
+def saved(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
     """The forecast that is kept in the run directory, and in ``changed`` what the configuration has changed since.
 
     Raises:

@@ -4,6 +4,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of
 from curation.pipeline.running import Opened
 from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
+from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, assignment_of, rows_at
 from curation.storage.paths import Place, Remote, place, remove
 from curation.telemetry.console import say
@@ -54,7 +56,8 @@ def forecast_run(
     directory is left as it is.
     """
     config, files = opened.config, opened.manifest.source_files
-    askings, left_out = askings_of(stages, config, files, known, lambda stage: _num_committed(opened, stage, known))
+    done = partial(num_committed, opened.manifest, known=known)
+    askings, left_out = askings_of(stages, config, files, known, done)
     if not askings:
         return None, left_out
     with local_or_cluster(config.ray):
@@ -98,12 +101,12 @@ def forecast_of(
     )
 
 
-def _num_committed(opened: Opened, stage: Stage, known: Known) -> int:
+def num_committed(manifest: Manifest, stage: Stage, *, known: Known) -> int:
     """How many rows an interrupted stage has labelled already."""
     from curation.tables import io
 
     try:
-        uri = opened.manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
+        uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
     except Unknown:
         return 0
     return io.count(io.latest(str(uri))) if uri.exists() else 0

@@ -12,7 +12,7 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.pipeline.asking import Running, whole
 from curation.pipeline.labelling import ask_of
-from curation.refs import ModelRef, fingerprint
+from curation.refs import ModelRef, TrustRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Known, Out, Stage, Unknown, plain, recorded
 from curation.sources import Assignment, SourceFile, assignment_of, rows_at
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from curation.passes.pool import ActorPool
     from curation.refs import TableRef
     from curation.stages.probe import Measured
+    from curation.stages.reduce import Reduction
 
 PROBE_ROWS = 1024
 """Rows of a probe; for a backend that works on several chunks at once as many times more."""
@@ -65,6 +66,12 @@ class Asking:
     """Numbers that are stored of a row's states where not all of them are."""
     stored_scores: int = 0
     """Numbers that are stored of a row in place of its states."""
+    fitted: Mapping[str, TrustRef] = field(default_factory=dict)
+    """Trust functions by which the actors score, and store no states but a sample's; of a run they are not known."""
+    states_share: float = 0.0
+    """With ``fitted``: the share of the states that are stored."""
+    seed: int | None = None
+    """Of sampled answers, where the stage will give the sample's rows the same ones; unset: others."""
     note: str | None = None
     """In what the probe's teacher differs from the stage's."""
 
@@ -75,7 +82,16 @@ class Asking:
         files = [file.path for file in self.drawn_from.files]
         signals = {name: {**how, "shots": None} for name, how in self.signals.items()}
         parts = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
+        parts["fitted"] = self.fitted
         return fingerprint(plain({**parts, "files": files, "signals": _without_seeds(signals)}, {}))
+
+
+def _reduction(asking: Asking) -> "Reduction | None":
+    from curation.stages.reduce import ScoredOnly
+
+    if not asking.fitted:
+        return None
+    return ScoredOnly(fitted=tuple(asking.fitted.items()), states=(), num_rows=0, seed=0)
 
 
 def _without_seeds(signals: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -282,7 +298,8 @@ def _probed(
         engine=engine,
         model=most.model,
         decoding=most.decoding,
-        seed=derive(rows.seed, "answers"),
+        seed=derive(rows.seed, "answers") if most.seed is None else most.seed,
+        reduction=_reduction(most),
         asks=tuple(ask_of(signal, **how, directory=directory) for signal, how in signals.items()),
     )
     left = sum(asking.rows for asking in askings)

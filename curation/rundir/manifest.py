@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from curation.cluster.versions import versions
+from curation.config.filter import WORK
 from curation.errors import CommitError, RunDirError
 from curation.refs import fingerprint
 from curation.rundir.events import events_of
@@ -37,6 +38,11 @@ class StageRecord:
     rows: int
     seconds: float
     started: str
+
+
+def record_in(folder: Place) -> Place | None:
+    """Where the manifest of a run directory or of a filter's output is; None: the folder is neither."""
+    return next((found for found in (folder, folder / WORK) if (found / "manifest.json").is_file()), None)
 
 
 class Manifest:

@@ -1,6 +1,6 @@
 """A probe: a small random sample is labelled by the actors that a run would start, and what that takes is measured."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ class Measured:
     state_bytes: int
     """Stored of a row for each hidden state."""
     start_seconds: float | None
-    """Of an actor, from its process's start until it labels; ``None`` if it ran already."""
+    """Of an actor, from its process's start until it labels at its steady rate; ``None`` if it ran already."""
     other_seconds: float
     """Of the pass, beside the actors' time: until a process has started, and for the last commit."""
     num_actors: int
@@ -89,7 +89,9 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
     prompt, output = (_tokens(kind, labels, rows.of_chunks, population, asks=bool(job.asks)) for kind in KINDS)
     num_actors = len({chunk.actor for chunk in rows.of_chunks})
     busy = sum(chunk.seconds for chunk in rows.of_chunks)
+    pace = ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady])
     starting = max(0.0, rows.spent.actor_seconds - busy)
+    starting += warm_up(rows.of_chunks, concurrent_calls(job.teacher.backend), pace.value)
     bytes_, fragment_bytes = _bytes(labels, f"{job.labels_uri}.measured", population)
     size = width(job.teacher, job.model) * {"float16": 2, "float32": 4}[job.teacher.state_dtype]
     return Measured(
@@ -99,7 +101,7 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
         errors=proportion(num_errors, num_rows),
         unparsed=proportion(labels["label"].null_count - num_errors, num_rows),
         truncated=proportion(pc.sum(labels["truncated"]).as_py() or 0, num_rows),
-        actor_seconds=ratio([chunk.seconds for chunk in steady], [chunk.rows for chunk in steady]),
+        actor_seconds=pace,
         bytes=bytes_,
         fragment_bytes=fragment_bytes,
         state_bytes=size,
@@ -110,6 +112,17 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
 
 
 KINDS = ("prompt", "output")
+
+
+def warm_up(chunks: Sequence[ChunkSpent], calls: int, pace: float) -> float:
+    """Seconds that the chunks which actors had first took beyond the ``pace`` (seconds a row): imports, caches."""
+    seen: Counter[str] = Counter()
+    extra = 0.0
+    for chunk in chunks:
+        seen[chunk.actor] += 1
+        if seen[chunk.actor] <= calls:
+            extra += chunk.seconds - pace * chunk.rows
+    return max(0.0, extra)
 
 
 def steady_chunks(chunks: Sequence[ChunkSpent], calls: int) -> list[ChunkSpent]:

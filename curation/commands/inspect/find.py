@@ -11,7 +11,7 @@ import lance
 
 from curation.errors import RunDirError, TableError
 from curation.refs import TableRef, table_refs
-from curation.rundir.manifest import Manifest
+from curation.rundir.manifest import Manifest, record_in
 from curation.storage.paths import Place, place, walk
 
 NUM_LISTED = 20
@@ -46,9 +46,10 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     if name is None:
         _require_table(path)
         return path, None
-    if not is_run(path):
+    record = record_of(path)
+    if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
-    refs = dict(_recorded(Manifest.load(place(path))))
+    refs = dict(_recorded(Manifest.load(record)))
     if name in refs:
         return refs[name].uri, refs[name].version
     below = [known for known in refs if known.startswith(f"{name}/")]
@@ -59,12 +60,12 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     raise TableError(f"{path}: no table of the run is called {name!r}; {hint}")
 
 
-def is_run(path: str) -> bool:
-    """Whether a path is a run directory."""
+def record_of(path: str) -> Place | None:
+    """The folder with the record of a run directory or of a filter's output; None if the path is neither."""
     try:
-        return (place(path) / "manifest.json").is_file()
+        return record_in(place(path))
     except RunDirError:  # a URL that Lance supports and a run does not
-        return False
+        return None
 
 
 def list_tables(directory: Place) -> list[Found]:

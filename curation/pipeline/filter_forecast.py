@@ -1,0 +1,88 @@
+"""The forecast of a filter: what labelling the rows that are left takes, by a probe drawn over all their files."""
+
+from collections.abc import Sequence
+
+from curation.cluster import capacity
+from curation.cluster.session import local_or_cluster
+from curation.config import AskConfig
+from curation.hashing import derive
+from curation.metrics.shift import MAX_ROWS
+from curation.package import TrustPackage
+from curation.pipeline.asking import Running, chosen, whole
+from curation.pipeline.filter_open import Opened, copied
+from curation.pipeline.forecasting import Forecast
+from curation.pipeline.planning import forecast_of, num_committed, scratch
+from curation.pipeline.probing import Asking, LeftOut, Rows
+from curation.rundir.graph import Known, Out, Stage
+from curation.sources import Assignment, Permutation
+from curation.telemetry.console import say
+
+POOL = "pool"
+
+
+def forecast_filter(
+    opened: Opened, stages: Sequence[Stage], known: Known, *, num_rows: int | None
+) -> tuple[Forecast | None, Sequence[LeftOut]]:
+    """A forecast of those of the ``stages`` that label, if any; nothing else of a filter asks a model.
+
+    Ray is started or joined for it, and rows are labelled (see :func:`curation.pipeline.probing.probe_all`); the output
+    is left as it is.
+    """
+    left = {name: done for name in opened.described.rounds if (done := _left(opened, name, stages, known)) is not None}
+    if not left:
+        return None, ()
+    config = opened.config
+    with local_or_cluster(config.ray):
+        waits = capacity.check_room([opened.need])
+        if waits is not None:
+            say(waits)
+        with scratch(config.output_directory, config.ray) as directory:
+            askings = _askings(opened, left, copied(opened.package, directory / "package"))
+            return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
+
+
+def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> int | None:
+    """How many rows of a round are not labelled; None if its stage is not among ``stages``."""
+    stage = opened.described.rounds[name].label
+    if stage not in stages or stage.rows is None:
+        return None
+    return max(0, stage.rows - num_committed(opened.manifest, stage, known=known)) or None
+
+
+def _askings(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
+    """What the labelling stages will ask: of rounds with ``left`` rows, whose files one sample is drawn from."""
+    told = package.description
+    files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
+    num = sum(file.num_rows for file in files)
+    drawn_from = Rows(
+        files=files,
+        assignment=Assignment(counts={POOL: num}, permutation=Permutation(size=num, seed=0)),
+        splits=(POOL,),
+        seed=derive(opened.config.seed, "probe"),
+    )
+    kept = len(told.sample.states) / max(1, len(told.ask.states))
+    askings = []
+    for rnd in opened.rounds:
+        if rnd.name not in left:
+            continue
+        stage = opened.described.rounds[rnd.name].label
+        running, ask, model = (stage.settings[name] for name in ("running", "ask", "model"))
+        assert isinstance(running, Running) and isinstance(ask, AskConfig), "a stage that asks says how"
+        settled = stage.settings["settled"]
+        backend = chosen(ask, model).backend if isinstance(settled, Out) else settled
+        askings.append(
+            Asking(
+                stage=stage.name,
+                rows=left[rnd.name],
+                drawn_from=drawn_from,
+                model=model,
+                ask=whole(ask, backend, running, told.decoding),
+                engine=running.engine.model_copy(update={"backend": backend}),
+                decoding=told.decoding,
+                domain=told.domain,
+                seed=opened.config.seed,
+                fitted={told.trust: package.trust},
+                states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
+            )
+        )
+    return askings
