@@ -22,6 +22,7 @@ SHIFTED = 3
     type=click.Choice(["warn", "fail", "ignore"]),
     help="If the pool is not like the package's rows: write and exit with 3 (warn, default), write nothing, or go on.",
 )
+@click.option("--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's).")
 @click.option("--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again.")
 @click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
 @click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")

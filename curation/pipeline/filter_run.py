@@ -13,6 +13,7 @@ from curation.config.filter import FilterConfig
 from curation.errors import ConfigError, PackageError, RunDirError, ShiftError
 from curation.models import resolve
 from curation.package import TrustPackage, check_fits, load, teacher_of
+from curation.pipeline.filter_cascade import Settled, settle
 from curation.pipeline.filter_output import Content, check_home, content_of, load_content, publish
 from curation.pipeline.filtering import CUT, Described, Round, describe
 from curation.refs import ModelRef
@@ -49,6 +50,7 @@ class Opened:
     rounds: Sequence[Round]
     described: Described
     manifest: Manifest
+    first_cut: Settled | None = None
 
     def is_settled(self, stages: Sequence[Stage]) -> bool:
         """Whether these stages are done."""
@@ -77,12 +79,16 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         opened = open_filter(config, package, teacher, recut=recut, guard=guard)
         did = not opened.is_settled(opened.described.all)
         if did:
+            if opened.first_cut is not None:
+                say(opened.first_cut.found.words())
             with _at_work(opened) as run:
                 run.do(opened.described.looking)
                 _alarm(opened)
                 run.do(opened.described.all)
         before = load_content(home)
-        content = content_of(config, package, opened.rounds, opened.described, opened.manifest, before)
+        content = content_of(
+            config, package, opened.rounds, opened.described, opened.manifest, before, opened.first_cut
+        )
         publish(home, content, before, guard)
     shift = content["rounds"][-1]["shift"]
     alarm = shift["warning"] if config.on_shift != "ignore" and shift is not None and shift["alarm"] else None
@@ -122,8 +128,23 @@ def open_filter(
     manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()}, save=True)
     kept = _keep_package(config, package)
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
-    described = describe(config, kept, teacher, rounds, made=made, recut=recut)
-    return Opened(config=config, package=kept, rounds=rounds, described=described, manifest=manifest)
+    among = None if made is None or recut else list(made["rounds"])
+    first_cut = _first_cut(config, kept, rounds, manifest, among)
+    described = describe(config, kept, teacher, rounds, made=made, recut=recut, first_cut=first_cut)
+    return Opened(
+        config=config, package=kept, rounds=rounds, described=described, manifest=manifest, first_cut=first_cut
+    )
+
+
+def _first_cut(
+    config: FilterConfig, package: TrustPackage, rounds: Sequence[Round], manifest: Manifest, among: list[str] | None
+) -> Settled | None:
+    """The first cut of the filter; ``among`` names the rounds of a cut that is kept, None: it is made of all."""
+    labelled = manifest.stages.get(f"label-{rounds[0].name}")
+    before = None if labelled is None else labelled.inputs.get("first_cut")
+    if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
+        among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
+    return settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)
 
 
 def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None:
