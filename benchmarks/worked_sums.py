@@ -1,4 +1,6 @@
-r"""Arithmetic with steps: rows with long answers, for benchmarks of what answers cost. Made here, CC0.
+r"""Arithmetic with steps: rows with long answers, and a small teacher of them, for what answers cost. Made here, CC0.
+
+    python -m benchmarks.worked_sums      # some 5 minutes on two cores; what is there is not made again
 
 A problem is ``47 + 3 * 23 = ?``; its solution counts the additions down, ``3: 70``, ``2: 93``, ``1: 116``, and ends in
 ``\boxed{116}``. The number of additions is in the prompt, and the more there are, the longer is the answer and the more
@@ -10,8 +12,26 @@ import random
 from itertools import product
 from pathlib import Path
 
+import torch
+
+from curation.config import InitConfig, SftConfig
+from curation.domains.math import Math
+from curation.models import create
+from train.models import saved
+from train.sft import fine_tune
+from train.stream import write_pairs
+from train.tokens import Pair
+
 SEED = 7
 MOST_STEPS = 16
+NUM_TAUGHT, NUM_ROWS = 10_000, 24_000
+"""Rows that the teacher learns from, and others, which it has not seen."""
+ROWS, TEACHER = "rows.jsonl", "teacher"
+INIT = InitConfig(hidden_size=96, num_layers=3, num_heads=3, max_positions=256)
+RECIPE = SftConfig(
+    preset="scratch", epochs=5, learning_rate=1.5e-3, global_batch_size=32, micro_batch_size=32, warmup_ratio=0.05
+)
+DOMAIN = Math(instruction="")
 
 
 def row(start: int, times: int, step: int) -> dict[str, str]:
@@ -26,13 +46,32 @@ def row(start: int, times: int, step: int) -> dict[str, str]:
     }
 
 
-def write(path: Path, num_rows: int) -> None:
-    """So many different rows, drawn by a seed of our own; a file that is there stays."""
-    if path.is_file():
-        return
+def make(directory: Path) -> None:
+    """The rows (``ROWS``) and the teacher (``TEACHER``), as far as they are not there."""
     every = list(product(range(10, 100), range(1, MOST_STEPS + 1), range(2, 100)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    drawn = random.Random(SEED).sample(every, num_rows)
-    partial.write_text("".join(json.dumps(row(*numbers)) + "\n" for numbers in drawn))
-    partial.rename(path)
+    drawn = [row(*numbers) for numbers in random.Random(SEED).sample(every, NUM_TAUGHT + NUM_ROWS)]
+    directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / ROWS).is_file():
+        partial = directory / f"{ROWS}.partial"
+        partial.write_text("".join(json.dumps(item) + "\n" for item in drawn[NUM_TAUGHT:]))
+        partial.rename(directory / ROWS)
+    if (directory / TEACHER / "config.json").is_file():
+        return
+    torch.set_num_threads(2)
+    words = DOMAIN.vocabulary()
+    model = create(
+        directory / "start",
+        family=INIT.family,
+        shape=INIT.shape(),
+        words=words.words,
+        pattern=words.pattern,
+        seed=SEED,
+    )
+    pairs = [Pair(DOMAIN.prompt(DOMAIN.read(item)), f" {item['solution']}") for item in drawn[:NUM_TAUGHT]]
+    rows = write_pairs(pairs, directory / "taught.lance")
+    fine_tune(model, rows, RECIPE, seed=SEED, output=directory / TEACHER)
+    saved(model, None, directory / TEACHER)
+
+
+if __name__ == "__main__":
+    make(Path("runs/worked_sums"))

@@ -6,24 +6,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from filter_package import COMPLETIONS, make_package, write_pool
+from filter_package import COMPLETIONS, ids_of, make_package, states_of, write_pool
 
 from curation.cli import main
 from curation.commands.filter import summary
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
+from curation.package import load
+from curation.pipeline.filter_cascade import settle
 from curation.pipeline.filter_run import Filtered, run_filter
 from curation.refs import TableRef
 from curation.registry import BACKENDS
+from curation.selection import Candidates
 from curation.selection.cascade import first_cut
+from curation.selection.top_n import TopN
 from curation.tables import io
-from tests.test_filter import SETTINGS, row_ids
+from curation.trust import load_fitted
+
+SETTINGS = ("teacher.chunk_rows=64", "ray.num_cpus=2")
 
 NUM_ROWS, NUM_MORE = 400, 200
 WORDS = 40
-LONG = tuple(" so" * (WORDS - 1) + text for text in COMPLETIONS[:2]) + (COMPLETIONS[2],)
+LONG = (*(" so" * (WORDS - 1) + text for text in COMPLETIONS[:2]), COMPLETIONS[2])
 """Answers of 40 words, and one of two from which no label is read."""
 
 
@@ -35,6 +42,12 @@ def go(package: str, pool: Path, output: Path, *overrides: str, keep: dict[str, 
 CASCADE = ("cascade.loss=0.05", "cascade.confidence=0.9")
 
 
+def row_ids(output: Path) -> set[int]:
+    """The ids that are written."""
+    files = json.loads((output / "filter.json").read_text())["files"]
+    return {row for file in files for row in pq.read_table(output / file["path"])["row_id"].to_pylist()}
+
+
 def labels_of(output: Path) -> Any:
     """The labels of all rounds, with their columns of the first cut."""
     stages = json.loads((output / "_curation/manifest.json").read_text())["stages"]
@@ -42,13 +55,24 @@ def labels_of(output: Path) -> Any:
     return [io.read(ref).to_pandas() for ref in refs]
 
 
+def full_pass(uri: str) -> tuple[set[int], dict[int, int]]:
+    """What the full pass keeps of the first file, and the words of each answer: without Ray, tables or a first cut."""
+    ids_N = ids_of(0, NUM_ROWS)
+    table = states_of(ids_N.tolist()).combine_chunks()
+    (batch,) = table.select(["row_id", "state_output_last"]).to_batches()
+    raw_N = load_fitted(load(uri).trust).raw_score(batch)
+    chosen = [COMPLETIONS.index(text) for text in table["completion"].to_pylist()]
+    raw_N[[place == 2 for place in chosen]] = np.nan
+    kept = TopN().cut(Candidates(row_ids_N=ids_N, raw_score_N=raw_N), NUM_ROWS // 10, 0).row_ids_n
+    return set(kept.tolist()), dict(zip(ids_N.tolist(), (len(LONG[place].split()) for place in chosen), strict=True))
+
+
 @dataclass(frozen=True)
 class Cascaded:
-    """A pool with and without a cascade, and the output after a second file came."""
+    """An output after a first file, and after a second one came."""
 
     uri: str
     pool: Path
-    plain: Path
     output: Path
     first: Filtered
     rows: set[int]
@@ -59,14 +83,13 @@ class Cascaded:
 def cascaded(local_ray, tmp_path_factory):
     directory = tmp_path_factory.mktemp("cascade")
     package = make_package(directory, completions=LONG, answer_words=WORDS)
-    pool, output, plain = directory / "pool", directory / "out", directory / "plain"
+    pool, output = directory / "pool", directory / "out"
     write_pool(pool / "a.jsonl", NUM_ROWS)
-    go(package.uri, pool, plain, keep={"share": 0.1})
     first = go(package.uri, pool, output, *CASCADE, keep={"share": 0.1})
     rows = row_ids(output)
     write_pool(pool / "b.jsonl", NUM_MORE, first=NUM_ROWS)
     second = go(package.uri, pool, output, *CASCADE, keep={"share": 0.1})
-    return Cascaded(package.uri, pool, plain, output, first, rows, second)
+    return Cascaded(package.uri, pool, output, first, rows, second)
 
 
 def test_dropped_rows_are_counted_and_the_best_rows_are_those_of_the_full_pass(cascaded):
@@ -78,7 +101,7 @@ def test_dropped_rows_are_counted_and_the_best_rows_are_those_of_the_full_pass(c
     assert content["cut"]["num_dropped"] == len(dropped) and content["cut"]["num_labelled"] == NUM_ROWS - len(dropped)
     (rnd,) = content["rounds"]
     assert rnd["labelled"] + rnd["first_cut"]["dropped"] == rnd["rows"] == NUM_ROWS and rnd["errors"] == {}
-    full = row_ids(cascaded.plain)
+    full, _ = full_pass(cascaded.uri)
     assert len(full) == 40 == content["kept"]  # a share of the pool: dropped rows count
     assert len(full - cascaded.rows) <= 0.05 * 40
     assert not rnd["shift"]["alarm"]  # both sides of the test are those that pass the first cut
@@ -87,12 +110,13 @@ def test_dropped_rows_are_counted_and_the_best_rows_are_those_of_the_full_pass(c
 def test_the_tokens_saved_are_those_of_the_answers_not_written(cascaded):
     told, (labels, _) = cascaded.first.content["first_cut"], labels_of(cascaded.output)
     spent = labels["num_prompt_tokens"].sum() + labels["num_output_tokens"].sum()
-    (full,) = labels_of(cascaded.plain)
-    saved = full["num_prompt_tokens"].sum() + full["num_output_tokens"].sum() - spent
+    _, words = full_pass(cascaded.uri)
+    saved = [words[row] for row in labels["row_id"][labels["dropped"]]]
+    unread = saved.count(2)
+    assert unread and set(saved) == {2, WORDS}
     tokens, share = told["tokens_saved"], told["share_saved"]
-    unread = full["label"].isna()[full["row_id"].isin(labels["row_id"][labels["dropped"]])]
     # The package's held-out rows have answers of 40 tokens, some of the pool's only two.
-    assert tokens["value"] == pytest.approx(saved + (WORDS - 2) * unread.sum(), rel=0.01)
+    assert tokens["value"] == pytest.approx(sum(saved) + (WORDS - 2) * unread, rel=0.01)
     assert tokens["low"] < tokens["value"] < tokens["high"] and tokens["n"] > 1000
     assert share["value"] == pytest.approx(tokens["value"] / (tokens["value"] + spent), abs=1e-6)
     lines = "\n".join(summary(cascaded.first, "home"))
@@ -124,17 +148,12 @@ def test_a_cut_that_is_made_again_labels_nothing_and_keeps_no_more_than_the_firs
     assert after == before
     again = go(cascaded.uri, cascaded.pool, cascaded.output, *CASCADE, keep={"n": 30})
     assert not again.did and again.content == found.content
-
-
-def test_another_loss_labels_again_and_says_why(cascaded, tmp_path):
-    write_pool(tmp_path / "pool.jsonl", 60)
-    go(cascaded.uri, tmp_path / "pool.jsonl", tmp_path / "out", *CASCADE, keep={"share": 0.1})
-    changed = ("cascade.loss=0.5", "cascade.confidence=0.9")
-    found = go(cascaded.uri, tmp_path / "pool.jsonl", tmp_path / "out", *changed, keep={"share": 0.1})
-    assert found.did and found.content["first_cut"]["loss"] == 0.5
-    events = [json.loads(line) for line in (tmp_path / "out/_curation/events.jsonl").read_text().splitlines()]
+    other = ("cascade.loss=0.2", "cascade.confidence=0.9")
+    found = go(cascaded.uri, cascaded.pool, cascaded.output, *other, keep={"n": 30})
+    assert found.did and found.content["first_cut"]["loss"] == 0.2 and found.content["kept"] == 30
+    events = [json.loads(line) for line in (cascaded.output / "_curation/events.jsonl").read_text().splitlines()]
     why = [event["why"] for event in events if event["event"] == "started" and event["stage"] == "label-0000"]
-    assert len(why) == 2 and "first_cut" in why[1] and "0.05" in why[1] and "0.5" in why[1]
+    assert len(why) == 2 and why[1].startswith("changed: first_cut.loss was 0.05, is 0.2")
 
 
 def test_one_that_saves_nothing_says_so_with_numbers_and_is_off(local_ray, tmp_path):
@@ -156,10 +175,6 @@ def test_one_that_saves_nothing_says_so_with_numbers_and_is_off(local_ray, tmp_p
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):
-    from curation.package import load
-    from curation.pipeline.filter_cascade import settle
-    from curation.trust import load_fitted
-
     package = load(cascaded.uri)
     rows = package.held_out()
     trust_M = load_fitted(package.trust).to_trust(rows.full_M.astype(np.float32))
@@ -201,6 +216,7 @@ def test_a_package_without_one_and_a_teacher_that_knows_none_are_refused(cascade
     bare = make_package(tmp_path)
     with pytest.raises(PackageError, match=r"holds no first cut.*teacher\.states: \[prompt_last, output_last\]"):
         go(bare.uri, cascaded.pool, tmp_path / "out", *CASCADE, keep={"share": 0.1})
+    assert not (tmp_path / "out/_curation/manifest.json").exists()
     own = BACKENDS["scripted"].__class__("test_filter_cascade:Ungated", weights=False)
     monkeypatch.setitem(BACKENDS._entries, "scripted", own)
     with pytest.raises(ConfigError, match="the backend scripted knows no first cut"):

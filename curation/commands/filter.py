@@ -84,7 +84,7 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
         + (f" ({told})" if told else "")
     )
     if "first_cut" in content:
-        yield from _saved(content["first_cut"])
+        yield from _saved(content["first_cut"], cut["num_short"])
         labelled += content["first_cut"]["dropped"]
     of = "the labelled and dropped" if "first_cut" in content else "the labelled"
     share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
@@ -105,13 +105,15 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     yield f"manifest: {home}/filter.json"
 
 
-def _saved(cut: Mapping[str, Any]) -> Iterator[str]:
+def _saved(cut: Mapping[str, Any], short: int) -> Iterator[str]:
     """What the first cut is, and what it saved."""
     yield str(cut["words"])
     if cut["unasked"]:
         yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"
     if not cut["dropped"]:
         return
+    if short:
+        yield f"first cut: {short:,} rows fewer than asked for are kept, since it left no more with a readable label"
     tokens, shares = cut["tokens_saved"], cut["share_saved"]
     spread = (
         ""

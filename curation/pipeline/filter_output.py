@@ -109,7 +109,18 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
 
 
 def _cut(outputs: Mapping[str, Any], config: FilterConfig) -> Content:
-    names = ("id", "rule", "rounds", "gate", "lowest_trust", "num_labelled", "num_dropped", "num_scored", "risk")
+    names = (
+        "id",
+        "rule",
+        "rounds",
+        "gate",
+        "lowest_trust",
+        "num_labelled",
+        "num_dropped",
+        "num_short",
+        "num_scored",
+        "risk",
+    )
     return {name: outputs[name] for name in names} | {"seed": config.seed}
 
 

@@ -125,11 +125,11 @@ def open_filter(
     everything = PoolRows(files=tuple(now), domain=package.description.domain, columns=config.pool.columns)
     everything.check()
     everything.schema()
-    manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()}, save=True)
-    kept = _keep_package(config, package)
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
     among = None if made is None or recut else list(made["rounds"])
-    first_cut = _first_cut(config, kept, rounds, manifest, among)
+    first_cut = _first_cut(config, package, rounds, manifest, among)
+    manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()}, save=True)
+    kept = _keep_package(config, package)
     described = describe(config, kept, teacher, rounds, made=made, recut=recut, first_cut=first_cut)
     return Opened(
         config=config, package=kept, rounds=rounds, described=described, manifest=manifest, first_cut=first_cut

@@ -326,6 +326,8 @@ def make_cut(
     found = decide(tables, function, keep, calibration, seed=seed, floor=floor)
     gate = found.gate.to_json()
     task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
+    if found.num_short:
+        task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
     outputs = {
         "id": fingerprint([gate, rule])[:8],
         "gate": gate,
@@ -333,6 +335,7 @@ def make_cut(
         "rounds": list(rounds),
         "num_labelled": found.num_labelled,
         "num_dropped": found.num_dropped,
+        "num_short": found.num_short,
         "num_scored": found.num_scored,
         "lowest_trust": found.lowest_trust,
         "risk": found.risk,
