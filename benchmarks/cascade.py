@@ -1,7 +1,7 @@
 """What a first cut on the prompt's state saves: ``python -m benchmarks.cascade --seeds 0 1 2 [--task sums]``.
 
 - ``--task chess``: the quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles.
-- ``--task sums``: a small teacher from scratch answers 22,000 problems with their steps (``benchmarks.worked_sums``).
+- ``--task sums``: a small teacher from scratch answers 16,000 problems with their steps (``benchmarks.worked_sums``).
 
 Each row is answered once (``runs/cascade-TASK``; what is done there is not done again). Each seed deals them anew: rows
 to fit on, held-out rows, and the pool. Two functions are fitted: the task's network in 400 steps (``--kind
@@ -11,7 +11,7 @@ learns what the full one selects (``stages.first_cut.wanted``). The held-out row
 confidence 0.95. The whole pool has been answered, so the lines count what the full pass selects and what of it is lost.
 
 Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Then the same teacher, in
-this process, labels 2,048 pool rows with the first cut and without, in turn: tokens written, rows of the selection
+this process, labels 1,024 pool rows with the first cut and without, in turn: tokens written, rows of the selection
 lost, CPU seconds of one thread. A chess answer has 2 tokens after a prompt of 29, so that nearly all tokens are the
 prompt's, which a first cut pays for, too: ``--answer`` says what the same drops would save where answers have so many
 tokens (arithmetic, not a run).
@@ -49,7 +49,7 @@ from train.trust import fit_rows, read_rows
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LOSSES, CONFIDENCE = (0.01, 0.05), 0.95
-TIMED_ROWS = 2048
+TIMED_ROWS = 1024
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
 
@@ -90,7 +90,7 @@ def sums(rows: int) -> list[str]:
 
 TASKS = {
     "chess": Task("quickstart.yaml", 28_000, 6_000, 12_000, chess),
-    "sums": Task("grpo.yaml", 22_000, 5_000, 8_000, sums),
+    "sums": Task("grpo.yaml", 16_000, 4_000, 6_000, sums),
 }
 
 

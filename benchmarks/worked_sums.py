@@ -1,9 +1,9 @@
 r"""Arithmetic with steps: rows with long answers, and a small teacher of them, for what answers cost. Made here, CC0.
 
-    python -m benchmarks.worked_sums      # some 5 minutes on two cores; what is there is not made again
+    python -m benchmarks.worked_sums      # some 2 minutes on two cores; what is there is not made again
 
-A problem is ``47 + 3 * 23 = ?``; its solution counts the additions down, ``3: 70``, ``2: 93``, ``1: 116``, and ends in
-``\boxed{116}``. The number of additions is in the prompt, and the more there are, the longer is the answer and the more
+A problem is ``470 + 3 * 7 = ?``; its solution counts the additions down, ``3: 477``, ``2: 484``, ``1: 491``, and ends in
+``\boxed{491}``. The number of additions is in the prompt, and the more there are, the longer is the answer and the more
 often is a small model wrong.
 """
 
@@ -23,13 +23,13 @@ from train.stream import write_pairs
 from train.tokens import Pair
 
 SEED = 7
-MOST_STEPS = 16
-NUM_TAUGHT, NUM_ROWS = 10_000, 24_000
+MOST_STEPS = 12
+NUM_TAUGHT, NUM_ROWS = 8_000, 17_000
 """Rows that the teacher learns from, and others, which it has not seen."""
 ROWS, TEACHER = "rows.jsonl", "teacher"
 INIT = InitConfig(hidden_size=96, num_layers=3, num_heads=3, max_positions=256)
 RECIPE = SftConfig(
-    preset="scratch", epochs=5, learning_rate=1.5e-3, global_batch_size=32, micro_batch_size=32, warmup_ratio=0.05
+    preset="scratch", epochs=4, learning_rate=1.5e-3, global_batch_size=32, micro_batch_size=32, warmup_ratio=0.05
 )
 DOMAIN = Math(instruction="")
 
@@ -48,7 +48,7 @@ def row(start: int, times: int, step: int) -> dict[str, str]:
 
 def make(directory: Path) -> None:
     """The rows (``ROWS``) and the teacher (``TEACHER``), as far as they are not there."""
-    every = list(product(range(10, 100), range(1, MOST_STEPS + 1), range(2, 100)))
+    every = list(product(range(10, 1_000), range(1, MOST_STEPS + 1), range(2, 10)))
     drawn = [row(*numbers) for numbers in random.Random(SEED).sample(every, NUM_TAUGHT + NUM_ROWS)]
     directory.mkdir(parents=True, exist_ok=True)
     if not (directory / ROWS).is_file():

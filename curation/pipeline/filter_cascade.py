@@ -83,8 +83,8 @@ def saved_by(settled: Settled, counts: Sequence[Mapping[str, Any]]) -> dict[str,
     """What the first cut saved, as JSON, from the counts of labelling stages."""
     dropped, unasked = (sum(count[name] for count in counts) for name in ("dropped", "unasked"))
     spent = sum(count["prompt_tokens"] + count["output_tokens"] for count in counts)
-    answered = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
-    tokens = settled.found.tokens_saved(dropped, max(0, answered))
+    passed = sum(count["rows"] - sum(count["errors"].values()) for count in counts) - dropped - unasked
+    tokens = settled.found.tokens_saved(dropped, passed if settled.inputs else 0)
     shares = {name: round(value / (spent + value), 6) if spent + value > 0 else None for name, value in _ends(tokens)}
     return {"dropped": dropped, "unasked": unasked, "tokens_saved": tokens.to_json(), "share_saved": shares}
 

@@ -16,6 +16,7 @@ from curation.commands.export.trust_rows import inputs_of, is_of
 from curation.config import TrustConfig
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError
+from curation.hashing import derive, hash_unit
 from curation.package import Cascade
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import FirstCut, HeldOut, first_cut
@@ -27,6 +28,8 @@ from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 KEEP = 0.1
 """The share of the rows that the first function learns to find, and for which the package's own cut is set."""
 KIND = "linear_probe"
+MOST_ROWS = 20_000
+"""About so many rows it is fitted on at most: a probe of 4,096 numbers takes a minute or two."""
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -83,8 +86,11 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
         calibrate_on="validation",
     )  # fmt: skip
 
+    share = MOST_ROWS / max(1, io.count(labels))
+
     def fitted_on(ids_N: Ints) -> Bools:
-        return np.isin(part_of(ids_N, settings, fit.seed), [FIT, VALIDATION])
+        taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
+        return taken_N & np.isin(part_of(ids_N, settings, fit.seed), [FIT, VALIDATION])
 
     goal = wanted(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
     rows = read_rows(labels, goal, config, seed=fit.seed)
