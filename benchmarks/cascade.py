@@ -1,19 +1,22 @@
-"""What a first cut on the prompt's state saves on real puzzles: ``python -m benchmarks.cascade --seeds 0 1 2``.
+"""What a first cut on the prompt's state saves: ``python -m benchmarks.cascade --seeds 0 1 2 [--task sums]``.
 
-The quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles, once (``runs/cascade``; what
-is done there is not done again). Each seed deals them anew: 6,000 to fit on, 12,000 held-out rows, the others are the
-pool. Two functions are fitted: the quickstart's network in 400 steps (``--kind deep_ensemble``: five of them), and a
-linear probe (``--first``) that reads the state and the length of the prompt alone, and learns what the full one selects
-(``stages.first_cut.wanted``). The held-out rows set the first cut (``curation.selection.cascade``) for a full pass that
-keeps a share of the pool, at 1 % loss (and, beside, 5 %) with confidence 0.95. Since the whole pool has been answered,
-the lines can say what the full pass selects and what of it the first cut loses.
+- ``--task chess``: the quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles.
+- ``--task sums``: a small teacher from scratch answers 16,000 problems with their steps (``benchmarks.worked_sums``).
 
-Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Time: the same teacher, in
-this process, labels 2,048 pool rows with the first cut and without, in turn; CPU seconds of one thread. A chess answer
-has 2 tokens after a prompt of 29, so that nearly all tokens are the prompt's, which a first cut pays for, too:
-``--answer`` says what the same drops would save where answers have so many tokens (arithmetic, not a run).
+Each row is answered once (``runs/cascade-TASK``; what is done there is not done again). Each seed deals them anew: rows
+to fit on, held-out rows, and the pool. Two functions are fitted: the task's network in 400 steps (``--kind
+deep_ensemble``: five of them), and a linear probe (``--first``) that reads the prompt's state and length alone, and
+learns what the full one selects (``stages.first_cut.wanted``). The held-out rows set the first cut
+(``curation.selection.cascade``) for a full pass that keeps a share of the pool, at 1 % loss (and, beside, 5 %) with
+confidence 0.95. The whole pool has been answered, so the lines count what the full pass selects and what of it is lost.
 
-Controls: a first score that is the same for all rows, and one that is drawn by lot.
+Tokens: of prompts and answers together, and of answers alone; both are counted on the pool. Then the same teacher, in
+this process, labels 1,024 pool rows with the first cut and without, in turn: tokens written, rows of the selection
+lost, CPU seconds of one thread. A chess answer has 2 tokens after a prompt of 29, so that nearly all tokens are the
+prompt's, which a first cut pays for, too: ``--answer`` says what the same drops would save where answers have so many
+tokens (arithmetic, not a run).
+
+Controls: as many rows dropped by lot; a first score that is the same for all rows, and one that is drawn by lot.
 """
 
 import argparse
@@ -28,6 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
+from benchmarks import worked_sums
 from benchmarks.pairs import measure
 from curation.config import RunConfig, TeacherConfig, TrustConfig
 from curation.config.load import load_config
@@ -43,17 +47,57 @@ from curation.tables import io
 from curation.teachers import load_teacher
 from train.trust import fit_rows, read_rows
 
-QUICKSTART = Path(__file__).parents[1] / "examples" / "quickstart.yaml"
-ROWS, FIT_ROWS, HELD_OUT_ROWS = 28_000, 6_000, 12_000
+EXAMPLES = Path(__file__).parents[1] / "examples"
 LOSSES, CONFIDENCE = (0.01, 0.05), 0.95
-TIMED_ROWS = 2048
+TIMED_ROWS = 1024
 Bools = npt.NDArray[np.bool_]
 Int64s = npt.NDArray[np.int64]
+
+
+class Task(NamedTuple):
+    """Rows and a teacher."""
+
+    example: str
+    rows: int
+    fit_rows: int
+    held_out_rows: int
+    settings: Callable[[int], list[str]]
+    """Of the run over so many rows."""
+
+
+def chess(rows: int) -> list[str]:
+    """The quickstart's source, with more rows."""
+    return [f"splits.source={{from: puzzles, rows: {rows}}}", "splits.test={from: puzzles, rows: 500}"]
+
+
+def sums(rows: int) -> list[str]:
+    """Problems with their steps, and the teacher of them, made if they are not there."""
+    home = Path("runs/worked_sums").absolute()
+    worked_sums.make(home)
+    states = "[prompt_last, output_mean, output_last]"
+    return [
+        f"sources.sums.path={home / worked_sums.ROWS}",
+        f"teacher.model.path={home / worked_sums.TEACHER}",
+        f"teacher.states={states}",
+        "teacher.token_logprobs=0",
+        "teacher.decoding={max_tokens: 200, stop: []}",
+        f"trust.states={states}",
+        "trust.columns=[mean_logprob]",
+        f"splits.source={{from: sums, rows: {rows}}}",
+        "splits.test={from: sums, rows: 500}",
+    ]
+
+
+TASKS = {
+    "chess": Task("quickstart.yaml", 28_000, 6_000, 12_000, chess),
+    "sums": Task("grpo.yaml", 16_000, 4_000, 6_000, sums),
+}
 
 
 class Labelled(NamedTuple):
     """What the run has made."""
 
+    task: Task
     config: RunConfig
     examples: TableRef
     labels: TableRef
@@ -92,31 +136,31 @@ class Outcome(NamedTuple):
     answer_tokens: float
 
 
-def labelled(kind: str) -> Labelled:
+def labelled(name: str, kind: str) -> Labelled:
     """The answers of the teacher to all rows, from the run's directory or made there."""
-    splits = f"splits.source={{from: puzzles, rows: {ROWS}}}", "splits.test={from: puzzles, rows: 500}"
+    task = TASKS[name]
     config = load_config(
-        QUICKSTART,
+        EXAMPLES / task.example,
         [
-            "name=cascade",
+            f"name=cascade-{name}",
             f"trust.kind={kind}",
             "trust.max_steps=400",
             "trust.patience=100",
             "selection.arms=[neural]",
             "splits.audit=false",
-            *splits,
+            *task.settings(task.rows),
         ],
     )
     run_part(config, "gen-0/grade-source", alone=False)
     stages = json.loads((Path(str(config.directory)) / "manifest.json").read_text())["stages"]
     outputs = {name: stage["outputs"] for name, stage in stages.items()}
-    (teacher,) = (found["model"] for found in outputs.values() if "model" in found)
     return Labelled(
+        task=task,
         config=config,
         examples=TableRef.from_json(outputs["prepare"]["tables"]["source"]),
         labels=TableRef.from_json(outputs["gen-0/label-source"]["labels"]),
         grades=TableRef.from_json(outputs["gen-0/grade-source"]["grades"]),
-        teacher=ModelRef.from_json(teacher),
+        teacher=ModelRef.from_json(stages["gen-0/label-source"]["inputs"]["model"]),
     )
 
 
@@ -144,23 +188,40 @@ def fit(kind: str, config: TrustConfig, labels: TableRef, grades: TableRef, seed
     return fit_rows(kind, read_rows(labels, grades, config, seed=seed), config, seed=seed, origin={})
 
 
+def selected(pool: HeldOut, keep: float) -> npt.NDArray[np.int64]:
+    """The places of the pool rows that the full pass selects."""
+    best = np.argsort(-np.nan_to_num(pool.full_M, nan=-np.inf), kind="stable")[: round(keep * len(pool.full_M))]
+    return best[np.isfinite(pool.full_M[best])]
+
+
 def outcome(pool: HeldOut, keep: float, threshold: float | None) -> tuple[Outcome, str]:
     """What a threshold does to the pool, and what of the selected rows it loses, with its interval."""
-    num = round(keep * len(pool.full_M))
-    best = np.argsort(-np.nan_to_num(pool.full_M, nan=-np.inf), kind="stable")[:num]
-    selected = best[np.isfinite(pool.full_M[best])]
-    dropped_M = pool.first_M < (-np.inf if threshold is None else threshold)
-    lost = proportion(int(dropped_M[selected].sum()), len(selected))
+    return counted(pool, keep, pool.first_M < (-np.inf if threshold is None else threshold))
+
+
+def counted(pool: HeldOut, keep: float, dropped_M: Bools) -> tuple[Outcome, str]:
+    """What the drop of these rows saves and loses."""
+    chosen = selected(pool, keep)
+    lost = proportion(int(dropped_M[chosen].sum()), len(chosen))
     answers = int(pool.output_tokens_M[dropped_M].sum())
     total = int((pool.prompt_tokens_M + pool.output_tokens_M).sum())
     found = Outcome(
         float(dropped_M.mean()), lost.value, answers / total, answers / max(1, int(pool.output_tokens_M.sum()))
     )
-    return found, f"lost {lost.value:.2%} ({lost.low:.2%} to {lost.high:.2%}) of {len(selected):,} selected"
+    return found, f"lost {lost.value:.2%} ({lost.low:.2%} to {lost.high:.2%}) of {len(chosen):,} selected"
 
 
-def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
-    """Rows a CPU second of one thread, with the first cut and without; and whether rows that pass have equal labels."""
+class Side(NamedTuple):
+    """What a pass over some rows gave."""
+
+    tokens: int
+    """Of prompts and answers."""
+    labels: dict[int, str | None]
+    """Of the answered rows, by row id."""
+
+
+def timing(made: Labelled, cut: Cut, row_ids_M: Int64s, chosen: set[int], num_pairs: int) -> str:
+    """Rows a CPU second of one thread with the first cut and without, tokens, and the rows of the selection lost."""
     torch.set_num_threads(1)
     config, domain = made.config, get_domain(made.config.domain)
     teacher_config = TeacherConfig(**config.teacher.model_dump(include=set(TeacherConfig.model_fields)))
@@ -175,8 +236,8 @@ def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
         first_cut=cut,
     )
     teacher = load_teacher(teacher_config, made.teacher)
-    rows = io.open_table(made.examples).take(np.arange(TIMED_ROWS)).to_pylist()
-    answers: dict[bool, dict[int, str | None]] = {}
+    rows = io.take(made.examples, row_ids_M).to_pylist()
+    sides: dict[bool, Side] = {}
 
     def side(with_cut: bool) -> Callable[[int], float]:
         def run(_: int) -> float:
@@ -184,24 +245,23 @@ def timing(made: Labelled, cut: Cut, num_pairs: int) -> str:
             begun = time.process_time()
             batches = list(label_rows(job, domain, teacher, rows, gate))
             seconds = time.process_time() - begun
-            found = [(row["row_id"], row["label"]) for batch in batches for row in batch.select([0, 2]).to_pylist()]
-            answers[with_cut] = dict(found)
-            if gate is not None:
-                stopped = {
-                    row["row_id"]
-                    for batch in batches
-                    for row in batch.select(["row_id", "dropped"]).to_pylist()
-                    if row["dropped"]
-                }
-                answers[with_cut] = {row: label for row, label in found if row not in stopped}
-            return TIMED_ROWS / seconds
+            read = ["row_id", "label", "num_prompt_tokens", "num_output_tokens", *(["dropped"] if with_cut else [])]
+            found = [row for batch in batches for row in batch.select(read).to_pylist()]
+            tokens = sum(row["num_prompt_tokens"] + row["num_output_tokens"] for row in found)
+            sides[with_cut] = Side(tokens, {row["row_id"]: row["label"] for row in found if not row.get("dropped")})
+            return len(rows) / seconds
 
         return run
 
     found = measure(side(True), side(False), num_pairs)
-    differ = sum(answers[False][row] != label for row, label in answers[True].items())
+    with_cut, without = sides[True], sides[False]
+    differ = sum(without.labels[row] != label for row, label in with_cut.labels.items())
+    lost = chosen - with_cut.labels.keys()
     return (
-        f"{found.line('CPU time with the first cut', 'rows/s', 1.0)}; {differ} of {len(answers[True]):,} labels differ"
+        f"the gate at work on {len(rows):,} pool rows: {len(rows) - len(with_cut.labels):,} dropped, "
+        f"{with_cut.tokens:,} tokens, not {without.tokens:,} ({1 - with_cut.tokens / without.tokens:.1%} saved), "
+        f"{len(lost)} of the {len(chosen)} selected ones among them lost, {differ} of {len(with_cut.labels):,} labels "
+        f"differ; {found.line('CPU time with the first cut', 'rows/s', 1.0)}"
     )
 
 
@@ -222,12 +282,18 @@ def held_with(rows: HeldOut, first_M: npt.NDArray[np.float64]) -> HeldOut:
     )
 
 
+def pool_ids(made: Labelled, takes: Callable[[Int64s], Bools]) -> Int64s:
+    """The ids of the pool rows, in the order of their scores (``stages.first_cut.held_out``)."""
+    ids_N = io.read(made.labels, columns=["row_id"], filter=io.answered(made.labels))["row_id"].to_numpy()
+    return ids_N[takes(ids_N)]
+
+
 def one_seed(
     made: Labelled, seed: int, keeps: list[float], kind: str, answer: int, num_pairs: int
 ) -> dict[tuple[float, float], Outcome]:
     """Lines of a seed; the outcome by share kept and loss."""
-    num_rows = io.count(made.labels)
-    deal = Deal(seed, (FIT_ROWS / num_rows, (FIT_ROWS + HELD_OUT_ROWS) / num_rows))
+    num_rows, task = io.count(made.labels), made.task
+    deal = Deal(seed, (task.fit_rows / num_rows, (task.fit_rows + task.held_out_rows) / num_rows))
     directory = Path(str(made.config.directory)) / f"seed-{seed}"
     directory.mkdir(exist_ok=True)
     full, firsts = fitted(made, deal, keeps, kind, directory)
@@ -240,20 +306,31 @@ def one_seed(
             f"prompts of {means[0]:.1f} tokens, answers of {means[1]:.1f}",
             flush=True,
         )
+        limits = {}
         for loss in LOSSES:
             found = first_cut(held, keep=keep, loss=loss, confidence=CONFIDENCE)
+            limits[loss] = found.limit
             got, lost = outcome(pool, keep, found.limit)  # on or off: what this loss allows
             outcomes[keep, loss] = got
+            by_lot = np.random.default_rng(seed).random(len(pool.first_M)) < got.dropped
+            even, lost_by_lot = counted(pool, keep, by_lot)
             print(f"  loss {loss:g}: {found.words()}")
             print(
                 f"    on the pool: {got.dropped:.1%} dropped, {got.tokens:.2%} of all tokens and "
                 f"{got.answer_tokens:.1%} of answer tokens saved, {lost}; with answers of {answer} tokens "
-                f"{got.dropped * answer / (means[0] + answer):.1%} of all tokens",
+                f"{got.dropped * answer / (means[0] + answer):.1%} of all tokens"
+            )
+            print(
+                f"    control, as many rows dropped by lot: {even.dropped:.1%} dropped, {even.tokens:.2%} of all "
+                f"tokens saved, {lost_by_lot}",
                 flush=True,
             )
-        if found.limit is not None and keep == keeps[0] and num_pairs:
-            cut = Cut(function=first, threshold=found.limit, break_even=0.0)
-            print(f"    {timing(made, cut, num_pairs)}", flush=True)
+        if (limit := limits[LOSSES[0]]) is not None and keep == keeps[-1] and num_pairs:
+            ids_M = pool_ids(made, deal.is_pool)
+            timed_M = ids_M[:TIMED_ROWS]
+            chosen = set(ids_M[selected(pool, keep)].tolist()) & set(timed_M.tolist())
+            cut = Cut(function=first, threshold=limit, break_even=0.0)
+            print(f"    {timing(made, cut, timed_M, chosen, num_pairs)}", flush=True)
     print("\n".join(controls(held, pool, keeps[-1], seed)), flush=True)
     return outcomes
 
@@ -261,6 +338,7 @@ def one_seed(
 def main() -> None:
     """Print the lines of each seed, and means over the seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=TASKS, default="chess")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--keep", type=float, nargs="+", default=[0.05, 0.1])
     parser.add_argument("--answer", type=int, default=400)
@@ -268,7 +346,7 @@ def main() -> None:
     parser.add_argument("--first", default="linear_probe")
     parser.add_argument("--pairs", type=int, default=3)
     options = parser.parse_args()
-    made = labelled(options.kind)
+    made = labelled(options.task, options.kind)
     settings = options.keep, options.first, options.answer, options.pairs
     found = [one_seed(made, seed, *settings) for seed in options.seeds]
     for keep, loss in found[0]:

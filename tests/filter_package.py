@@ -11,38 +11,90 @@ import torch
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
 from curation.hashing import hash_unit
-from curation.package import CalibrationRows, Description, Made, Sample, TrustPackage, write
+from curation.package import CalibrationRows, Cascade, Description, Made, Sample, TrustPackage, write
+from curation.refs import TrustRef
 from curation.selection.budget import Graded
+from curation.selection.cascade import HeldOut, first_cut
 from curation.storage.paths import place
 from curation.tables.schemas import FILE_SHIFT, state_column
 from curation.teachers import Request
 from curation.teachers.scripted import ScriptedTeacher
-from curation.trust.linear_probe import fit_linear_probe
+from curation.trust.linear_probe import LinearProbe, fit_linear_probe
 
 COMPLETIONS = (" \\boxed{1}", " \\boxed{2}", " no idea")
-NUM_LABELLED = 600
+STATES = ("output_last", "prompt_last")
+NUM_LABELLED, NUM_HELD_OUT = 600, 5000
+NOISE = 1e-3
+"""Of the states that the function of prompts is fitted on, so that its direction is not a single number's."""
 
 
-def asking(completions: Sequence[str] = COMPLETIONS) -> AskConfig:
-    return AskConfig(backend="scripted", scripted=ScriptedConfig(completions=tuple(completions)))
+def asking(completions: Sequence[str] = COMPLETIONS, states: Sequence[str] = STATES[:1]) -> AskConfig:
+    script = ScriptedConfig(completions=tuple(completions))
+    return AskConfig(backend="scripted", scripted=script, states=tuple(states))
 
 
-def states_of(row_ids: Sequence[int], seed: int = 0) -> pa.Table:
+def states_of(
+    row_ids: Sequence[int], seed: int = 0, *, states: Sequence[str] = STATES[:1], prompt: str = ""
+) -> pa.Table:
     """What the scripted teacher says to these rows."""
-    requests = [Request(row_id=row_id, prompt="") for row_id in row_ids]
-    return pa.Table.from_batches(ScriptedTeacher(asking()).label(requests, DecodingConfig(), seed=seed))
+    requests = [Request(row_id=row_id, prompt=prompt) for row_id in row_ids]
+    teacher = ScriptedTeacher(asking(states=states))
+    return pa.Table.from_batches(teacher.label(requests, DecodingConfig(), seed=seed))
 
 
-def make_package(directory: Path, *, shift: float = 0.0, completions: Sequence[str] = COMPLETIONS) -> TrustPackage:
-    """A package whose labels are the likelier right the larger a row's state is; ``shift`` moves its reference."""
+def matrix(table: pa.Table, state: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A state of each row, float32 [N, D]."""
+    return np.stack(table[state_column(state)].to_numpy()).astype(np.float32)
+
+
+def first_of(directory: Path, trust: LinearProbe, answer_words: int) -> tuple[TrustRef, HeldOut]:
+    """A trust function of prompts, and held-out rows with prompts of 20 words; some have no label."""
+    table = states_of(range(1 << 31, (1 << 31) + NUM_HELD_OUT), states=STATES)
+    raw_M = trust.logits(torch.from_numpy(matrix(table, "output_last"))).astype(np.float64)
+    prompts_MD = matrix(table, "prompt_last")
+    noisy_MD = prompts_MD + np.random.default_rng(1).normal(size=prompts_MD.shape).astype(np.float32) * NOISE
+    first = fit_linear_probe(
+        noisy_MD, raw_M > np.quantile(raw_M, 0.9), inputs=("prompt_last",), class_weight=0.0, origin={}
+    )
+    raw_M[[text == COMPLETIONS[2] for text in table["completion"].to_pylist()]] = np.nan
+    tokens_M = [np.full(NUM_HELD_OUT, number, dtype=np.int64) for number in (20, answer_words)]
+    rows = HeldOut(
+        first_M=first.logits(torch.from_numpy(prompts_MD)).astype(np.float64),
+        full_M=raw_M,
+        prompt_tokens_M=tokens_M[0],
+        output_tokens_M=tokens_M[1] + np.arange(NUM_HELD_OUT) % 3 - 1,
+    )
+    return first.save(place(str(directory / "first"))), rows
+
+
+def cascade_of(rows: HeldOut) -> Cascade:
+    found = first_cut(rows, keep=0.1)
+    return Cascade(
+        inputs=("prompt_last",), states=STATES, keep=0.1, split="source", num_rows=NUM_HELD_OUT,
+        cut=found.to_json(), words=found.words(),
+    )  # fmt: skip
+
+
+def make_package(
+    directory: Path, *, shift: float = 0.0, completions: Sequence[str] = COMPLETIONS, answer_words: int | None = None
+) -> TrustPackage:
+    """A package whose labels are the likelier right the larger a row's state is; ``shift`` moves its reference.
+
+    With ``answer_words`` it has a first cut, as if answers had so many words.
+    """
     ids = list(range(1 << 30, (1 << 30) + NUM_LABELLED))
-    hidden_ND = np.stack(states_of(ids)[state_column("output_last")].to_numpy()).astype(np.float32)
+    labelled = states_of(ids, states=STATES)
+    hidden_ND = matrix(labelled, "output_last")
     draw_N = np.random.default_rng(0).random(NUM_LABELLED)
     correct_N = draw_N < hash_unit(np.array(ids), 0)
     probe = fit_linear_probe(hidden_ND, correct_N, inputs=("output_last",), class_weight=0.0, origin={})
     trust = probe.save(place(str(directory / "fit")))
     raw_N = probe.logits(torch.from_numpy(hidden_ND))
     graded = Graded(raw_N, probe.to_trust(raw_N), correct_N)
+    cascade = None if answer_words is None else first_of(directory, probe, answer_words)
+    reference = {"output_last": (hidden_ND + shift).astype(np.float16)}
+    if cascade is not None:
+        reference["prompt_last"] = matrix(labelled, "prompt_last").astype(np.float16)
     description = Description(
         teacher=None,
         state_size=8,
@@ -56,6 +108,7 @@ def make_package(directory: Path, *, shift: float = 0.0, completions: Sequence[s
         fit={},
         calibration=CalibrationRows(split="calibration", num_rows=NUM_LABELLED, num_right=int(correct_N.sum())),
         sample=Sample(num_rows=NUM_LABELLED, states=("output_last",)),
+        cascade=None if cascade is None else cascade_of(cascade[1]),
         versions={},
         made=Made(run="sums", directory="", generation=0, stage="", fingerprint="", seed=0, command=""),
         created="2026-01-01T00:00:00Z",
@@ -65,7 +118,8 @@ def make_package(directory: Path, *, shift: float = 0.0, completions: Sequence[s
         description,
         trust=trust,
         calibration=graded,
-        reference={"output_last": (hidden_ND + shift).astype(np.float16)},
+        reference=reference,
+        cascade=cascade,
     )
 
 

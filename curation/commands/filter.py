@@ -21,6 +21,7 @@ def config_of(
     certified: float | None,
     form: str | None,
     on_shift: str | None,
+    cascade: bool = False,
 ) -> FilterConfig:
     """The configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
 
@@ -37,6 +38,8 @@ def config_of(
         for key, value in (("output.path", output), ("output.format", form), ("on_shift", on_shift))
         if value is not None
     }
+    if cascade:
+        given["cascade"] = {}
     if (rule := _rule(keep, threshold, certified)) is not None:
         given["keep"] = rule
     if len(inputs) == 2:
@@ -76,11 +79,17 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     yield (
         f"rows: {content['rows']:,} read from {sum(len(item['files']) for item in rounds):,} files in "
         f"{len(rounds)} {'round' if len(rounds) == 1 else 'rounds'}, {labelled:,} labelled "
-        f"({sum(item['unparsed'] for item in rounds):,} without a readable label), {sum(errors.values()):,} error rows"
+        f"({sum(item['unparsed'] for item in rounds):,} without a readable label), "
+        + (f"{content['first_cut']['dropped']:,} dropped after their prompt, " if "first_cut" in content else "")
+        + f"{sum(errors.values()):,} error rows"
         + (f" ({told})" if told else "")
     )
-    share = f" ({100 * content['kept'] / labelled:.2f} % of the labelled)" if labelled else ""
+    if "first_cut" in content:
+        yield from _saved(content["first_cut"], cut["num_short"])
+        labelled += content["first_cut"]["dropped"]
     rule = f"cut {cut['id']} {rule_words(cut['rule'])}"
+    of = "the labelled and dropped" if "first_cut" in content else "the labelled"
+    share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
     yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
     if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):
         kept, rows = (sum(item[key] for item in later) for key in ("kept", "rows"))
@@ -98,6 +107,27 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
     size = sum(file.get("bytes", 0) for file in content["files"])
     yield f"files: {len(content['files']):,} {content['data']}" + (f", {size / 1e6:,.1f} MB" if size else "")
     yield f"manifest: {home}/filter.json"
+
+
+def _saved(cut: Mapping[str, Any], short: int) -> Iterator[str]:
+    """What the first cut is, and what it saved."""
+    yield str(cut["words"])
+    if cut["unasked"]:
+        yield f"first cut: turned itself off where it dropped too few rows, for {cut['unasked']:,} rows"
+    if not cut["dropped"]:
+        return
+    if short:
+        yield f"first cut: {short:,} rows fewer than asked for are kept, since it left no more with a readable label"
+    tokens, shares = cut["tokens_saved"], cut["share_saved"]
+    spread = (
+        ""
+        if tokens["low"] is None
+        else f" ({tokens['low']:,.0f} to {tokens['high']:,.0f}, by the answers of {tokens['n']:,} held-out rows)"
+    )
+    yield (
+        f"first cut: {cut['dropped']:,} rows dropped, about {tokens['value']:,.0f} tokens saved{spread}, "
+        f"{shares['value']:.1%} of what the full pass takes"
+    )
 
 
 def rule_words(rule: Mapping[str, Any]) -> str:

@@ -23,6 +23,9 @@ _RULE_OPTIONS = (
         help="If the pool is not like the package's rows: write and exit with 3 (default), write nothing, or go on.",
     ),
     click.option(
+        "--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's)."
+    ),
+    click.option(
         "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
     ),
 )

@@ -100,6 +100,17 @@ class KeepConfig(Section):
         return self
 
 
+class CascadeConfig(Section):
+    """A first cut on the teacher's prompts, before it writes answers; the package must hold one (docs/method.md)."""
+
+    loss: Share | None = None
+    """The largest share of the rows that the full pass would keep which may be lost. Unset: the package's."""
+    confidence: Share | None = None
+    """With which that holds. Unset: the package's."""
+    keep: Share | None = None
+    """The share of the pool of which that holds, the best by the raw score. Unset: what the filter's rule keeps."""
+
+
 class FilterTeacherConfig(Section):
     """How the package's teacher runs. What it answers is the package's: decoding, states, precision and template."""
 
@@ -135,6 +146,8 @@ class FilterConfig(Section):
     output: OutputConfig
     keep: KeepConfig
     teacher: FilterTeacherConfig = FilterTeacherConfig()
+    cascade: CascadeConfig | None = None
+    """Unset: every row is answered."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"
@@ -145,6 +158,15 @@ class FilterConfig(Section):
     ray: RayConfig = RayConfig()
     prices: PricesConfig | None = None
     """For ``curate plan`` and the summary to say what labelling costs in money."""
+
+    @model_validator(mode="after")
+    def _no_certified_cascade(self) -> Self:
+        if self.cascade is not None and self.keep.certified is not None:
+            raise ValueError(
+                "cascade: a cut is certified on calibration rows that no first cut has dropped from, so that it would "
+                "not hold here; keep by n, share or threshold, or leave cascade out"
+            )
+        return self
 
     @property
     def output_directory(self) -> Place:

@@ -7,12 +7,23 @@ names by hub commit or by a digest of their content:
 * ``trust/``: weights and description as ``curation.trust.saved`` writes them;
 * ``calibration.parquet``, where the run has such rows: raw score, trust and correctness of held-out labelled rows;
 * ``shift.safetensors``: the teacher's hidden states of a sample of the rows that trust was fitted on;
+* ``cascade/`` and ``cascade.parquet``, where the run kept a state of the prompt: a trust function of prompts, and the
+  rows that set a first cut by it;
 * ``README.md``: the facts for people. Nobody reads it back.
 
 A folder that holds anything else is refused, so that nothing that is unpickled or run can travel with it.
 """
 
-from curation.package.description import CalibrationRows, Description, Interval, Made, Measured, Question, Sample
+from curation.package.description import (
+    CalibrationRows,
+    Cascade,
+    Description,
+    Interval,
+    Made,
+    Measured,
+    Question,
+    Sample,
+)
 from curation.package.fits import check_fits
 from curation.package.folder import FORMAT, PACKAGE, TrustPackage, load, write
 from curation.package.questions import asked, differs
@@ -22,6 +33,7 @@ __all__ = [
     "FORMAT",
     "PACKAGE",
     "CalibrationRows",
+    "Cascade",
     "Description",
     "Interval",
     "Made",

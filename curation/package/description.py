@@ -59,6 +59,35 @@ class Sample(Section):
     """None where the trust function reads no hidden state; then there is no such file."""
 
 
+class Cascade(Section):
+    """A first trust function, which scores prompts alone, and the first cut by it (``curation.selection.cascade``)."""
+
+    inputs: tuple[str, ...]
+    """The states that it reads, in order; all are of the last prompt token."""
+    states: tuple[str, ...]
+    """What the teacher keeps where it and the package's own function are used, in the order of the run."""
+    keep: float
+    """The share of the rows that it was fitted to find."""
+    split: str
+    """Of the rows of ``cascade.parquet``: as in :class:`CalibrationRows`."""
+    num_rows: int
+    """These are labelled rows on which neither function was fitted."""
+    cut: dict[str, Any]
+    """The first cut for a filter that keeps the share ``keep`` (``FirstCut.to_json``)."""
+    words: str
+    """The same in a sentence."""
+
+    @property
+    def loss(self) -> float:
+        """The largest share of the selected rows that its cut may lose."""
+        return float(self.cut["loss"])
+
+    @property
+    def confidence(self) -> float:
+        """With which that holds."""
+        return float(self.cut["confidence"])
+
+
 class Question(Section):
     """A stored example with what the teacher was asked and what it said, so that another version is noticed."""
 
@@ -115,6 +144,8 @@ class Description(Section):
     calibration: CalibrationRows | None
     """``None``: the package holds no calibration rows, so that no cut can be certified without fresh ones."""
     sample: Sample
+    cascade: Cascade | None = None
+    """``None``: the package holds no first cut."""
     evaluation: tuple[Measured, ...] = ()
     """Empty where no report of the run told of this fit."""
     versions: dict[str, str]
@@ -131,6 +162,7 @@ class Description(Section):
     @property
     def content(self) -> Mapping[str, Any]:
         """What a use of the package depends on: all but when, where and by which command it was written."""
-        told = self.model_dump(mode="json", exclude={"created", "versions"})
+        absent = {"cascade"} if self.cascade is None else set()
+        told = self.model_dump(mode="json", exclude={"created", "versions", *absent})
         told["made"] = {key: told["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
         return told

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from curation.errors import ModelError, PackageError, RunDirError
 from curation.package.description import Description
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import Graded
+from curation.selection.cascade import HeldOut
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
 from curation.storage.paths import Place, Remote, place
@@ -25,12 +26,16 @@ from curation.trust import saved
 
 FORMAT = 1
 PACKAGE, CARD = "package.json", "README.md"
-CALIBRATION, SHIFT = "calibration.parquet", "shift.safetensors"
-TRUST = "trust"
+CALIBRATION, SHIFT, HELD_OUT = "calibration.parquet", "shift.safetensors", "cascade.parquet"
+TRUST, FIRST = "trust", "cascade"
+OF_CASCADE = (HELD_OUT, f"{FIRST}/{saved.WEIGHTS}", f"{FIRST}/{saved.DESCRIPTION}")
 NEEDED = (f"{TRUST}/{saved.WEIGHTS}", f"{TRUST}/{saved.DESCRIPTION}")
 UNREAD = (CARD, ".gitattributes")
 """Files for people and registries, which may change: nothing reads them."""
 CALIBRATED = pa.schema([("raw", pa.float32()), ("trust", pa.float32()), ("correct", pa.bool_())])
+CASCADED = pa.schema(
+    [("first", pa.float32()), ("raw", pa.float32()), ("prompt_tokens", pa.int32()), ("output_tokens", pa.int32())]
+)
 
 Arrays = Mapping[str, npt.NDArray[np.floating[Any]]]
 
@@ -62,6 +67,25 @@ class TrustPackage:
     description: Description
     trust: TrustRef
     """The fitted trust function (``curation.trust.load_fitted``)."""
+    first: TrustRef | None = None
+    """That of prompts, for a first cut; None: the package has none."""
+
+    def held_out(self) -> HeldOut:
+        """The rows that set a first cut.
+
+        Raises:
+            PackageError: the package has none.
+        """
+        if self.description.cascade is None:
+            raise PackageError(
+                f"{self.uri}: holds no first cut, so that a filter cannot have a cascade: its run kept no state of the "
+                "last prompt token; run again with teacher.states: [prompt_last, output_last] (and what else trust "
+                "reads), and export it"
+            )
+        table = pq.read_table(fetched(self.uri) / HELD_OUT, schema=CASCADED)
+        first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
+        prompt_M, output_M = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+        return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=prompt_M, output_tokens_M=output_M)
 
     def calibration(self) -> Graded:
         """The calibration rows; NaN scores for those whose label could not be read, which are never selected.
@@ -79,14 +103,17 @@ class TrustPackage:
         raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
         return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
 
-    def reference(self) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none."""
+    def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
+        """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
+
+        ``further`` states are those that the cascade reads.
+        """
         from safetensors.numpy import load_file
 
         if not self.description.sample.states:
             return {}
         arrays = load_file(fetched(self.uri) / SHIFT)
-        return {state: arrays[state] for state in self.description.sample.states}
+        return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
 
 
 def write(
@@ -96,6 +123,7 @@ def write(
     trust: TrustRef,
     calibration: Graded | None,
     reference: Arrays,
+    cascade: tuple[TrustRef, HeldOut] | None = None,
     card: str | None = None,
 ) -> TrustPackage:
     """Write a package into an empty or missing local folder, and read it back.
@@ -105,7 +133,8 @@ def write(
         description: what it says of itself.
         trust: the fitted trust function, which is copied.
         calibration: the rows that ``description.calibration`` tells of.
-        reference: the states that ``description.sample`` tells of, [N, D] by state.
+        reference: the states that ``description.sample`` and ``description.cascade`` tell of, [N, D] by state.
+        cascade: the first trust function, which is copied, and the rows that ``description.cascade`` tells of.
         card: the text of its ``README.md``.
 
     Raises:
@@ -114,14 +143,17 @@ def write(
     """
     from safetensors.numpy import save_file
 
-    if (calibration is None) != (description.calibration is None) or set(reference) != set(description.sample.states):
-        raise PackageError(f"{folder}: calibration rows and reference states are not those that its description names")
-    if saved.pin(place(trust.uri), TrustRef).digest != trust.digest:
-        raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
-    source = fetched(trust.uri)
-    (folder / TRUST).mkdir(parents=True)
-    for name in (saved.WEIGHTS, saved.DESCRIPTION):
-        shutil.copyfile(source / name, folder / TRUST / name)
+    told = description.cascade
+    states = {*description.sample.states, *(() if told is None else told.inputs)}
+    absent = [(calibration is None, description.calibration is None), (cascade is None, told is None)]
+    if any(given != named for given, named in absent) or set(reference) != states:
+        raise PackageError(
+            f"{folder}: calibration rows, cascade and reference states are not those that its description names"
+        )
+    _copy(trust, folder / TRUST)
+    if cascade is not None:
+        _copy(cascade[0], folder / FIRST)
+        _write_held_out(cascade[1], folder / HELD_OUT)
     if calibration is not None:
         columns = [
             *(pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in calibration[:2]),
@@ -137,6 +169,21 @@ def write(
     if card is not None:
         (folder / CARD).write_text(card)
     return load(str(folder))
+
+
+def _copy(trust: TrustRef, folder: Path) -> None:
+    if saved.pin(place(trust.uri), TrustRef).digest != trust.digest:
+        raise ModelError(f"{trust.uri}: changed since digest {trust.digest} was taken; fit it again")
+    source = fetched(trust.uri)
+    folder.mkdir(parents=True)
+    for name in (saved.WEIGHTS, saved.DESCRIPTION):
+        shutil.copyfile(source / name, folder / name)
+
+
+def _write_held_out(rows: HeldOut, path: Path) -> None:
+    scores = (pa.array(scores_M, pa.float32(), from_pandas=True) for scores_M in (rows.first_M, rows.full_M))
+    tokens = (pa.array(tokens_M, pa.int32()) for tokens_M in (rows.prompt_tokens_M, rows.output_tokens_M))
+    pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
 
 
 def load(uri: str | Place) -> TrustPackage:
@@ -155,23 +202,26 @@ def load(uri: str | Place) -> TrustPackage:
         _refuse_others(folder)
         local = fetched(str(folder))
         content = _content(local / PACKAGE, str(uri))
-        _check_files(local, content.files, str(uri))
+        _check_files(local, content, str(uri))
         if (digest := _digest(content.description, content.files)) != content.digest:
             raise PackageError(
                 f"{uri}: {PACKAGE} has the digest {digest}, and it names {content.digest}: its description was "
                 "changed after the export; copy or export the package again"
             )
         trust = saved.pin(folder / TRUST, TrustRef)
+        first = None if content.description.cascade is None else saved.pin(folder / FIRST, TrustRef)
     except RunDirError as error:
         raise PackageError(str(error)) from error
     except OSError as error:
         raise PackageError(f"{uri}: cannot be read ({error})") from error
-    return TrustPackage(uri=str(folder.absolute()), digest=digest, description=content.description, trust=trust)
+    return TrustPackage(
+        uri=str(folder.absolute()), digest=digest, description=content.description, trust=trust, first=first
+    )
 
 
 def _refuse_others(folder: Place) -> None:
     """Refuse files that no package has, before any is read or downloaded."""
-    known = {PACKAGE, CALIBRATION, SHIFT, *NEEDED, *UNREAD}
+    known = {PACKAGE, CALIBRATION, SHIFT, *OF_CASCADE, *NEEDED, *UNREAD}
     names = [entry.path for entry in folder.entries()] if isinstance(folder, Remote) else _local_names(folder)
     if others := sorted(set(names) - known):
         raise PackageError(
@@ -202,8 +252,10 @@ def _content(path: Path, uri: str) -> _Content:
         ) from error
 
 
-def _check_files(folder: Path, files: Mapping[str, _File], uri: str) -> None:
-    if missing := sorted(set(NEEDED) - files.keys()):
+def _check_files(folder: Path, content: _Content, uri: str) -> None:
+    files = content.files
+    needed = {*NEEDED, *(OF_CASCADE if content.description.cascade is not None else ())}
+    if missing := sorted(needed - files.keys()):
         raise PackageError(f"{uri}: {PACKAGE} names no {', '.join(missing)}; copy or export the package again")
     there = set(_local_names(folder)) - {PACKAGE, *UNREAD}
     if unnamed := sorted(there - files.keys()):

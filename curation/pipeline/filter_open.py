@@ -14,6 +14,7 @@ from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError, RunDirError
 from curation.models import resolve
 from curation.package import TrustPackage, check_fits, load, teacher_of
+from curation.pipeline.filter_cascade import Settled, settle
 from curation.pipeline.filter_output import check_home
 from curation.pipeline.filtering import CUT, Described, Round, describe
 from curation.refs import ModelRef
@@ -39,6 +40,7 @@ class Opened:
     rounds: Sequence[Round]
     described: Described
     manifest: Manifest
+    first_cut: Settled | None = None
 
     @property
     def pool(self) -> str:
@@ -125,15 +127,30 @@ def open_filter(
     everything = PoolRows(files=tuple(now), domain=package.description.domain, columns=config.pool.columns)
     everything.check()
     everything.schema()
+    made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
+    among = None if made is None or recut else list(made["rounds"])
+    first_cut = _first_cut(config, package, rounds, manifest, among)
     manifest.identify(identity, {name: [file.to_json() for file in items] for name, items in files.items()}, save=save)
     kept = package
     if save:
         kept = _keep_package(config, package)
         settings = config.model_dump(mode="json")
         write_atomically(config.directory / CONFIG, yaml.safe_dump(settings, sort_keys=False))
-    made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
-    described = describe(config, kept, teacher, rounds, made=made, recut=recut)
-    return Opened(config=config, package=kept, rounds=rounds, described=described, manifest=manifest)
+    described = describe(config, kept, teacher, rounds, made=made, recut=recut, first_cut=first_cut)
+    return Opened(
+        config=config, package=kept, rounds=rounds, described=described, manifest=manifest, first_cut=first_cut
+    )
+
+
+def _first_cut(
+    config: FilterConfig, package: TrustPackage, rounds: Sequence[Round], manifest: Manifest, among: list[str] | None
+) -> Settled | None:
+    """The first cut of the filter; ``among`` names the rounds of a cut that is kept, None: it is made of all."""
+    labelled = manifest.stages.get(f"label-{rounds[0].name}")
+    before = None if labelled is None else labelled.inputs.get("first_cut")
+    if among is None:  # before there are labels the first round alone: then files that come meanwhile change nothing
+        among = [rnd.name for rnd in (rounds[:1] if before is None else rounds)]
+    return settle(config, package, sum(rnd.rows.num_rows for rnd in rounds if rnd.name in among), before)
 
 
 def config_at(home: Place, overrides: Sequence[str] = ()) -> FilterConfig:

@@ -12,6 +12,7 @@ from typing import Any
 from curation.config.filter import WORK, FilterConfig
 from curation.errors import RunDirError
 from curation.package import TrustPackage
+from curation.pipeline.filter_cascade import Settled, saved_by
 from curation.pipeline.filtering import CUT, Described, Round
 from curation.pipeline.kept_forecast import saved, used_since
 from curation.report.costs import compared
@@ -68,6 +69,7 @@ def content_of(
     described: Described,
     manifest: Manifest,
     before: Content | None,
+    first_cut: Settled | None = None,
 ) -> Content:
     """The manifest of an output whose stages are all done.
 
@@ -79,7 +81,7 @@ def content_of(
     superseded = [] if before is None else list(before["superseded"])
     if before is not None and before["cut"]["id"] != cut["id"]:
         superseded.append(before["cut"])
-    told = [_round(rnd, described, manifest, cut["id"]) for rnd in rounds]
+    told = [_round(rnd, described, manifest, cut["id"], first_cut) for rnd in rounds]
     return {
         "format": FORMAT,
         "package": {"uri": config.package, "digest": package.digest},
@@ -87,6 +89,7 @@ def content_of(
         "data": config.output.format,
         "columns": manifest.stages[described.rounds[rounds[0].name].write.name].outputs["columns"],
         "cut": cut,
+        **({} if first_cut is None else {"first_cut": _first_cut(first_cut, rounds, described, manifest)}),
         "superseded": superseded,
         "rows": sum(item["rows"] for item in told),
         "kept": sum(item["kept"] for item in told),
@@ -114,11 +117,29 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
 
 
 def _cut(outputs: Mapping[str, Any], config: FilterConfig) -> Content:
-    names = ("id", "rule", "rounds", "gate", "lowest_trust", "num_labelled", "num_scored", "risk")
+    names = (
+        "id",
+        "rule",
+        "rounds",
+        "gate",
+        "lowest_trust",
+        "num_labelled",
+        "num_dropped",
+        "num_short",
+        "num_scored",
+        "risk",
+    )
     return {name: outputs[name] for name in names} | {"seed": config.seed}
 
 
-def _round(rnd: Round, described: Described, manifest: Manifest, cut: str) -> Content:
+def _first_cut(settled: Settled, rounds: Sequence[Round], described: Described, manifest: Manifest) -> Content:
+    """The first cut with its evidence, and what it saved in all rounds together."""
+    counts = [manifest.stages[described.rounds[rnd.name].label.name].outputs["counts"] for rnd in rounds]
+    found = settled.found
+    return {**settled.goal, "words": found.words(), "found": found.to_json(), **saved_by(settled, counts)}
+
+
+def _round(rnd: Round, described: Described, manifest: Manifest, cut: str, first_cut: Settled | None) -> Content:
     stages = described.rounds[rnd.name]
     records = {name: manifest.stages[stage.name] for name, stage in stages._asdict().items() if stage is not None}
     labelled = records["label"].outputs
@@ -128,7 +149,8 @@ def _round(rnd: Round, described: Described, manifest: Manifest, cut: str) -> Co
         "started": records["pool"].started,
         "files": [{"path": file.path, "rows": file.num_rows} for file in rnd.files],
         "rows": counts["rows"],
-        "labelled": counts["rows"] - sum(counts["errors"].values()),
+        "labelled": counts["rows"] - sum(counts["errors"].values()) - counts["dropped"],
+        **({} if first_cut is None else {"first_cut": saved_by(first_cut, [counts])}),
         "unparsed": counts["unparsed"],
         "errors": counts["errors"],
         "prompt_tokens": counts["prompt_tokens"],

@@ -43,12 +43,16 @@ def run_filter(config: FilterConfig, *, recut: bool = False, wait: bool = False)
         opened = open_filter(config, package, teacher, recut=recut, save=True, guard=guard)
         did = not opened.is_settled(opened.described.all)
         if did:
+            if opened.first_cut is not None:
+                say(opened.first_cut.found.words())
             with _at_work(opened) as run:
                 run.do(opened.described.looking)
                 _alarm(opened)
                 run.do(opened.described.all)
         before = load_content(config.output_directory)
-        content = content_of(config, package, opened.rounds, opened.described, opened.manifest, before)
+        content = content_of(
+            config, package, opened.rounds, opened.described, opened.manifest, before, opened.first_cut
+        )
         publish(config.output_directory, content, before, guard)
     shift = content["rounds"][-1]["shift"]
     alarm = shift["warning"] if config.on_shift != "ignore" and shift is not None and shift["alarm"] else None

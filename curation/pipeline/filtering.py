@@ -15,6 +15,7 @@ from curation.config.filter import FilterConfig, Format, KeepConfig
 from curation.errors import ConfigError
 from curation.package import TrustPackage, load
 from curation.pipeline.asking import Asked, Running, asked
+from curation.pipeline.filter_cascade import Settled
 from curation.pipeline.labelling import label
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Done, Outputs, Stage, ordered
@@ -81,8 +82,11 @@ def describe(
     *,
     made: Outputs | None,
     recut: bool,
+    first_cut: Settled | None = None,
 ) -> Described:
     """The stages of a filter over ``rounds``; ``made``: the cut that is recorded, which is kept unless ``recut``.
+
+    With a ``first_cut`` that is on, rows are dropped after their prompt.
 
     Raises:
         ConfigError: another rule, or other calibration rows, are given than those of the cut that is kept.
@@ -94,9 +98,13 @@ def describe(
             "cuts and writes all rows again (none is labelled again), or keep the old rule"
         )
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
-    settings = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
-    model = asked(teacher, config.teacher.asking(package.description.ask), name="backend")
-    looked = {rnd.name: _looking(config, package, model, rnd, settings) for rnd in rounds}
+    settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    ask, gated = config.teacher.asking(package.description.ask), {}
+    if first_cut is not None and first_cut.inputs:
+        ask, gated = ask.model_copy(update={"states": first_cut.told.states}), first_cut.inputs
+        settings["break_even"] = first_cut.found.break_even
+    model = asked(teacher, ask, name="backend")
+    looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
     cut = Stage(
         name=CUT,
         work=make_cut,
@@ -133,6 +141,7 @@ def _looking(
     model: Asked,
     rnd: Round,
     settings: Mapping[str, Any],
+    gated: Mapping[str, Any],
 ) -> tuple[Stage, Stage, Stage | None]:
     """The stages that read, label and test a round."""
     num_rows, told = rnd.rows.num_rows, package.description
@@ -144,7 +153,7 @@ def _looking(
             "domain": rnd.rows.domain,
             "columns": list(rnd.rows.columns),
         },
-        settings=settings,
+        settings={name: settings[name] for name in ("commit_seconds", "fragment_mb")},
         rows=num_rows,
     )
     labelled = model.stage(f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows)
@@ -155,6 +164,7 @@ def _looking(
             "package": package.digest,
             "backend": model.ask.backend,
             "seed": config.seed,
+            **gated,
         },
         settings={
             **labelled.settings,
@@ -168,7 +178,7 @@ def _looking(
     shift = Stage(
         name=f"shift-{rnd.name}",
         work=compare,
-        inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed},
+        inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed, **gated},
         settings={"uri": package.uri},
         rows=num_rows,
     )
@@ -240,10 +250,18 @@ def label_pool(
     running: Running,
     commit_seconds: float,
     fragment_mb: int,
+    first_cut: Mapping[str, float] | None = None,
+    break_even: float = 0.0,
 ) -> Done:
     """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
+    from curation.stages.first_cut import Cut
+
     packaged = load(uri)
-    told = packaged.description
+    told, cut, further = packaged.description, None, ()
+    if first_cut is not None:
+        assert told.cascade is not None and packaged.first is not None, "settle refuses a package without"
+        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=break_even)
+        further = told.cascade.inputs
     return label(
         task,
         examples=examples,
@@ -257,16 +275,34 @@ def label_pool(
         share=None,
         projection=None,
         fitted={told.trust: packaged.trust},
-        sample={"states": list(told.sample.states), "seed": seed},
+        sample={"states": list(dict.fromkeys([*told.sample.states, *further])), "seed": seed},
         signals={},
         commit_seconds=commit_seconds,
         fragment_mb=fragment_mb,
+        first_cut=cut,
     )
 
 
-def compare(task: Task, *, labels: TableRef, package: str, seed: int, uri: str) -> Done:
-    """Compare a round's hidden states with the package's."""
-    return Done(outputs={"shift": measure_against(load(uri).reference(), labels, seed=seed)}, rows=io.count(labels))
+def compare(
+    task: Task,
+    *,
+    labels: TableRef,
+    package: str,
+    seed: int,
+    uri: str,
+    first_cut: Mapping[str, float] | None = None,
+) -> Done:
+    """Compare a round's hidden states with the package's; with a first cut, of rows that pass it, on each side."""
+    packaged, how = load(uri), {}
+    further: Sequence[str] = ()
+    if first_cut is not None:
+        from curation.stages.first_cut import passing
+
+        assert packaged.first is not None, "settle refuses a package without"
+        function, states = passing(packaged.first, first_cut["threshold"]), packaged.description.sample.states
+        how, further = {"passes": function, "states": states}, function.states
+    shift = measure_against(packaged.reference(further), labels, seed=seed, **how)
+    return Done(outputs={"shift": shift}, rows=io.count(labels))
 
 
 def make_cut(
@@ -290,12 +326,16 @@ def make_cut(
     found = decide(tables, function, keep, calibration, seed=seed, floor=floor)
     gate = found.gate.to_json()
     task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
+    if found.num_short:
+        task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
     outputs = {
         "id": fingerprint([gate, rule])[:8],
         "gate": gate,
         "rule": rule,
         "rounds": list(rounds),
         "num_labelled": found.num_labelled,
+        "num_dropped": found.num_dropped,
+        "num_short": found.num_short,
         "num_scored": found.num_scored,
         "lowest_trust": found.lowest_trust,
         "risk": found.risk,

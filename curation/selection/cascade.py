@@ -67,6 +67,22 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The lengths of some answers, in tokens."""
+
+    num_rows: int
+    mean: float
+    sd: float
+
+    @classmethod
+    def of(cls, tokens_M: Ints) -> "Answers":
+        """Of these lengths; zeros for none."""
+        num_rows = len(tokens_M)
+        sd = float(np.std(tokens_M, ddof=1)) if num_rows > 1 else 0.0
+        return cls(num_rows=num_rows, mean=float(tokens_M.mean()) if num_rows else 0.0, sd=sd)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FirstCut:
     """A first cut, the evidence for it, and what it saves; or why there is none."""
 
@@ -96,6 +112,10 @@ class FirstCut:
     """The expected share of the teacher's tokens (prompt and answer) that is saved; below 0 it costs more."""
     break_even: float
     """The share of dropped rows from which on ``LEAST_SAVED`` of the tokens is saved."""
+    fed_twice: float
+    """Prompt tokens of a row that passes which its answer feeds again."""
+    answers_dropped: Answers
+    """Of the held-out rows below the threshold."""
     guarantee: str
     needed: int | None = None
     """Only if there are too few held-out rows: about how many would do."""
@@ -103,6 +123,24 @@ class FirstCut:
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON object."""
         return {**asdict(self), "dropped": self.dropped.to_json(), "saved": self.saved.to_json()}
+
+    def tokens_saved(self, num_dropped: int, num_passed: int) -> Estimate:
+        """The tokens that the teacher was spared on a pool: those of answers, less those of prompts that are fed twice.
+
+        The answers of dropped rows are not known: their mean is that of the held-out rows that are dropped, with a
+        prediction interval (Student's t) for the mean of ``num_dropped`` further rows; NaN for fewer than two of them.
+        """
+        from scipy.special import stdtrit
+
+        known, again = self.answers_dropped, self.fed_twice * num_passed
+        value = num_dropped * known.mean - again
+        if not num_dropped:
+            return Estimate(value=-again, low=-again, high=-again, n=known.num_rows)
+        if known.num_rows < 2:
+            return Estimate(value=value, low=math.nan, high=math.nan, n=known.num_rows)
+        error = known.sd * math.sqrt(1 / known.num_rows + 1 / num_dropped)
+        margin = num_dropped * float(stdtrit(known.num_rows - 1, 1 - TAIL)) * error
+        return Estimate(value=value, low=value - margin, high=value + margin, n=known.num_rows)
 
     def words(self) -> str:
         """One sentence for terminal and report."""
@@ -190,6 +228,8 @@ def first_cut(
         dropped=proportion(int(dropped_M.sum()), len(first_M)),
         saved=saved,
         break_even=min(1.0, float((LEAST_SAVED * sum(means) + fed_twice) / max(means[1] + fed_twice, 1e-9))),
+        fed_twice=fed_twice,
+        answers_dropped=Answers.of(rows.output_tokens_M[dropped_M]),
         guarantee=_guarantee(keep, full_threshold, loss, confidence) if on else "none: the first cut is off",
         needed=needed,
     )

@@ -76,7 +76,11 @@ class Decision:
 
     gate: Gate
     num_labelled: int
-    """Rows labelled without error."""
+    """Rows labelled without error that no first cut dropped."""
+    num_dropped: int
+    """Rows that a first cut dropped: they count in a share of the pool."""
+    num_short: int
+    """Rows that were to pass, and are not there since a first cut dropped too many."""
     num_scored: int
     """Of these, rows with a label and a score: only they can pass."""
     lowest_trust: float
@@ -102,12 +106,12 @@ def decide(
     """
     raw, trust = schemas.raw_column(function), schemas.trust_column(function)
     pools = [PoolScores(labels=ref, trust=function) for ref in tables]
-    labelled = sum(pool.num_rows for pool in pools)
+    labelled, dropped = sum(pool.num_rows for pool in pools), sum(map(io.num_dropped, tables))
     found = [part for pool in pools for part in pool.mapped(_counted, trust=True)]
     scored, best = sum(number for number, _ in found), max((highest for _, highest in found), default=-np.inf)
     if not scored:
         raise BudgetError(f"keep: nothing is written: none of {labelled:,} labelled rows has a label that can be read")
-    risk = None
+    risk, short = None, 0
     if keep.threshold is not None:
         score = float(np.float32(keep.threshold))  # trust is float32: 0.9 passes a threshold of 0.9
         if best < score:
@@ -121,9 +125,19 @@ def decide(
         risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed, floor=floor)
         gate = Gate(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
     else:
-        gate = Gate(column=raw, bound=_top(pools, _number(keep, labelled, scored), seed))
+        wanted = _number(keep, labelled + dropped, scored + dropped)
+        short = max(0, wanted - scored)
+        gate = Gate(column=raw, bound=_top(pools, wanted - short, seed))
     lowest = min(_trusts_that_pass(tables, gate, trust), default=float("nan"))
-    return Decision(gate=gate, num_labelled=labelled, num_scored=scored, lowest_trust=lowest, risk=risk)
+    return Decision(
+        gate=gate,
+        num_labelled=labelled,
+        num_dropped=dropped,
+        num_short=short,
+        num_scored=scored,
+        lowest_trust=lowest,
+        risk=risk,
+    )
 
 
 def read_calibration(path: str) -> Graded:
@@ -179,7 +193,7 @@ def calibration_digest(path: str) -> str:
 
 
 def _number(keep: KeepConfig, labelled: int, scored: int) -> int:
-    """How many rows ``keep.n`` or ``keep.share`` asks for."""
+    """How many rows ``keep.n`` or ``keep.share`` asks for; both numbers with dropped rows."""
     wanted = keep.n or int(Fraction(str(keep.share)) * labelled)  # the decimal as written: 0.29 of 100 is 29
     if wanted < 1:
         raise BudgetError(

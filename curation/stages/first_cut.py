@@ -7,12 +7,14 @@ order of the work; what is answered does not.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 
 from curation.config.states import parse
 from curation.errors import ConfigError, UserError
@@ -21,6 +23,7 @@ from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
 from curation.tables import io, schemas
 from curation.trust import FittedTrust, load_fitted
+from curation.trust.states import StateTrust
 
 Bools = npt.NDArray[np.bool_]
 
@@ -83,6 +86,28 @@ class PromptGate:
         with self._lock:
             raw_N = np.array([self._raw.pop(row, np.nan) for row in batch.column("row_id").to_pylist()], np.float32)
         return [pa.array(raw_N, mask=np.isnan(raw_N)), pa.array(raw_N < self._cut.threshold)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Passing:
+    """Which rows would pass a first cut, by stored states."""
+
+    states: tuple[str, ...]
+    """What it reads, in order."""
+    function: StateTrust
+    threshold: float
+
+    def __call__(self, states: Mapping[str, npt.NDArray[np.floating[Any]]]) -> Bools:
+        """Of the same rows, each state [N, D] by name; bool [N]."""
+        hidden_ND = np.concatenate([states[name] for name in self.states], axis=1).astype(np.float32)
+        passes_N: Bools = ~(self.function.raw(torch.from_numpy(hidden_ND)) < self.threshold)
+        return passes_N
+
+
+def passing(function: TrustRef, threshold: float) -> Passing:
+    """Which rows would pass, by a function that reads states alone."""
+    found = cast(StateTrust, load_fitted(function))
+    return Passing(states=tuple(found.inputs), function=found, threshold=threshold)
 
 
 def states_of(trust: FittedTrust, kept: Sequence[str]) -> tuple[str, ...]:

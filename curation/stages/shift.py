@@ -1,6 +1,6 @@
 """The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from curation.refs import TableRef
 from curation.tables import io
 from curation.tables.schemas import state_column
 
+States = Mapping[str, npt.NDArray[np.floating[Any]]]
+"""Hidden states of the same rows, [N, D] by name."""
+
 
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> dict[str, Any]:
     """The two-sample test of ``curation.metrics.shift`` on a seeded sample of rows labelled without error, as JSON."""
@@ -20,15 +23,31 @@ def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, see
 
 
 def measure_against(
-    reference: Mapping[str, npt.NDArray[np.floating[Any]]], pool: TableRef, *, seed: int
+    reference: States,
+    pool: TableRef,
+    *,
+    seed: int,
+    states: Sequence[str] | None = None,
+    passes: Callable[[States], npt.NDArray[np.bool_]] | None = None,
 ) -> dict[str, Any]:
     """The same test against states that are kept elsewhere, [N, D] by state; ``alarm``: the pool differs clearly.
 
     An alarm takes an AUC whose whole interval is above ``CLEAR_AUC``: tests that are repeated for each delivery of rows
     would otherwise raise one in twenty by chance.
+
+    Args:
+        reference: the states of the other rows.
+        pool: a labels table.
+        seed: of the sample and the test.
+        states: those to compare; unset, all of ``reference``.
+        passes: which rows of each side are compared, where a first cut has left out the others of the pool.
     """
-    sides = [reference, sample_states(pool, list(reference), seed)]
-    found = two_sample(*(np.concatenate(list(side.values()), axis=1) for side in sides), seed=seed)
+    sides: list[States] = [reference, sample_states(pool, list(reference), seed)]
+    compared = list(reference if states is None else states)
+    hidden = [np.concatenate([side[name] for name in compared], axis=1) for side in sides]
+    if passes is not None:
+        hidden = [hidden_ND[passes(side)] for hidden_ND, side in zip(hidden, sides, strict=True)]
+    found = two_sample(*hidden, seed=seed)
     return {**found.to_json(), "alarm": bool(found.differs and found.auc.low > CLEAR_AUC)}
 
 

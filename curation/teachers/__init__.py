@@ -89,6 +89,11 @@ def knows_gates(teacher: Teacher) -> bool:
     return "gate" in signature(teacher.label).parameters
 
 
+def can_gate(backend: str) -> bool:
+    """Whether teachers of a backend take a gate; ``auto`` stands for those that do."""
+    return backend == "auto" or "gate" in signature(code(BACKENDS[backend].made_by).label).parameters
+
+
 def engine_key(config: AskConfig) -> dict[str, Any]:
     """What of a configuration a teacher is started with: one of the same key and model need not be started again."""
     return {"backend": config.backend, **_class_of(config).engine_key(config)}

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from curation.cluster.versions import versions
+from curation.commands.export.cascade import cascade_of
 from curation.commands.export.files import write_folder
 from curation.commands.export.fit import Fit, find_fit
 from curation.commands.export.trust_card import trust_card_of
@@ -13,6 +16,7 @@ from curation.config import AskConfig, DecodingConfig
 from curation.package import (
     PACKAGE,
     CalibrationRows,
+    Cascade,
     Description,
     Interval,
     Made,
@@ -48,12 +52,23 @@ def export_trust(
     fit = find_fit(run, trust, generation)
     function = load_fitted(fit.trust)
     graded, rows = calibration_of(fit, function)
-    reference = reference_of(fit)
-    description = _description(fit, rows, reference, command)
-    with write_folder(output, force=force, marker=PACKAGE) as folder:
+    with TemporaryDirectory() as work:
+        made = cascade_of(fit, Path(work))
+        cascade, files = (None, None) if isinstance(made, str) else (made.cascade, (made.trust, made.rows))
+        reference = reference_of(fit, () if cascade is None else cascade.inputs)
+        description = _description(fit, rows, reference, cascade, command)
         card = trust_card_of(description)
-        package = write(folder.path, description, trust=fit.trust, calibration=graded, reference=reference, card=card)
-        check_fits(package)
+        with write_folder(output, force=force, marker=PACKAGE) as folder:
+            package = write(
+                folder.path,
+                description,
+                trust=fit.trust,
+                calibration=graded,
+                reference=reference,
+                cascade=files,
+                card=card,
+            )
+            check_fits(package)
     kind = "" if description.kind == fit.name else f" ({description.kind})"
     told = [f"{output}: {fit.name}{kind} of {fit.record.name} of {fit.config.name}, digest {package.digest}"]
     if not description.evaluation:
@@ -66,10 +81,13 @@ def export_trust(
             "warning: the run held no rows out for calibration, so no cut can be certified by this package alone "
             "(splits.calibration with selection.budget.risk, or trust.calibration_fraction)"
         )
+    told.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
     return told
 
 
-def _description(fit: Fit, rows: CalibrationRows | None, reference: Reference, command: str) -> Description:
+def _description(
+    fit: Fit, rows: CalibrationRows | None, reference: Reference, cascade: Cascade | None, command: str
+) -> Description:
     made, pool = fit.labelling.inputs, fit.stage("label-pool")
     states, columns = inputs_of(fit)
     ask = AskConfig.model_validate({**made["ask"], "backend": made["backend"]})
@@ -91,7 +109,10 @@ def _description(fit: Fit, rows: CalibrationRows | None, reference: Reference, c
         inputs=(*states, *columns),
         fit=dict(fit.record.outputs["fit"]),
         calibration=rows,
-        sample=Sample(num_rows=len(next(iter(reference.values()), ())), states=tuple(reference)),
+        sample=Sample(
+            num_rows=len(next(iter(reference.values()), ())), states=tuple(name for name in reference if name in states)
+        ),
+        cascade=cascade,
         evaluation=tuple(_evaluation(fit)),
         versions=dict(versions()),
         made=Made(

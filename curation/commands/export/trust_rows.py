@@ -1,6 +1,6 @@
 """The rows of a trust package, read from a run's tables: calibration rows, sampled states, stored questions."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,9 +63,12 @@ def _rows(examples: TableRef, labels: TableRef) -> Iterator[tuple[dict[str, Any]
         yield example, row["completion"], row["label"]
 
 
-def reference_of(fit: Fit) -> Reference:
-    """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough."""
-    states, _ = inputs_of(fit)
+def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
+    """The states of a sample of the source's rows, in their stored type, in ``SAMPLE_BYTES`` if that gives enough.
+
+    Those that the function reads, and ``further`` ones.
+    """
+    states = list(dict.fromkeys([*inputs_of(fit)[0], *further]))
     if not states:
         return {}
     found = sample_states(fit.table(fit.record.inputs["labels"]), states, fit.seed)
@@ -82,7 +85,7 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
     labelled, keep = fit.stage("label-calibration"), _every
     grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
     split, chose = "calibration", False
-    if labelled is not None and grades is not None and _is_of(fit, labelled, grades):
+    if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
     else:
         split, settings = "source", fit.settings
@@ -101,12 +104,16 @@ def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, Cali
     )
 
 
-def _is_of(fit: Fit, labelled: StageRecord, grades: StageRecord) -> bool:
-    """Whether a split was labelled as the source was, and these labels were graded, and scored by this fit, if any."""
+def is_of(fit: Fit, labelled: StageRecord) -> bool:
+    """Whether a split was labelled as the source was, and scored by this fit, if any."""
     source, own = fit.labelling.inputs, (labelled.inputs.get("fitted") or {}).get(fit.name)
     same = all(labelled.inputs[key] == source[key] for key in ("model", "ask", "backend", "decoding"))
-    graded = grades.inputs["labels"] == labelled.outputs["labels"]
-    return same and graded and (own is None or own["digest"] == fit.trust.digest)
+    return same and (own is None or own["digest"] == fit.trust.digest)
+
+
+def _graded_by(grades: StageRecord, labelled: StageRecord) -> bool:
+    """Whether these labels were graded."""
+    return bool(grades.inputs["labels"] == labelled.outputs["labels"])
 
 
 def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:

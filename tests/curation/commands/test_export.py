@@ -52,7 +52,7 @@ CONFIG = {
     },
     "teacher": {
         "model": {"path": str(ROOT / "examples/bases/teacher")},
-        "states": ["output_last"],
+        "states": ["prompt_last", "output_last"],
         "decoding": {"max_tokens": 4},
     },
     "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
@@ -347,7 +347,7 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     assert f"{pool.auc.value:.3f} ({pool.auc.low:.3f} to {pool.auc.high:.3f}, n = {pool.auc.n:,})" in text
     assert "held out from the fit; they also took part in choosing the function" in text
     assert {path.name for path in (tmp_path / "trust").iterdir()} == {
-        "README.md", "package.json", "trust", "calibration.parquet", "shift.safetensors"
+        "README.md", "package.json", "trust", "calibration.parquet", "shift.safetensors", "cascade", "cascade.parquet"
     }  # fmt: skip
     # Calibration rows and sampled states, read from the tables of the run in another way.
     labels = read(stages["gen-0/score-source"]["outputs"]["labels"]).set_index("row_id")
@@ -362,6 +362,43 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     sample = package.reference()["output_last"]
     stored = np.stack(labels.sort_index()["state_output_last"].to_list())
     assert sample.dtype == np.float16 and np.array_equal(sample, stored) and len(sample) == told.sample.num_rows == 600
+
+
+def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(finished, tmp_path: Path):
+    directory, _ = finished
+    line = export_trust(directory, "-o", tmp_path / "trust")
+    package = package_of(tmp_path / "trust")
+    told = package.description.cascade
+    assert (told.inputs, told.states, told.split) == (("prompt_last",), ("prompt_last", "output_last"), "source")
+    off = f"of {told.num_rows} held-out rows only 1 are sure to be among the selected ones, and 310 are needed"
+    assert "first cut off: " in line and off in line and "trust.calibration_fraction or splits.calibration" in line
+    assert told.words in (tmp_path / "trust/README.md").read_text() and told.cut["threshold"] is None
+    assert (told.loss, told.confidence) == (0.01, 0.95)
+    # Both scores of the rows that no fit has seen, in another way.
+    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    labels = read(stages["gen-0/score-source"]["outputs"]["labels"])
+    part = part_of(labels["row_id"].to_numpy(), load_config(directory / "config.yaml").trust, 0)
+    labels = labels[(part == CALIBRATION) & labels["error"].isna()]
+    first, rows = load_fitted(package.first), package.held_out()
+    score = np.stack(labels["state_prompt_last"].to_list()).astype(np.float64) @ first.weight_D.numpy()
+    order = np.lexsort((labels["num_prompt_tokens"], score))
+    own = np.lexsort((rows.prompt_tokens_M, rows.first_M))
+    assert np.allclose(rows.first_M[own], (score + float(first.bias))[order], atol=1e-4)
+    raw = np.where(labels["label"].isna(), np.nan, labels["neural_raw"].astype(np.float32))
+    assert np.allclose(np.sort(rows.full_M), np.sort(raw), atol=1e-5, equal_nan=True)
+    for tokens_M, name in ((rows.prompt_tokens_M, "num_prompt_tokens"), (rows.output_tokens_M, "num_output_tokens")):
+        assert sorted(tokens_M) == sorted(labels[name])
+    assert set(package.reference(told.inputs)) == {"prompt_last", "output_last"}
+
+    def without(stages: dict[str, Any], _: Path) -> None:
+        stages["gen-0/label-source"]["inputs"]["ask"]["states"] = ["output_last"]
+
+    line = export_trust(changed(finished, tmp_path, without), "-o", tmp_path / "bare")
+    assert "no first cut: the run kept no state of the last prompt token" in line
+    assert "run again with teacher.states: [prompt_last, output_last]" in line
+    bare = package_of(tmp_path / "bare")
+    assert bare.first is None and bare.description.cascade is None and not (tmp_path / "bare/cascade").exists()
+    assert "none: filters by this package have no cascade" in (tmp_path / "bare/README.md").read_text()
 
 
 def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):

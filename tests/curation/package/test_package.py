@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filter_package import first_of, make_package
 from tiny_package import description, of_model, probe, states_of, sums, tiny_package
 
 from curation.config import DomainConfig
@@ -16,10 +17,12 @@ from curation.domains.math import Math
 from curation.errors import PackageError
 from curation.package import TrustPackage, asked, check_fits, load, teacher_of, write
 from curation.refs import ModelRef
+from curation.selection.cascade import first_cut
 from curation.selection.risk import calibrate
 from curation.storage import digest
 from curation.storage.digest import model_digest
 from curation.trust import load_fitted
+from curation.trust.linear_probe import LinearProbe
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +121,36 @@ def test_a_file_that_no_package_has_is_refused_by_name(copy: Path, name: str):
 def test_a_link_to_nowhere_is_refused_by_name(copy: Path):
     (copy / "away").symlink_to("/nowhere")
     assert "holds away" in refused(copy)
+
+
+def test_a_first_cut_is_written_and_read_with_its_rows(tmp_path: Path):
+    made = make_package(tmp_path, answer_words=40)
+    copy = shutil.copytree(made.uri, tmp_path / "copy")
+    found = load(copy)
+    _, rows = first_of(tmp_path / "again", LinearProbe(*parts_of(made)), 40)
+    told = found.held_out()
+    assert found.digest == made.digest and found.description.cascade == made.description.cascade
+    assert np.allclose(told.first_M, rows.first_M, atol=1e-6) and np.isnan(told.full_M).any()
+    assert np.allclose(told.full_M, rows.full_M, atol=1e-6, equal_nan=True)
+    assert np.array_equal(told.output_tokens_M, rows.output_tokens_M) and set(told.prompt_tokens_M) == {20}
+    assert set(found.reference()) == {"output_last"}
+    assert set(found.reference(["prompt_last"])) == {"output_last", "prompt_last"}
+    assert first_cut(told, keep=0.1).threshold == pytest.approx(found.description.cascade.cut["threshold"], abs=1e-6)
+    assert np.array_equal(load_fitted(found.first).weight_D, load_fitted(made.first).weight_D)
+    (copy / "cascade.parquet").unlink()
+    assert "cascade.parquet is missing" in refused(copy)
+    edited(copy, lambda content: content["files"].pop("cascade.parquet"))
+    assert "names no cascade.parquet" in refused(copy)
+    edited(copy, lambda content: content["description"].update(cascade=None))
+    assert "its description was changed after the export" in refused(copy) or "is not named" in refused(copy)
+    bare = make_package(tmp_path / "bare")
+    with pytest.raises(PackageError, match="holds no first cut, so that a filter cannot have a cascade"):
+        bare.held_out()
+
+
+def parts_of(package: TrustPackage) -> tuple:
+    trust = load_fitted(package.trust)
+    return trust.weight_D, trust.bias, trust.inputs, {}
 
 
 def test_the_page_for_people_may_change(copy: Path, package: TrustPackage):

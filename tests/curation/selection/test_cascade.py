@@ -159,3 +159,30 @@ def test_wrong_settings_are_refused():
     with pytest.raises(UserError, match="columns"):
         held = rows.__dict__ | {"full_M": np.zeros(3)}
         HeldOut(**held)
+
+
+def test_the_tokens_saved_on_a_pool_are_in_their_interval_as_often_as_stated():
+    rng, num_runs, hits, first, full = (
+        np.random.default_rng(5),
+        400,
+        0,
+        *correlated(np.random.default_rng(6), 4000, 0.9),
+    )
+    for _ in range(num_runs):
+        lengths = rng.gamma(4, 20, 4000).astype(np.int64)
+        rows = HeldOut(first_M=first, full_M=full, prompt_tokens_M=np.full(4000, 30), output_tokens_M=lengths)
+        found = first_cut(rows, keep=0.2, loss=0.05, fed_twice=2)
+        saved = found.tokens_saved(60, 40)
+        hits += saved.low <= rng.gamma(4, 20, 60).astype(np.int64).sum() - 2 * 40 <= saved.high
+        assert saved.n == found.answers_dropped.num_rows == int((first < found.threshold).sum())
+        assert saved.value == pytest.approx(60 * lengths[first < found.threshold].mean() - 80)
+    assert stats.binomtest(hits, num_runs, 0.95).pvalue > 0.001
+    assert found.tokens_saved(0, 40).value == -80
+
+
+def test_what_one_dropped_row_saves_has_no_interval_without_two_answers():
+    rows = held_out([0.0, *np.ones(400)], [-1.0, *np.ones(400)])
+    found = first_cut(rows, full_threshold=0.5, loss=0.05, confidence=0.9)
+    assert found.answers_dropped.num_rows <= 1
+    saved = found.tokens_saved(5, 0)
+    assert saved.value == pytest.approx(5 * found.answers_dropped.mean) and math.isnan(saved.low)

@@ -61,6 +61,26 @@ def test_a_number_of_rows_is_the_top_of_all_tables(pool, keep):
     assert found.lowest_trust == np.nanmin(np.where(np.isin(ids_N, cut.row_ids_n), trust_N, np.nan))
 
 
+def test_dropped_rows_count_in_a_share_and_may_leave_too_few(tmp_path):
+    dropped_N = np.arange(100) < 70
+    columns = {
+        "row_id": np.arange(100),
+        "label": pa.array(["x"] * 100, mask=dropped_N | (np.arange(100) >= 95)),
+        "error": pa.nulls(100, pa.string()),
+        "neural_raw": pa.array(np.arange(100, dtype=np.float32), mask=dropped_N),
+        "neural_trust": pa.array(np.arange(100, dtype=np.float32) / 100, mask=dropped_N),
+        "dropped": dropped_N,
+    }
+    tables = [io.write(pa.table(columns), str(tmp_path / "labels"))]
+    found = decide(tables, "neural", KeepConfig(share=0.1), None, seed=0)
+    assert sorted(passing(tables, found.gate)) == list(range(85, 95)) and found.num_short == 0
+    assert (found.num_labelled, found.num_dropped, found.num_scored) == (30, 70, 25)
+    found = decide(tables, "neural", KeepConfig(n=28), None, seed=0)
+    assert sorted(passing(tables, found.gate)) == list(range(70, 95)) and found.num_short == 3
+    with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 labelled rows"):
+        decide(tables, "neural", KeepConfig(n=96), None, seed=0)
+
+
 def test_a_threshold_is_of_trust_and_passes_at_equality(pool):
     tables, ids_N, _, trust_N, _ = pool
     level = float(np.unique(trust_N[~np.isnan(trust_N)])[-3])

@@ -1,0 +1,124 @@
+"""The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
+
+It is fitted where the run kept the teacher's state at the last prompt token. Which rows the package's own function
+would select is what it learns (``curation.stages.first_cut.wanted``), on the rows of the source that were not held out
+for calibration.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.commands.export.fit import Fit
+from curation.commands.export.trust_rows import inputs_of, is_of
+from curation.config import TrustConfig
+from curation.config.states import parse
+from curation.errors import DegenerateSourceError
+from curation.hashing import derive, hash_unit
+from curation.package import Cascade
+from curation.refs import TableRef, TrustRef
+from curation.selection.cascade import FirstCut, HeldOut, first_cut
+from curation.stages.first_cut import held_out, wanted
+from curation.tables import io, schemas
+from curation.trust import load_fitted
+from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
+
+KEEP = 0.1
+"""The share of the rows that the first function learns to find, and for which the package's own cut is set."""
+KIND = "linear_probe"
+MOST_ROWS = 20_000
+"""About so many rows it is fitted on at most: a probe of 4,096 numbers takes a minute or two."""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+class Fitted(NamedTuple):
+    """A first cut of a package."""
+
+    trust: TrustRef
+    rows: HeldOut
+    cascade: Cascade
+
+
+def cascade_of(fit: Fit, folder: Path) -> Fitted | str:
+    """The first cut, with its function in ``folder``; or why there is none."""
+    ask = fit.labelling.inputs["ask"]
+    inputs = tuple(state for state in ask["states"] if parse(state).position == "prompt_last")
+    if not inputs:
+        return (
+            "the run kept no state of the last prompt token; for a cascade run again with teacher.states: "
+            f"[{', '.join(['prompt_last', *ask['states']])}]"
+        )
+    labels = fit.table(fit.record.inputs["labels"])
+    if io.count(labels, filter="option_logprobs IS NOT NULL"):
+        return "its rows have options to choose from, and then the prompt is most of the cost"
+    try:
+        first = _first(fit, inputs, labels, folder)
+        split, rows = _held_out(fit, first, labels)
+    except DegenerateSourceError as error:
+        return f"the source has too few rows to fit it on ({error})"
+    if rows is None:
+        return "no labelled row was held out of the fit; set trust.calibration_fraction, or give splits.calibration"
+    found = first_cut(rows, keep=KEEP)
+    read, _ = inputs_of(fit)
+    cascade = Cascade(
+        inputs=inputs,
+        states=tuple(state for state in ask["states"] if state in {*inputs, *read}),
+        keep=KEEP,
+        split=split,
+        num_rows=len(rows.first_M),
+        cut=found.to_json(),
+        words=_words(found),
+    )
+    return Fitted(first, rows, cascade)
+
+
+def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) -> TrustRef:
+    """The function of prompts, fitted on what the package's function is to select."""
+    from train.trust import fit_rows, read_rows
+
+    settings = fit.settings
+    config = TrustConfig(
+        states=inputs, fit_on="all", validation_fraction=settings.validation_fraction, calibration_fraction=0,
+        calibrate_on="validation",
+    )  # fmt: skip
+
+    share = MOST_ROWS / max(1, io.count(labels))
+
+    def fitted_on(ids_N: Ints) -> Bools:
+        taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
+        return taken_N & np.isin(part_of(ids_N, settings, fit.seed), [FIT, VALIDATION])
+
+    goal = wanted(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
+    rows = read_rows(labels, goal, config, seed=fit.seed)
+    return fit_rows(KIND, rows, config, seed=fit.seed, origin={"keep": KEEP}).save(folder / "first")
+
+
+def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut | None]:
+    """The split, and its rows: of the calibration split, if its states were stored, else those that no fit has seen."""
+    labelled, features = fit.stage("label-calibration"), _features(fit, first)
+    if labelled is not None and is_of(fit, labelled):
+        found = fit.table(labelled.outputs["labels"])
+        if features <= set(io.open_table(found).schema.names):
+            return "calibration", held_out(found, first, fit.trust, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_))
+
+    def unseen(ids_N: Ints) -> Bools:
+        return np.isin(part_of(ids_N, fit.settings, fit.seed), [CALIBRATION, UNUSED])
+
+    ids_N = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+    return "source", held_out(labels, first, fit.trust, unseen) if unseen(ids_N).any() else None
+
+
+def _features(fit: Fit, first: TrustRef) -> set[str]:
+    functions = (load_fitted(first), load_fitted(fit.trust))
+    names = {name for function in functions for name in function.features}
+    assert any(map(schemas.is_state, names)), "the first function reads a state"
+    return names
+
+
+def _words(found: FirstCut) -> str:
+    more = "" if found.needed is None else " (trust.calibration_fraction or splits.calibration of the run)"
+    return f"{found.words()}{more}"
