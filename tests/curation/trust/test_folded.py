@@ -69,6 +69,14 @@ def test_two_states_and_a_number_beside_them_are_read_without_being_joined():
     np.testing.assert_array_equal(trust.raw_score(other), raw_N)
 
 
+def test_scoring_leaves_float32_states_as_they_were():
+    net, hidden_ND = net_of(WIDE, mean=3.0), states_of(600, 96).astype(np.float32)
+    before_ND, trust = hidden_ND.copy(), NeuralTrust(net, ["output_last"], {})
+    raw_N = trust.raw_score(labels_of(output_last=hidden_ND))
+    np.testing.assert_array_equal(hidden_ND, before_ND)
+    np.testing.assert_array_equal(trust.raw_score(labels_of(output_last=before_ND)), raw_N)
+
+
 @pytest.mark.parametrize("members", [1, 3])
 def test_projection_and_standardisation_are_folded_for_all_members(members):
     hidden_ND = states_of(900, 200, mean=4.0)
