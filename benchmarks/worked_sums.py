@@ -2,9 +2,9 @@ r"""Arithmetic with steps: rows with long answers, and a small teacher of them, 
 
     python -m benchmarks.worked_sums      # some 2 minutes on two cores; what is there is not made again
 
-A problem is ``470 + 3 * 7 = ?``; its solution counts the additions down, ``3: 477``, ``2: 484``, ``1: 491``, and ends in
-``\boxed{491}``. The number of additions is in the prompt, and the more there are, the longer is the answer and the more
-often is a small model wrong.
+A problem is ``470 + 3 * 7 = ?``; its solution counts the additions down, ``3: 477``, ``2: 484``, ``1: 491``, and ends
+in ``\boxed{491}``. The number of additions is in the prompt, and the more there are, the longer is the answer and the
+more often is a small model wrong.
 """
 
 import json

@@ -21,7 +21,7 @@ from curation.package import Cascade
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import FirstCut, HeldOut, first_cut
 from curation.stages.first_cut import held_out, wanted
-from curation.tables import io, schemas
+from curation.tables import io
 from curation.trust import load_fitted
 from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 
@@ -114,9 +114,7 @@ def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut
 
 def _features(fit: Fit, first: TrustRef) -> set[str]:
     functions = (load_fitted(first), load_fitted(fit.trust))
-    names = {name for function in functions for name in function.features}
-    assert any(map(schemas.is_state, names)), "the first function reads a state"
-    return names
+    return {name for function in functions for name in function.features}
 
 
 def _words(found: FirstCut) -> str:
