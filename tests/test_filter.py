@@ -9,6 +9,8 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -22,7 +24,7 @@ from curation.package import TrustPackage
 from curation.pipeline.filter_run import Filtered, run_filter
 from curation.selection import Candidates
 from curation.selection.risk import calibrate
-from curation.selection.top_n import TopN
+from curation.selection.top_n import TopN, in_rank_order
 from curation.tables.schemas import state_column
 from curation.trust import load_fitted
 
@@ -43,6 +45,12 @@ class Answers:
     def usable_N(self) -> np.ndarray[Any, Any]:
         """The raw scores of rows that have a label, NaN for the others."""
         return np.where([label is None for label in self.labels], np.nan, self.raw_N)
+
+    def ranks(self, row_ids: list[int]) -> dict[int, int]:
+        """The rank of these rows among them."""
+        taken_N = np.isin(self.row_ids_N, row_ids)
+        ordered_n = in_rank_order(self.row_ids_N[taken_N], self.raw_N[taken_N], 0)
+        return {row_id: rank for rank, row_id in enumerate(ordered_n.tolist())}
 
     def top(self, n: int) -> set[int]:
         candidates = Candidates(row_ids_N=self.row_ids_N, raw_score_N=self.usable_N)
@@ -129,7 +137,7 @@ def test_the_rows_of_the_top_share_are_written_once_with_their_columns(grown, pa
     ids = rows["row_id"].to_pylist()
     assert len(ids) == num and set(ids) == found.top(num)
     assert rows.column_names == [
-        "row_id", "problem", "difficulty", "url", "prompt", "completion", "label", "trust", "source_file"
+        "row_id", "problem", "difficulty", "url", "prompt", "completion", "label", "trust", "rank", "source_file"
     ]  # fmt: skip
     place = {row_id: number for number, row_id in enumerate(found.row_ids_N.tolist())}
     for row in rows.to_pylist():
@@ -138,6 +146,7 @@ def test_the_rows_of_the_top_share_are_written_once_with_their_columns(grown, pa
         assert row["problem"] == f"What is {row['row_id']} + 1?" and row["problem"] in row["prompt"]
         assert row["trust"] == found.trust_N[number] and row["completion"] == f" \\boxed{{{row['label']}}}"
         assert row["source_file"] == str(grown.pool / "a.jsonl")
+    assert {row["row_id"]: row["rank"] for row in rows.to_pylist()} == found.ranks(ids)
     content = grown.first.content
     assert grown.first.did and grown.first.alarm is None
     assert (content["rows"], content["kept"]) == (NUM_ROWS, num)
@@ -197,6 +206,8 @@ def test_new_files_pass_the_kept_cut_and_are_added(grown, package):
     assert sum(file["rows"] for file in added) == len(passing)
     assert set(grown.both["row_id"].to_pylist()) == set(grown.rows["row_id"].to_pylist()) | passing
     assert grown.both.num_rows == grown.rows.num_rows + len(passing)
+    ranked = grown.both.filter(pc.is_valid(grown.both["rank"]))
+    assert set(ranked["row_id"].to_pylist()) == set(grown.rows["row_id"].to_pylist())  # the others came later
     assert [file for file in content["files"] if file["rounds"] == ["0000"]] == first["files"]
 
 
@@ -206,6 +217,10 @@ def test_a_recut_writes_everything_again_in_any_format_and_labels_nothing(grown,
     for form, n in (("parquet", 33), ("lance", 70), ("jsonl", 50), ("parquet", 33)):
         found = go(package.uri, grown.pool, grown.output, {"n": n}, f"output.format={form}", recut=True)
         assert row_ids(grown.output) == everything.top(n), form
+        rows = written(grown.output)
+        assert dict(zip(rows["row_id"].to_pylist(), rows["rank"].to_pylist(), strict=True)) == everything.ranks(
+            rows["row_id"].to_pylist()
+        )
         content = found.content
         assert content["cut"]["rule"] == {"n": n} and content["cut"]["rounds"] == ["0000", "0001"]
         assert content["superseded"][-1]["id"] != content["cut"]["id"]
@@ -217,6 +232,26 @@ def test_a_recut_writes_everything_again_in_any_format_and_labels_nothing(grown,
     assert sorted(grown.output.glob("_curation/label-*/labels.lance/data/*")) == labels
     with pytest.raises(ConfigError, match=r"was cut by n 33, and is to be by share 0\.2; --recut"):
         go(package.uri, grown.pool, grown.output, {"share": 0.2})
+
+
+def test_partitions_hold_every_row_once_in_folders_that_go_again(grown, package):
+    everything = answers(package, np.concatenate([healthy(0, NUM_ROWS, BAD), ids_of(1, NUM_MORE)]))
+    overrides = ("output.partition_by=[source_file, label]", "output.rank=false", "output.rows_per_file=10")
+    content = go(package.uri, grown.pool, grown.output, {"n": 60}, *overrides, recut=True).content
+    data = grown.output / "data"
+    schema = pa.schema([("source_file", pa.string()), ("label", pa.string())])
+    rows = ds.dataset(data, partitioning=ds.partitioning(schema, flavor="hive")).to_table()
+    assert rows.num_rows == 60 and set(rows["row_id"].to_pylist()) == everything.top(60)
+    labels = dict(zip(everything.row_ids_N.tolist(), everything.labels, strict=True))
+    assert all(row["label"] == labels[row["row_id"]] and row["source_file"] for row in rows.to_pylist())
+    assert "rank" not in rows.column_names and content["columns"][-2:] == ["trust", "source_file"]
+    assert content["partition_by"] == ["source_file", "label"]
+    named = {str(grown.output / file["path"]): file["rows"] for file in content["files"]}
+    assert {str(path) for path in data.rglob("*.parquet")} == set(named) and max(named.values()) == 10
+    with pytest.raises(ConfigError, match=r"output\.partition_by: the output has no column 'lang'"):
+        go(package.uri, grown.pool, grown.output, {"n": 60}, "output.partition_by=[lang]", recut=True)
+    go(package.uri, grown.pool, grown.output, {"n": 60})
+    assert not [path for path in data.iterdir() if path.is_dir()]
 
 
 def test_a_threshold_is_one_of_trust(grown, package):
@@ -319,6 +354,8 @@ def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp
         (["--keep", "5", "--set", "pool.id_column=id"], "ids are positions here"),
         (["--keep", "5", "--set", "pool.columns=[label]"], "'label' is a column that the filter writes itself"),
         (["--keep", "5", "--set", "output.formt=lance"], "did you mean 'format'"),
+        (["--keep", "5", "--set", "output.partition_by=[url]", "--format", "lance"], "a Lance table has no partitions"),
+        (["--keep", "5", "--set", "output.partition_by=[prompt]"], "'prompt' differs from row to row"),
         (["--keep", "5"], "is no trust package"),
     ],
 )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import yaml
 
 from curation.cluster import capacity
@@ -22,6 +23,7 @@ from curation.registry import BACKENDS
 from curation.rundir.graph import Stage, statuses
 from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, check_unchanged, discover
+from curation.stages.partitions import check_columns
 from curation.stages.pool import PoolRows
 from curation.storage import lease
 from curation.storage.cache import fetched, staged
@@ -29,6 +31,10 @@ from curation.storage.paths import Place, require_reachable, write_atomically
 
 CONFIG = "config.yaml"
 """Beside the record: the configuration of the last start."""
+
+
+EXTRA = (pa.field("label", pa.string()), pa.field("source_file", pa.string()))
+"""Columns that a filter writes beside the pool's, by which its output can be partitioned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +132,8 @@ def open_filter(
     rounds = [_round(config, package, name, items) for name, items in files.items()]
     everything = PoolRows(files=tuple(now), domain=package.description.domain, columns=config.pool.columns)
     everything.check()
-    everything.schema()
+    schema = everything.schema()
+    check_columns(config.output.partition_by, pa.schema([*(item for item in schema if item.name != "error"), *EXTRA]))
     made = manifest.stages[CUT].outputs if CUT in manifest.stages else None
     among = None if made is None or recut else list(made["rounds"])
     first_cut = _first_cut(config, package, rounds, manifest, among)

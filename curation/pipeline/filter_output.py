@@ -7,6 +7,7 @@ it names never sees a row twice or a half-written file, also while ``--recut`` w
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from curation.config.filter import WORK, FilterConfig
@@ -17,12 +18,17 @@ from curation.pipeline.filtering import CUT, Described, Round
 from curation.pipeline.kept_forecast import saved, used_since
 from curation.report.costs import compared
 from curation.rundir.manifest import Manifest
+from curation.stages.write import data_files
 from curation.storage.lease import Guard
 from curation.storage.paths import Place, Remote, remove, write_atomically
 
 FORMAT = 1
 MANIFEST, DATA = "filter.json", "data"
-_OURS = re.compile(r"(part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?)")
+_OURS = re.compile(
+    r"part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?"
+    r"|\.part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)\.[0-9a-f]{32}"
+)
+"""The last are what a killed task leaves."""
 
 Content = dict[str, Any]
 
@@ -87,6 +93,7 @@ def content_of(
         "package": {"uri": config.package, "digest": package.digest},
         "pool": config.pool.path,
         "data": config.output.format,
+        "partition_by": list(config.output.partition_by),
         "columns": manifest.stages[described.rounds[rounds[0].name].write.name].outputs["columns"],
         "cut": cut,
         **({} if first_cut is None else {"first_cut": _first_cut(first_cut, rounds, described, manifest)}),
@@ -104,16 +111,23 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
     if content != before:
         guard()
         write_atomically(home / MANIFEST, json.dumps(content, indent=1))
-    named = {file["path"].rpartition("/")[2] for file in content["files"]}
-    data = home / DATA
-    present: list[Place] = list(data.iterdir()) if data.is_dir() else []
-    for path in present:
-        if _OURS.fullmatch(path.name) and path.name.removesuffix(".ids") not in named:
+    named = {file["path"].removeprefix(f"{DATA}/") for file in content["files"]}
+    for within in list(data_files(home / DATA)):
+        path = home / DATA / within
+        if _OURS.fullmatch(path.name) and within.removesuffix(".ids") not in named:
             guard()
             if path.is_dir():
                 remove(path)
             else:
                 path.unlink(missing_ok=True)
+            _remove_empty(path.parent, home / DATA)
+
+
+def _remove_empty(folder: Place, data: Place) -> None:
+    """Remove the folders of partitions that no file is left in; an object store has none."""
+    while isinstance(folder, Path) and folder != data and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
 
 
 def _cut(outputs: Mapping[str, Any], config: FilterConfig) -> Content:

@@ -11,22 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from curation.config import AskConfig, DomainConfig
-from curation.config.filter import FilterConfig, Format, KeepConfig
+from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
 from curation.package import TrustPackage, load
 from curation.pipeline.asking import Asked, Running, asked
 from curation.pipeline.filter_cascade import Settled
+from curation.pipeline.filter_writing import ranking, writing
 from curation.pipeline.labelling import label
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Done, Outputs, Stage, ordered
 from curation.rundir.run import Task
 from curation.sources import SourceFile
-from curation.stages.cut import Gate, calibration_digest, calibration_floor, decide, read_calibration
+from curation.stages.cut import calibration_digest, calibration_floor, decide, read_calibration
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.shift import measure_against
-from curation.stages.write import WriteJob, write_rows
-from curation.storage.paths import place
-from curation.tables import io, schemas
+from curation.tables import io
 
 CUT = "cut"
 
@@ -60,6 +59,8 @@ class Described:
 
     rounds: Mapping[str, Stages]
     cut: Stage
+    rank: Stage | None
+    """None if the output has no ranks."""
 
     @property
     def looking(self) -> list[Stage]:
@@ -71,7 +72,8 @@ class Described:
     @property
     def all(self) -> list[Stage]:
         """All stages, each after those that it waits for."""
-        return [*self.looking, self.cut, *(stages.write for stages in self.rounds.values())]
+        ranked = [] if self.rank is None else [self.rank]
+        return [*self.looking, self.cut, *ranked, *(stages.write for stages in self.rounds.values())]
 
 
 def describe(
@@ -98,6 +100,7 @@ def describe(
             "cuts and writes all rows again (none is labelled again), or keep the old rule"
         )
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
+    function = package.description.trust
     settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
     ask, gated = config.teacher.asking(package.description.ask), {}
     if first_cut is not None and first_cut.inputs:
@@ -113,13 +116,21 @@ def describe(
             "rounds": base,
             "rule": rule,
             "package": package.digest,
-            "function": package.description.trust,
+            "function": function,
             "seed": config.seed,
         },
         settings={"keep": config.keep, "uri": package.uri},
     )
-    stages = {rnd.name: Stages(*looked[rnd.name], _writing(config, package, rnd, looked, cut)) for rnd in rounds}
-    return Described(rounds=stages, cut=cut)
+    rank = (
+        ranking(config, function, {name: looked[name][1] for name in base}, base, cut) if config.output.rank else None
+    )
+    stages = {}
+    for rnd in rounds:
+        pool, label_stage, shift = looked[rnd.name]
+        ranked = rank if rnd.name in base else None
+        written = writing(config, function, rnd.name, rnd.rows, pool, label_stage, cut, ranked)
+        stages[rnd.name] = Stages(pool, label_stage, shift, written)
+    return Described(rounds=stages, cut=cut, rank=rank)
 
 
 def rule_of(keep: KeepConfig) -> dict[str, Any]:
@@ -183,34 +194,6 @@ def _looking(
         rows=num_rows,
     )
     return pool, labelled, shift if states else None
-
-
-def _writing(
-    config: FilterConfig,
-    package: TrustPackage,
-    rnd: Round,
-    looked: Mapping[str, tuple[Stage, Stage, Stage | None]],
-    cut: Stage,
-) -> Stage:
-    pool, labelled, _ = looked[rnd.name]
-    return Stage(
-        name=f"write-{rnd.name}",
-        work=write,
-        inputs={
-            "labels": labelled.table("labels"),
-            "examples": pool.table("pool"),
-            "gate": cut.value("gate"),
-            "cut": cut.value("id"),
-            "form": config.output.format,
-            "rows_per_file": config.output.rows_per_file,
-        },
-        settings={
-            "rows": rnd.rows,
-            "function": package.description.trust,
-            "output": str(config.output_directory / "data"),
-            "commit_seconds": config.commit_seconds,
-        },
-    )
 
 
 def read(
@@ -341,44 +324,3 @@ def make_cut(
         "risk": found.risk,
     }
     return Done(outputs=outputs, rows=found.num_labelled)
-
-
-def write(
-    task: Task,
-    *,
-    labels: TableRef,
-    examples: TableRef,
-    gate: dict[str, Any],
-    cut: str,
-    form: Format,
-    rows_per_file: int,
-    rows: PoolRows,
-    function: str,
-    output: str,
-    commit_seconds: float,
-) -> Done:
-    """Write the rows of a round that pass."""
-    # Files of a round carry its own digest; a Lance table takes all rounds of a cut.
-    table = fingerprint([cut, rows_per_file, rows.columns])[:8]
-    stem = f"rows-{table}" if form == "lance" else f"part-{task.directory.name[-8:]}"
-    job = WriteJob(
-        labels=labels,
-        examples=examples,
-        rows=rows,
-        gate=Gate.from_json(gate),
-        trust=schemas.trust_column(function),
-        output=output,
-        stem=stem,
-        form=form,
-    )
-    place(output).mkdir(parents=True, exist_ok=True)
-    with task.progress() as update:
-        files = write_rows(
-            job,
-            task.directory / "notes",
-            rows_per_file=rows_per_file,
-            commit_seconds=commit_seconds,
-            guard=task.guard,
-            progress=update,
-        )
-    return Done(outputs={"files": files, "columns": job.schema.names}, rows=sum(file["rows"] for file in files))

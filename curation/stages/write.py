@@ -10,12 +10,14 @@ again, and a driver that resumes skips parts with a note. A Lance table is fille
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import ray
 import ray.exceptions
 from lance.fragment import write_fragments
@@ -24,9 +26,12 @@ from pyroaring import BitMap64
 from curation.config.filter import Format
 from curation.domains import get_domain
 from curation.errors import CommitError
+from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.stages.cut import Gate
+from curation.stages.partitions import check_number, folders_of
 from curation.stages.pool import PoolRows
+from curation.stages.ranking import RANK, passing
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, place, write_atomically
 from curation.tables import commits, io, schemas
@@ -34,8 +39,6 @@ from curation.tables.files import Written, write_file
 from curation.tables.stream import Round, commit_stream
 from curation.tasks import cause, in_tasks
 from curation.telemetry.standing import Standing, Update
-
-BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +56,25 @@ class WriteJob:
     stem: str
     """The first part of the files' names; of Lance the name of the table."""
     form: Format
+    partition_by: tuple[str, ...] = ()
+    """Columns whose values divide the rows into folders (:mod:`curation.stages.partitions`)."""
+    with_rank: bool = False
+    ranks: TableRef | None = None
+    """The ranks of the rows that pass (:mod:`curation.stages.ranking`); None for rows that came after the cut."""
+    starts: Mapping[int, int] = field(default_factory=dict)
+    """By fragment: where its rows begin in ``ranks``."""
+
+    @property
+    def columns(self) -> pa.Schema:
+        """What is known of a row: id, the pool's own columns, prompt, completion, label, trust, rank and file."""
+        own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *_MADE.names)]
+        made = [field for field in _MADE if field != RANK or self.with_rank]
+        return pa.schema([schemas.ROW_ID, *own, *made])
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the output: id, the pool's own columns, prompt, completion, label, trust and file."""
-        own = [field for field in self.rows.schema() if field.name not in ("row_id", "error", *_MADE)]
-        made = [pa.field(name, pa.float32() if name == "trust" else pa.string()) for name in _MADE]
-        return pa.schema([schemas.ROW_ID, *own, *made])
+        """The columns of the files."""
+        return pa.schema([field for field in self.columns if field.name not in self.partition_by])
 
     @property
     def table_uri(self) -> str:
@@ -67,11 +82,20 @@ class WriteJob:
         return str(place(self.output) / f"{self.stem}.lance")
 
 
-_MADE = ("prompt", "completion", "label", "trust", "source_file")
+_MADE = pa.schema(
+    [
+        pa.field("prompt", pa.string()),
+        pa.field("completion", pa.string()),
+        pa.field("label", pa.string()),
+        pa.field("trust", pa.float32()),
+        RANK,
+        pa.field("source_file", pa.string()),
+    ]
+)
 
 
 class Span(NamedTuple):
-    """Of the rows of a fragment that pass: ``take`` of them, after the first ``skip``."""
+    """Of the rows of a fragment that pass and belong to a part's folder: ``take`` of them, after the first ``skip``."""
 
     fragment: int
     skip: int
@@ -84,6 +108,8 @@ class Part:
 
     number: int
     spans: tuple[Span, ...]
+    folder: str = ""
+    """Within the output, where that is partitioned."""
 
     @property
     def num_rows(self) -> int:
@@ -96,15 +122,18 @@ def write_rows(
     notes: Place,
     *,
     rows_per_file: int,
+    first_rank: int = 0,
     commit_seconds: float = 2.0,
     guard: Guard = unguarded,
     progress: Update | None = None,
 ) -> list[dict[str, Any]]:
     """Write the rows that pass and are not written yet; the files as JSON (``path``, ``rows``, ``bytes``, ``sha256``).
 
-    Of Lance the table, with its ``version`` in place of bytes and digest.
+    Of Lance the table, with its ``version`` in place of bytes and digest. ``first_rank`` is where the rows begin in
+    ``job.ranks``.
 
     Raises:
+        ConfigError: the columns to partition by have too many values, or one that is too long.
         CommitError: the store refused, or rows that pass and rows written differ.
         RunFailedError: Ray gave up.
     """
@@ -112,8 +141,15 @@ def write_rows(
         shared = ray.put(job)
         fragments = [fragment.fragment_id for fragment in io.open_table(job.labels).get_fragments()]
         counts = list(in_tasks(_count, zip(fragments, itertools.repeat(shared))))
-        parts = list(divide(list(zip(fragments, counts, strict=True)), rows_per_file))
-        update = _Progress(progress, total=sum(counts))
+        check_number(folders := sorted({folder for found in counts for folder in found}))
+        parts: list[Part] = []
+        for folder in folders:
+            of_folder = [(fragment, found[folder]) for fragment, found in zip(fragments, counts, strict=True)]
+            parts += divide(of_folder, rows_per_file, folder=folder, number=len(parts))
+        totals = [found.total() for found in counts]
+        starts = itertools.accumulate([first_rank, *totals])
+        job = replace(job, starts=dict(zip(fragments, starts, strict=False)))
+        update = _Progress(progress, total=sum(totals))
         if not parts:
             return []
         if job.form == "lance":
@@ -123,10 +159,12 @@ def write_rows(
         raise cause(error, "writing") from error
 
 
-def divide(counts: Sequence[tuple[int, int]], rows_per_file: int) -> Iterator[Part]:
+def divide(
+    counts: Sequence[tuple[int, int]], rows_per_file: int, *, folder: str = "", number: int = 0
+) -> Iterator[Part]:
     """Parts of ``rows_per_file`` rows each, the last one of the rest, from the rows that pass by fragment."""
     spans: list[Span] = []
-    number, held = 0, 0
+    held = 0
     for fragment, count in counts:
         skip = 0
         while skip < count:
@@ -134,10 +172,10 @@ def divide(counts: Sequence[tuple[int, int]], rows_per_file: int) -> Iterator[Pa
             spans.append(Span(fragment, skip, take))
             skip, held = skip + take, held + take
             if held == rows_per_file:
-                yield Part(number=number, spans=tuple(spans))
+                yield Part(number=number, spans=tuple(spans), folder=folder)
                 spans, number, held = [], number + 1, 0
     if spans:
-        yield Part(number=number, spans=tuple(spans))
+        yield Part(number=number, spans=tuple(spans), folder=folder)
 
 
 class _Progress:
@@ -155,7 +193,8 @@ class _Progress:
 def _files(
     job: WriteJob, parts: Sequence[Part], notes: Place, update: _Progress, *, guard: Guard
 ) -> list[dict[str, Any]]:
-    noted, there = _names(notes), _names(place(job.output))  # a file that a later cut removed has a note still
+    noted = {path.name for path in notes.iterdir()} if notes.is_dir() else set()
+    there = set(data_files(place(job.output)))  # a file that a later cut removed has a note still
     parts_noted = {part.number: _note(notes, part) for part in parts if _name(part) in noted}
     done = {number: written for number, written in parts_noted.items() if written.path in there}
     update.add(sum(written.rows for written in done.values()))
@@ -206,15 +245,42 @@ def _of_round(job: WriteJob) -> int:
     return io.count(io.latest(job.table_uri), filter=within)
 
 
-def _count(fragment: int, job: WriteJob) -> int:
-    """How many rows of a fragment pass."""
-    scanner = _scanner(job, fragment, job.gate.columns)
-    return sum(int(np.count_nonzero(job.gate.passes(batch))) for batch in scanner)
+def data_files(folder: Place, within: str = "") -> Iterator[str]:
+    """The paths, relative to an output's folder of data, of the files and tables in it and in its partitions."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if "=" in path.name:
+            yield from data_files(path, f"{within}{path.name}/")
+        else:
+            yield f"{within}{path.name}"
+
+
+def _count(fragment: int, job: WriteJob) -> Counter[str]:
+    """How many rows of a fragment pass, by folder."""
+    counts: Counter[str] = Counter()
+    for labels in passing(job.labels, job.gate, fragment, []):
+        if job.partition_by:
+            counts.update(_folders(labels, job).to_pylist())
+        elif labels.num_rows:
+            counts[""] += labels.num_rows
+    return counts
+
+
+def _folders(labels: pa.RecordBatch, job: WriteJob) -> pa.Array:
+    """The folder of each row, string [N]."""
+    row_ids_N = labels.column("row_id").to_numpy()
+    own = [name for name in job.partition_by if name not in _MADE.names]
+    taken = io.take_offsets(job.examples, job.rows.offsets(row_ids_N), own).combine_chunks() if own else None
+    values = {"label": labels.column("label"), "source_file": job.rows.paths(row_ids_N)}
+    for name in own:
+        assert taken is not None, "read where a column of the pool is asked for"
+        values[name] = taken[name].combine_chunks()
+    return folders_of({name: values[name] for name in job.partition_by})
 
 
 def _write_part(part: Part, job: WriteJob) -> Written:
     name = f"{job.stem}-{part.number:05}.{job.form}"
-    return write_file(_batches(part, job), job.schema, place(job.output) / name, job.form)
+    path = f"{part.folder}/{name}" if part.folder else name
+    return replace(write_file(_batches(part, job), job.schema, place(job.output) / path, job.form), path=path)
 
 
 def _write_fragment(part: Part, job: WriteJob, done: bytes) -> pa.Table:
@@ -236,20 +302,23 @@ def _write_fragment(part: Part, job: WriteJob, done: bytes) -> pa.Table:
 
 
 def _batches(part: Part, job: WriteJob) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, at most ``BATCH_ROWS`` at a time."""
+    """The rows of a part, at most ``ranking.BATCH_ROWS`` at a time."""
     domain, examples = get_domain(job.rows.domain), io.open_table(job.examples)
-    own = [name for name in job.schema.names if name not in _MADE]
-    asked = list(dict.fromkeys([*own, *domain.columns.names]))
-    read = list(dict.fromkeys([*job.gate.columns, "completion", job.trust]))
+    own = [name for name in job.schema.names if name not in _MADE.names]
+    asked = list(dict.fromkeys(["row_id", *own, *domain.columns.names]))
     for span in part.spans:
-        seen = 0
-        for batch in _scanner(job, span.fragment, read):
-            passing = batch.filter(pa.array(job.gate.passes(batch)))
-            low, high = max(span.skip - seen, 0), min(span.skip + span.take - seen, passing.num_rows)
-            seen += passing.num_rows
+        seen, start = 0, job.starts[span.fragment]
+        for labels in passing(job.labels, job.gate, span.fragment, ["completion", job.trust]):
+            places_B = start + np.arange(labels.num_rows)
+            start += labels.num_rows
+            if part.folder:
+                mine = pc.equal(_folders(labels, job), part.folder)
+                labels, places_B = labels.filter(mine), places_B[mine.to_numpy(zero_copy_only=False)]
+            low, high = max(span.skip - seen, 0), min(span.skip + span.take - seen, labels.num_rows)
+            seen += labels.num_rows
             if low >= high:
                 continue
-            labels = passing.slice(low, high - low)
+            labels, places_B = labels.slice(low, high - low), places_B[low:high]
             row_ids_B = labels.column("row_id").to_numpy()
             taken = examples.take(job.rows.offsets(row_ids_B), columns=asked).combine_chunks()
             if not np.array_equal(taken["row_id"].to_numpy(), row_ids_B):
@@ -259,6 +328,7 @@ def _batches(part: Part, job: WriteJob) -> Iterator[pa.RecordBatch]:
                 "completion": labels.column("completion"),
                 "label": labels.column("label"),
                 "trust": labels.column(job.trust),
+                "rank": _ranks(places_B, job),
                 "source_file": job.rows.paths(row_ids_B),
             }
             columns = [made[name] if name in made else taken[name].chunk(0) for name in job.schema.names]
@@ -267,19 +337,10 @@ def _batches(part: Part, job: WriteJob) -> Iterator[pa.RecordBatch]:
                 break
 
 
-def _scanner(job: WriteJob, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    dataset = io.open_table(job.labels)
-    found = dataset.get_fragment(fragment)
-    if found is None:
-        raise CommitError(f"{job.labels.uri}: fragment {fragment} is not in version {job.labels.version}")
-    scanner = dataset.scanner(
-        columns=list(columns), filter=job.gate.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
-    )
-    yield from scanner.to_batches()
-
-
-def _names(folder: Place) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+def _ranks(places_B: Int64s, job: WriteJob) -> pa.Array:
+    if job.ranks is None:
+        return pa.nulls(len(places_B), RANK.type)
+    return io.take_offsets(job.ranks, places_B)["rank"].combine_chunks()
 
 
 def _name(part: Part) -> str:

@@ -1,0 +1,88 @@
+"""The rank of every row that a cut lets in, among all rows of which the cut was made.
+
+Ranks order raw scores, larger first, and equal ones by the seeded hash of the row id by which the cut breaks ties. The
+table of ranks has one column. Its rows stand as the rows that pass do in the labels tables, one table after the other,
+so whoever writes some of them reads a slice, and looks up no ids. One process holds 40 bytes for each row that passes.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import ray.exceptions
+
+from curation.errors import CommitError
+from curation.hashing import hash64
+from curation.refs import TableRef
+from curation.stages.cut import Gate
+from curation.tables import io, schemas
+from curation.tasks import cause, in_tasks
+
+BATCH_ROWS = 8192
+RANK = pa.field("rank", pa.int64())
+"""From 0 on, the best row's; null for a row that came after the cut was made."""
+_WRITTEN_ROWS = 1 << 17
+
+
+class Ranks(NamedTuple):
+    """The table of ranks, and where each labels table's rows begin in it."""
+
+    table: TableRef
+    starts: tuple[int, ...]
+
+
+def rank_rows(tables: Sequence[TableRef], gate: Gate, function: str, uri: str, *, seed: int) -> Ranks:
+    """Rank the rows of labels tables that pass a gate, by the raw scores of the trust ``function``.
+
+    Raises:
+        RunFailedError: Ray gave up.
+    """
+    raw = schemas.raw_column(function)
+    fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables]
+    calls = (
+        (ref, gate, fragment, raw, seed) for ref, found in zip(tables, fragments, strict=True) for fragment in found
+    )
+    try:
+        parts = list(in_tasks(_keys, calls))
+    except ray.exceptions.RayError as error:
+        raise cause(error, "ranking") from error
+    score_n, tie_n = (np.concatenate(column) for column in zip(*parts, strict=True))
+    ends = list(itertools.accumulate(len(score) for score, _ in parts))
+    starts = [0, *(ends[number - 1] for number in itertools.accumulate(map(len, fragments)))][:-1]
+    del parts
+    rank_n = np.empty(len(score_n), dtype=np.int64)
+    rank_n[np.lexsort((tie_n, -score_n))] = np.arange(len(score_n))
+    schema = pa.schema([RANK])
+    batches = (
+        pa.record_batch([pa.array(rank_n[start : start + _WRITTEN_ROWS])], schema=schema)
+        for start in range(0, len(rank_n), _WRITTEN_ROWS)
+    )
+    return Ranks(io.write_batches(batches, schema, uri), tuple(starts))
+
+
+def passing(ref: TableRef, gate: Gate, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
+    dataset = io.open_table(ref)
+    found = dataset.get_fragment(fragment)
+    if found is None:
+        raise CommitError(f"{ref.uri}: fragment {fragment} is not in version {ref.version}")
+    wanted = list(dict.fromkeys([*gate.columns, *columns]))
+    scanner = dataset.scanner(
+        columns=wanted, filter=gate.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
+    )
+    for batch in scanner.to_batches():
+        yield batch.filter(pa.array(gate.passes(batch)))
+
+
+def _keys(
+    ref: TableRef, gate: Gate, fragment: int, raw: str, seed: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[Any]]:
+    """Scores and hashes of the rows of a fragment that pass, both [n]."""
+    scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
+    for batch in passing(ref, gate, fragment, [raw]):
+        scores.append(batch.column(raw).to_numpy(zero_copy_only=False).astype(np.float32))
+        ties.append(hash64(batch.column("row_id").to_numpy(), seed))
+    return np.concatenate(scores), np.concatenate(ties)

@@ -1,0 +1,91 @@
+"""``curate plan`` and ``curate filter`` by vLLM, with a package that was fitted on the answers of transformers."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import yaml
+from click.testing import CliRunner
+
+from curation.cli import main
+from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.filter import Filter
+from curation.package import CalibrationRows, Description, Made, Sample, digests_of, write
+from curation.selection.budget import Graded
+from curation.storage.paths import place
+from curation.tables.schemas import state_column
+from curation.trust.linear_probe import fit_linear_probe
+from tests.with_vllm.conftest import SHAPE
+
+NUM_ROWS = 96
+ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
+
+
+def packaged(folder, model, reference, requests):
+    """A probe that tells answers whose last state lies on one side of a plane."""
+    decoding = DecodingConfig(max_tokens=6)
+    answers = pa.Table.from_batches(reference.label(requests, decoding, seed=0))
+    hidden_ND = np.stack(answers[state_column("output_last")].to_numpy()).astype(np.float32)
+    correct_N = hidden_ND @ np.random.default_rng(0).normal(size=SHAPE["hidden_size"]) > 0
+    probe = fit_linear_probe(hidden_ND, correct_N, inputs=("output_last",), class_weight=0.0, origin={})
+    raw_N = probe.logits(torch.from_numpy(hidden_ND))
+    description = Description(
+        teacher=model,
+        teacher_digests=digests_of(model),
+        state_size=SHAPE["hidden_size"],
+        ask=AskConfig(backend="transformers", states=("output_last",), state_dtype="float32"),
+        decoding=decoding,
+        seed=0,
+        domain=DomainConfig(name="chess"),
+        trust="linear_probe",
+        kind="linear_probe",
+        inputs=("output_last",),
+        fit={},
+        calibration=CalibrationRows(split="source", num_rows=len(raw_N), num_right=int(correct_N.sum())),
+        sample=Sample(num_rows=len(raw_N), states=("output_last",)),
+        versions={},
+        made=Made(run="chess", directory="", generation=0, stage="", fingerprint="", seed=0, command=""),
+        created="2026-01-01T00:00:00Z",
+    )
+    return write(
+        folder / "package",
+        description,
+        trust=probe.save(place(str(folder / "fit"))),
+        calibration=Graded(raw_N, probe.to_trust(raw_N), correct_N),
+        reference={"output_last": hidden_ND.astype(np.float16)},
+    )
+
+
+def test_vllm_plans_and_filters_by_a_package_of_transformers(local_ray, model, reference, requests, puzzles, tmp_path):
+    package = packaged(tmp_path, model, reference, requests)
+    rows = puzzles[300 : 300 + NUM_ROWS]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "pool.parquet")
+    config = {
+        "package": package.uri,
+        "pool": {"path": str(tmp_path / "pool.parquet")},
+        "output": {"path": str(tmp_path / "out")},
+        "keep": {"n": 8},
+        "teacher": {"backend": "vllm", "vllm": {"engine": ENGINE}, "chunk_rows": 32, "actors": {"num_cpus": 1}},
+        "ray": {"num_cpus": 2},
+        "on_shift": "ignore",
+    }
+    (tmp_path / "filter.yaml").write_text(yaml.safe_dump(config))
+    for verb, *options in (("plan", "--probe", "64", "--save"), ("filter",)):
+        result = CliRunner().invoke(main, [verb, str(tmp_path / "filter.yaml"), *options], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+
+    expected = {row["fen"]: row for row in Filter.load(package).score(rows)}
+    content = json.loads((tmp_path / "out" / "filter.json").read_text())
+    kept = pq.read_table(tmp_path / "out" / content["files"][0]["path"])
+    assert kept.num_rows == 8 == content["kept"]
+    usable = sorted(row["trust"] for row in expected.values() if row["trust"] is not None)
+    source = dict(enumerate(rows))
+    for row in kept.to_pylist():
+        other = expected[source[row["row_id"]]["fen"]]
+        assert row["label"] == other["label"] and abs(row["trust"] - other["trust"]) < 1e-3
+        assert row["trust"] > usable[-8] - 1e-3
+    lines = {line["name"]: line for line in content["costs"]["lines"]}
+    assert lines["prompt_tokens"]["inside"] and lines["output_tokens"]["inside"], lines
+    assert lines["hours"]["actual"] > 0 and lines["hours"]["forecast"]["high"] > 0
