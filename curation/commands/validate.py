@@ -36,20 +36,22 @@ def check(config: RunConfig) -> Iterator[str]:
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
-        yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
+        yield f"{role}: {_described(model, states)}"
     yield from resolved(config)
     yield from (f"warning: {line}" for line in warnings(config))
     if capacity.address_of(config.ray) == capacity.LOCAL:
         yield from (f"warning: {line}" for line in capacity.idle(config, [capacity.this_machine(config.ray)]))
 
 
-def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:
+def _described(model: ModelConfig, states: Sequence[str]) -> str:
     """A model in words; refuses a model without a layer that ``states`` names."""
     if model.init is not None:
         if (problem := beyond(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")
         return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
-    ref = models.resolve(str(model.path), model.revision, model.adapter, trust_remote_code=trust_remote_code)
+    ref = models.named(model)
+    config = models.configuration_of(ref)
     if others_of(states):
-        models.state_size(ref, states)
-    return f"{ref.base} at {ref.revision}"
+        models.check_layers(ref, config, states)
+    runs = "" if ref.code is None else f"; its own code runs, {ref.code}"
+    return f"{ref.base} at {ref.revision}{runs}"

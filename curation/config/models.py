@@ -42,13 +42,19 @@ class ModelConfig(Section):
 
     path: str | None = None
     revision: str | None = None
+    """The commit, branch or tag of a hub id; with ``allow_remote_code`` what pins the code."""
     adapter: str | None = None
     init: InitConfig | None = None
+    allow_remote_code: bool = False
+    """Run the Python code that the model brings, with all rights of the run. ``revision`` must pin the code that was
+    read: by the commit of a hub id, or by the digest that `curate validate` names for a directory."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.path is None) == (self.init is None):
             raise ValueError("takes exactly one of path and init")
+        if self.init is not None and self.allow_remote_code:
+            raise ValueError("allow_remote_code: a model from scratch brings no code; leave it out")
         return self
 
 

@@ -11,7 +11,7 @@ from curation.cluster.session import local_or_cluster
 from curation.config import SourceConfig
 from curation.config.filter import FilterConfig
 from curation.errors import ConfigError, PackageError, RunDirError, ShiftError
-from curation.models import resolve
+from curation.models import named
 from curation.package import TrustPackage, check_fits, load, teacher_of
 from curation.pipeline.filter_output import Content, check_home, content_of, load_content, publish
 from curation.pipeline.filtering import CUT, Described, Round, describe
@@ -155,7 +155,7 @@ def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None
             raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
         if package.description.teacher is None:
             check_fits(package, teacher=ModelRef(base=model.path))
-        given = resolve(model.path, model.revision, model.adapter)
+        given = named(model)
     check_fits(package)
     return teacher_of(package, given)
 
