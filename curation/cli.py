@@ -12,6 +12,7 @@ from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.errors import CurationError, ShiftError, UserError
+from curation.redaction import redacted
 from curation.stopping import Stopped
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
@@ -25,7 +26,7 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except CurationError as error:
-            click.echo(f"curate: {' '.join(str(error).split())}", err=True)
+            click.echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
             click.echo("curate: stopped; run the same command to resume", err=True)
@@ -366,7 +367,7 @@ def _load(config: str, overrides: tuple[str, ...]) -> Any:
 
 
 def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
-    return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
+    return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
 
 
 for verb in (export_student, export_trust, filter_pool, audit):

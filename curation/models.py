@@ -63,10 +63,11 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
     return ref
 
 
-def check(model: ModelConfig, *, head: bool = False) -> None:
+def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> None:
     """Refuse what :func:`named` would refuse of a model's files, without reading weights or asking the hub.
 
-    ``head``: it is a reward model with a head, whose own code is never replaced by a class of transformers.
+    ``head``: it is a reward model with a head, whose own code is never replaced by a class of transformers. ``loads``:
+    of a local directory, configuration and tokenizer are loaded too, but where that would run the model's code.
 
     Raises:
         ModelError: as :func:`named`.
@@ -78,6 +79,9 @@ def check(model: ModelConfig, *, head: bool = False) -> None:
         check_files(ref)
         if head:
             check_head(ref)
+        if loads and code is None and not isinstance(place(base), Remote):
+            configuration_of(ref)
+            load_tokenizer(ref)
     elif model.adapter is not None:
         check_adapter(model.adapter)
 

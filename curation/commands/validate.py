@@ -9,9 +9,11 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.pipeline.chain import check_models
 from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 
 
@@ -22,6 +24,8 @@ def check(config: RunConfig) -> Iterator[str]:
         UserError: something is wrong; the message is the same as from `curate run`.
     """
     tracking.require(config.tracking)
+    require_reachable(config.directory, writable=True)
+    check_models(config, loads=True)
     files = {name: discover(source) for name, source in config.sources.items()}
     for name, items in files.items():
         require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
@@ -50,8 +54,7 @@ def _described(model: ModelConfig, states: Sequence[str]) -> str:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")
         return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
     ref = models.named(model)
-    config = models.configuration_of(ref)
     if others_of(states):
-        models.check_layers(ref, config, states)
+        models.state_size(ref, states)
     runs = "" if ref.code is None else f"; its own code runs, {ref.code}"
     return f"{ref.base} at {ref.revision}{runs}"

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.config.base import PositiveInt, Section, TrainSection
+from curation.config.base import Location, PositiveInt, Section, TrainSection
 from curation.registry import METHODS, code
 
 
@@ -40,10 +40,10 @@ class InitConfig(Section):
 class ModelConfig(Section):
     """A causal LM: a local path or hub id, or one made from scratch (``init``)."""
 
-    path: str | None = None
+    path: Location | None = None
     revision: str | None = None
     """The commit, branch or tag of a hub id; with ``allow_remote_code`` what pins the code."""
-    adapter: str | None = None
+    adapter: Location | None = None
     init: InitConfig | None = None
     allow_remote_code: bool = False
     """Run the Python code that the model brings, with all rights of the run. ``revision`` must pin the code that was

@@ -68,7 +68,7 @@ class TrackingConfig(Section):
 class RunConfig(RowsConfig):
     """A whole run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
     """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
     where unset."""

@@ -71,12 +71,16 @@ def describe(config: RunConfig, files: Files) -> Chain:
     return Chain(prepared=prepared, generations=records, first=generations[0])
 
 
-def check_models(config: RunConfig) -> None:
-    """Refuse models that bring code, are pickled, missing or damaged: all of them, before hours of labelling."""
+def check_models(config: RunConfig, *, loads: bool = False) -> None:
+    """Refuse models that bring code, are pickled, missing or damaged: all of them, before hours of labelling.
+
+    ``loads``: their configurations and tokenizers are loaded, too.
+    """
     reward = config.signals.reward
     for role, model in config.models.items():
         if model.path is not None:
-            models.check(model, head=role == "reward model" and reward is not None and reward.kind != "verifier")
+            head = role == "reward model" and reward is not None and reward.kind != "verifier"
+            models.check(model, head=head, loads=loads)
 
 
 def _teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int], role: str) -> Model:

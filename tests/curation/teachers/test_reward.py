@@ -166,9 +166,7 @@ def test_own_code_runs_where_it_is_trusted_and_nowhere_else(
         outputs = [made(ids_of(ref, *pair)) for pair in PAIRS]
     expected = [float(output.score if name == "Gated" else output[0]) for output in outputs]
     assert np.std(expected) > 1e-3
-    np.testing.assert_allclose(
-        RewardModel(ref, batch_tokens=90).score(PAIRS), expected, rtol=0, atol=1e-5
-    )
+    np.testing.assert_allclose(RewardModel(ref, batch_tokens=90).score(PAIRS), expected, rtol=0, atol=1e-5)
 
 
 def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
