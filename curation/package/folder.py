@@ -67,7 +67,7 @@ class TrustPackage:
         """The calibration rows; NaN scores for those whose label could not be read, which are never selected.
 
         Raises:
-            PackageError: the package has none.
+            PackageError: the package has none, or the file holds something else.
         """
         if self.description.calibration is None:
             raise PackageError(
@@ -75,18 +75,34 @@ class TrustPackage:
                 "trust.calibration_fraction), so no cut can be certified by it; give fresh graded rows, or cut by n, "
                 "share or threshold"
             )
-        table = pq.read_table(fetched(self.uri) / CALIBRATION, schema=CALIBRATED)
-        raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
-        return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
+        try:
+            table = pq.read_table(fetched(self.uri) / CALIBRATION, schema=CALIBRATED)
+            raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
+            return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._odd(CALIBRATION, error) from error
 
     def reference(self) -> dict[str, npt.NDArray[np.floating[Any]]]:
-        """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none."""
+        """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
+
+        Raises:
+            PackageError: the file holds something else.
+        """
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         if not self.description.sample.states:
             return {}
-        arrays = load_file(fetched(self.uri) / SHIFT)
-        return {state: arrays[state] for state in self.description.sample.states}
+        try:
+            arrays = load_file(fetched(self.uri) / SHIFT)
+            return {state: arrays[state] for state in self.description.sample.states}
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise self._odd(SHIFT, error) from error
+
+    def _odd(self, name: str, error: Exception) -> PackageError:
+        return PackageError(
+            f"{self.uri}: {name} is not what {PACKAGE} tells ({error}); copy or export the package again"
+        )
 
 
 def write(

@@ -17,6 +17,7 @@ from curation import loading, models
 from curation.cli import main
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError, ModelError
+from curation.own_code import check_code
 from curation.pipeline.chain import check_models
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
@@ -119,7 +120,7 @@ def test_a_tokenizers_own_code_is_refused(tiny_model, tmp_path: Path, monkeypatc
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     path = brings_code(tiny_model, tmp_path, tokenizer_only=True)
     with pytest.raises(ModelError, match=r"auto_map of tokenizer_config\.json names modeling_own\.OwnTokenizer\)"):
-        models.check_code(str(path))
+        check_code(ModelRef(base=str(path)))
     with pytest.raises(ModelError, match=r"brings its own code"):
         models.load_tokenizer(ModelRef(base=str(path)))
     assert not (tmp_path / "ran").exists()
