@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from curation.errors import ModelError
-from curation.own_code import brings_code, check_code, code_digest, hub_revision, is_commit, named_code, object_in
+from curation.own_code import (
+    brings_code,
+    check_code,
+    code_digest,
+    file_of,
+    hub_revision,
+    is_commit,
+    named_code,
+    object_in,
+)
 from curation.refs import ModelRef
 from curation.storage.paths import Place, place
-from curation.storage.weights import ADAPTER, check_weights
+from curation.storage.weights import ADAPTER, INDEX, check_names, check_weights
 
 ADAPTER_CONFIG = "adapter_config.json"
 LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "XLORA")
@@ -111,8 +120,6 @@ def base_of(adapter: str) -> str:
 def check_files(ref: ModelRef) -> None:
     """Refuse a model whose files would run code, are pickled, missing or damaged; nothing of it is loaded.
 
-    Of a hub id, only its configuration is looked at.
-
     Raises:
         ModelError: the message names the file.
     """
@@ -120,20 +127,21 @@ def check_files(ref: ModelRef) -> None:
     if path.exists():
         if not (path / "config.json").is_file():
             raise ModelError(f"model {ref.base!r} has no config.json; give a directory that save_pretrained made")
-        settings = object_in(path / "config.json")
-        if settings is None:
+        if object_in(path / "config.json") is None:
             raise ModelError(f"{path / 'config.json'}: is no JSON object; copy the model again")
-        if named := settings.get("transformers_weights"):
-            raise ModelError(
-                f"{path / 'config.json'}: transformers_weights names {str(named)[:80]!r}; weights are only read from "
-                "model.safetensors, or from the files of its index: rename the file and remove the key"
-            )
-        if (path / ADAPTER_CONFIG).is_file():  # transformers lays it over the model without a word
-            raise ModelError(
-                f"model {ref.base!r} holds an adapter, too ({ADAPTER_CONFIG}), which would change its weights; move "
-                "the adapter's files to a directory of their own and name that one as adapter"
-            )
         check_weights(path)
+    else:
+        check_names(ref.base, (file_of(ref, INDEX) or {}).get("weight_map"))
+    if named := (file_of(ref, "config.json") or {}).get("transformers_weights"):
+        raise ModelError(
+            f"model {ref.base!r}: transformers_weights of its config.json names {str(named)[:80]!r}; weights are only "
+            "read from model.safetensors, or from the files of its index: rename the file and remove the key"
+        )
+    if file_of(ref, ADAPTER_CONFIG) is not None:  # transformers lays it over the model without a word
+        raise ModelError(
+            f"model {ref.base!r} holds an adapter, too ({ADAPTER_CONFIG}), which would change its weights; move the "
+            "adapter's files to a directory of their own and name that one as adapter"
+        )
     check_code(ref)
     if ref.adapter is not None:
         check_adapter(ref.adapter)

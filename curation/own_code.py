@@ -78,7 +78,7 @@ def hub_revision(ref: ModelRef) -> str | None:
 
 def named_code(ref: ModelRef) -> dict[str, list[str]]:
     """The classes that a model's files name under ``auto_map``, by file; empty if there are none."""
-    found = {name: (_file_of(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
+    found = {name: (file_of(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
     return {
         name: [str(item) for value in (entry.values() if isinstance(entry, dict) else [entry]) for item in _flat(value)]
         for name, entry in found.items()
@@ -97,7 +97,7 @@ def check_head(ref: ModelRef) -> dict[str, Any]:
     Raises:
         ModelError: the message names the classes.
     """
-    found = (_file_of(ref, "config.json") or {}).get("auto_map")
+    found = (file_of(ref, "config.json") or {}).get("auto_map")
     classes = found if isinstance(found, dict) else {}
     if classes and ref.code is None:
         raise ModelError(
@@ -149,7 +149,7 @@ def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
     yield from ((name, path / name) for name in sorted(names) if name.endswith(".py") or name in CODE_FILES)
 
 
-def _file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
+def file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
     """The JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
     path = place(ref.base)
     if path.exists():

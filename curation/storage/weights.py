@@ -15,6 +15,7 @@ from curation.storage.paths import Place, Remote
 
 MODEL, ADAPTER = "model", "adapter_model"
 """The names of a model's and of an adapter's files of weights, without their endings."""
+INDEX = f"{MODEL}.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 MAX_HEADER = 100_000_000
 """Bytes of the longest header that the library reads."""
@@ -70,14 +71,11 @@ def _no_weights(folder: Place, whole: str, sizes: Mapping[str, int]) -> str:
 def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
     """Refuse an index that names a file which is missing, not here, or has other tensors."""
     shards: dict[str, set[str]] = {}
-    for tensor, name in _index(folder / index).items():
+    tensors = _index(folder / index)
+    check_names(str(folder / index), tensors)
+    for tensor, name in tensors.items():
         shards.setdefault(name, set()).add(tensor)
     for name in sorted(shards):
-        if not name.endswith(".safetensors") or "/" in name or "\\" in name:
-            raise ModelError(
-                f"{folder / index}: names {name!r}, and weights are only read from safetensors files beside the index; "
-                "give a folder with such files"
-            )
         if name not in sizes:
             raise ModelError(
                 f"{folder}: has no {name}, which {index} names; copy the missing file there, or the whole model again"
@@ -87,6 +85,20 @@ def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
             raise ModelError(
                 f"{folder / name}: lacks {len(lacks)} of the tensors that {index} names, the first {lacks[0]}; copy "
                 "the model again"
+            )
+
+
+def check_names(index: str, names: Any) -> None:
+    """Refuse an index whose tensors lie in other files than safetensors beside it; ``None`` is no index.
+
+    Raises:
+        ModelError: the message names the file.
+    """
+    for name in sorted({str(name) for name in names.values()} if isinstance(names, dict) else ()):
+        if not name.endswith(".safetensors") or "/" in name or "\\" in name:
+            raise ModelError(
+                f"{index}: names {name[:80]!r}, and weights are only read from safetensors files beside the index; "
+                "give a model with such files"
             )
 
 

@@ -192,6 +192,10 @@ def test_a_hub_id_is_pinned_to_its_commit(tiny_model, tmp_path: Path, monkeypatc
     with pytest.raises(ModelError, match="no weights in safetensors") as refused:
         models.load_model(ref)
     assert "use_safetensors" not in str(refused.value)
+    index = cached / "snapshots" / commit / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": "pytorch_model.bin"}}))
+    with pytest.raises(ModelError, match=r"names 'pytorch_model\.bin', and weights are only read from safetensors"):
+        models.load_model(ref)
 
 
 def test_vllm_is_not_asked_to_trust_either(tiny_model, tmp_path: Path) -> None:
