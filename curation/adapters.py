@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.errors import ModelError
+from curation.loading import base_of, load_adapter
 from curation.refs import ModelRef
 
 if TYPE_CHECKING:
@@ -20,15 +21,13 @@ def adapted(model: "PreTrainedModel", adapter: str, ref: ModelRef) -> Any:
     Raises:
         ModelError: the adapter was made for another base: it names modules, or has shapes, that this one lacks.
     """
-    from peft import PeftConfig, PeftModel
-
-    config = PeftConfig.from_pretrained(adapter)
-    made_for = str(config.base_model_name_or_path)
+    made_for = base_of(adapter)
     problem = _other_shape(made_for, model.config)
     if problem is None:
         try:
-            loaded = PeftModel.from_pretrained(model, adapter, config=config)
-            found = loaded.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
+            loaded, found = load_adapter(model, adapter)
+        except ModelError:
+            raise
         except (ValueError, RuntimeError) as error:
             problem = "; ".join(line.strip() for line in str(error).splitlines()[:2])
         else:

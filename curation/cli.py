@@ -13,6 +13,7 @@ from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
 from curation.errors import CurationError, ShiftError, UserError
+from curation.redaction import redacted
 from curation.stopping import Stopped
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
@@ -26,7 +27,7 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except CurationError as error:
-            click.echo(f"curate: {' '.join(str(error).split())}", err=True)
+            click.echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
             click.echo("curate: stopped; run the same command to resume", err=True)
@@ -336,7 +337,7 @@ def _load(config: str, overrides: tuple[str, ...]) -> Any:
 
 
 def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
-    return " ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)])
+    return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
 
 
 for verb in (plan, export_student, export_trust, filter_pool, audit):

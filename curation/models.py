@@ -1,20 +1,23 @@
-"""Causal language models: resolve, create from scratch, load. A ``ModelRef`` names a model's weights everywhere.
+"""Causal language models: resolve, create from scratch, load. A ``ModelRef`` names a model's weights everywhere."""
 
-Python code that a model brings (``auto_map`` in its files) never runs. Every load passes this choice explicitly,
-because transformers otherwise asks on standard input. The one exception is a reward model with
-``signals.reward.trust_remote_code``.
-"""
-
-import json
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.adapters import adapted
+from curation.config import ModelConfig
 from curation.config.states import beyond
 from curation.errors import ModelError
+from curation.loading import (
+    check_adapter,
+    check_files,
+    first_line,
+    from_pretrained,
+    hub_commit,
+    load_weights,
+)
+from curation.own_code import allowed_code, check_head
 from curation.refs import ModelRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
@@ -26,123 +29,72 @@ if TYPE_CHECKING:
 PAD, EOS, UNKNOWN = "<pad>", "<eos>", "<unk>"
 _SEEDED = threading.Lock()
 """Held while torch's global random generator is seeded and used: several stages may make models at once."""
-CODE_FILES = ("config.json", "tokenizer_config.json")
-"""Files of a model that may name its own Python code, under ``auto_map``."""
 
 
-def from_pretrained(loader: Any, ref: ModelRef, *, trust_remote_code: bool = False, **settings: Any) -> Any:
-    """``loader.from_pretrained`` of a model on this node (:func:`here`); every load goes through this function.
-
-    Args:
-        loader: a class of transformers, e.g. ``AutoConfig``.
-        ref: the model.
-        trust_remote_code: run the Python code that the model brings.
-        settings: passed to the loader.
-
-    Raises:
-        ModelError: the model cannot be loaded without its own code.
-        OSError, ValueError: raised by the loader.
-    """
-    try:
-        return loader.from_pretrained(
-            ref.base, revision=hub_revision(ref), trust_remote_code=trust_remote_code, **settings
-        )
-    except ValueError as error:
-        if trust_remote_code or "trust_remote_code" not in str(error):
-            raise
-    raise _brings_code(ref.base, _named_code(place(ref.base)))
-
-
-def check_code(base: str) -> None:
-    """Refuse a model directory, local or in an object store, that cannot be loaded without its own Python code.
-
-    Hub ids are checked when they are resolved. This check neither runs nor loads the model.
-
-    Raises:
-        ModelError: the model needs its own code; the message names it.
-    """
-    path = place(base)
-    named = _named_code(path)
-    if not named:
-        return
-    from transformers import CONFIG_MAPPING
-    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
-
-    family = _read(path / "config.json").get("model_type")
-    needs = "config.json" in named and family not in CONFIG_MAPPING
-    if not needs and "tokenizer_config.json" in named and family not in TOKENIZER_MAPPING_NAMES:
-        name = _read(path / "tokenizer_config.json").get("tokenizer_class")
-        needs = not isinstance(name, str) or tokenizer_class_from_name(name) is None
-    if needs:
-        raise _brings_code(base, named)
-
-
-def _named_code(path: Place) -> dict[str, list[str]]:
-    """The classes that a model directory's files name under ``auto_map``, by file; empty if there are none."""
-    found = {name: _read(path / name).get("auto_map") or {} for name in CODE_FILES}
-    return {
-        name: [str(item) for value in (entry.values() if isinstance(entry, dict) else [entry]) for item in _flat(value)]
-        for name, entry in found.items()
-        if entry
-    }
-
-
-def _flat(value: Any) -> list[Any]:
-    """A tokenizer's entry is a list of a slow and a fast class, either of which may be null."""
-    return [item for item in value if item is not None] if isinstance(value, list) else [value]
-
-
-def _read(path: Place) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is none (the loader reports that error itself)."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _brings_code(base: str, named: dict[str, list[str]]) -> ModelError:
-    """The error for a model that needs its own code."""
-    where = "; ".join(f"auto_map of {name} names {', '.join(classes)}" for name, classes in named.items())
-    return ModelError(
-        f"model {base!r} brings its own code ({where or 'auto_map names it'}), which is never run here; "
-        "give a model of one of transformers' own architectures"
-    )
-
-
-def resolve(
-    base: str, revision: str | None = None, adapter: str | None = None, *, trust_remote_code: bool = False
-) -> ModelRef:
+def resolve(base: str, revision: str | None = None, adapter: str | None = None, *, code: str | None = None) -> ModelRef:
     """Pin a model: a directory (local or in an object store) by its digest, a hub id by its commit.
 
+    Args:
+        base: a directory, or a hub id.
+        revision: of a hub id; a branch or a tag is replaced by its commit.
+        adapter: a directory that peft saved.
+        code: what ``loading.allowed_code`` gives; None: the model's own code never runs.
+
     Raises:
-        ModelError: it is neither a directory with a ``config.json`` nor a reachable hub id; the adapter has no config;
-            or the model needs its own code, unless ``trust_remote_code``.
+        ModelError: it is neither a directory that ``loading.check_files`` accepts nor a reachable hub id; or the model
+            needs code of its own that ``code`` does not allow.
     """
     path = place(base)
-    if adapter is not None and not (place(adapter) / "adapter_config.json").is_file():
-        raise ModelError(f"adapter {adapter!r} has no adapter_config.json; give a directory that peft saved")
     if path.exists():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"model {base!r} has no config.json; give a directory that save_pretrained made")
-        if not trust_remote_code:
-            check_code(base)
-        return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter)
+        check_files(ModelRef(base=base, adapter=adapter, code=code))
+        return ModelRef(base=str(path), revision=directory_digest(path), adapter=adapter, code=code)
+    if adapter is not None:
+        check_adapter(adapter)
     if base.startswith(("/", ".", "~")) or isinstance(path, Remote):
         raise ModelError(f"model {base!r}: no such directory; give one that save_pretrained made, or a hub id")
-    from transformers import AutoConfig
-
+    ref = ModelRef(base=base, revision=hub_commit(base, revision) or revision, adapter=adapter, code=code)
     try:
-        config = from_pretrained(
-            AutoConfig, ModelRef(base=base, revision=revision), trust_remote_code=trust_remote_code
-        )
-    except ModelError:
+        configuration_of(ref)
+    except ModelError as error:
+        if isinstance(error.__cause__, OSError | ValueError):
+            reason = first_line(error.__cause__)
+            raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id: {reason}") from error
         raise
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id: {reason}") from error
-    commit = getattr(config, "_commit_hash", None)
-    return ModelRef(base=base, revision=commit or revision, adapter=adapter)
+    return ref
+
+
+def check(model: ModelConfig, *, head: bool = False, loads: bool = False) -> None:
+    """Refuse what :func:`named` would refuse of a model's files, without reading weights or asking the hub.
+
+    ``head``: it is a reward model with a head, whose own code is never replaced by a class of transformers. ``loads``:
+    of a local directory, configuration and tokenizer are loaded too, but where that would run the model's code.
+
+    Raises:
+        ModelError: as :func:`named`.
+    """
+    base = str(model.path)
+    code = allowed_code(base, model.revision) if model.allow_remote_code else None
+    if place(base).exists():
+        ref = ModelRef(base=base, adapter=model.adapter, code=code)
+        check_files(ref)
+        if head:
+            check_head(ref)
+        if loads and code is None and not isinstance(place(base), Remote):
+            configuration_of(ref)
+            load_tokenizer(ref)
+    elif model.adapter is not None:
+        check_adapter(model.adapter)
+
+
+def named(model: ModelConfig) -> ModelRef:
+    """The model that a section of the configuration names by its path, pinned (:func:`resolve`).
+
+    Raises:
+        ModelError: as :func:`resolve`; or ``allow_remote_code`` without the revision of the code.
+    """
+    base = str(model.path)
+    code = allowed_code(base, model.revision) if model.allow_remote_code else None
+    return resolve(base, model.revision, model.adapter, code=code)
 
 
 def create(
@@ -200,26 +152,24 @@ def _word_tokenizer(words: tuple[str, ...], pattern: str) -> "PreTrainedTokenize
     )
 
 
-def load_tokenizer(ref: ModelRef, *, trust_remote_code: bool = False) -> "PreTrainedTokenizerBase":
+def load_tokenizer(ref: ModelRef) -> "PreTrainedTokenizerBase":
     """The tokenizer of a model; it pads on the left (decoder-only batches) and always has a padding token.
 
     Without one of its own, that is the end token: masks go by position, so that no end is taken for padding.
 
     Raises:
-        ModelError: it does not load, or needs the model's own code, unless ``trust_remote_code``; or it has neither a
-            padding nor an end token.
+        ModelError: it does not load, or needs the model's own code, which is not allowed; or it has neither a padding
+            nor an end token.
     """
     from transformers import AutoTokenizer
 
     local = here(ref)
     try:
-        tokenizer: PreTrainedTokenizerBase = from_pretrained(
-            AutoTokenizer, local, trust_remote_code=trust_remote_code, padding_side="left"
-        )
+        tokenizer: PreTrainedTokenizerBase = from_pretrained(AutoTokenizer, local, padding_side="left")
     except ModelError:
         raise
-    except (OSError, ValueError) as error:
-        raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # the library that reads its files raises plain ones
+        raise ModelError(f"model {ref.base!r}: its tokenizer does not load: {first_line(error)}") from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
@@ -293,9 +243,12 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
     disable_progress_bar()  # type: ignore[no-untyped-call]
     local = here(ref)
     try:
-        model: Any = from_pretrained(
-            AutoModelForCausalLM, local, dtype=getattr(torch, dtype), attn_implementation="sdpa"
-        )
+        settings: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+        model, found = load_weights(AutoModelForCausalLM, local, **settings, output_loading_info=True)
+        if missing := sorted(found["missing_keys"]):  # transformers fills them with random numbers
+            raise ModelError(
+                f"model {ref.base!r} lacks {len(missing)} of its weights, the first {missing[0]}; copy the model again"
+            )
         if local.adapter is not None:
             model = adapted(model, local.adapter, ref)
             if merge:
@@ -303,7 +256,7 @@ def load_model(ref: ModelRef, *, dtype: str = "float32", device: str = "cpu", me
         _make_saveable(model.generation_config)
     except ModelError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, TypeError, KeyError, AttributeError) as error:
         raise ModelError(f"model {ref.base!r} (adapter {ref.adapter!r}) does not load: {error}") from error
     loaded: PreTrainedModel = model.to(device).eval()
     return loaded
@@ -324,11 +277,17 @@ def configuration_of(ref: ModelRef) -> "PreTrainedConfig":
     """The configuration of a model.
 
     Raises:
-        ModelError: it cannot be read without the model's own code.
+        ModelError: it cannot be read, or not without the model's own code, which is not allowed.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    config: PreTrainedConfig = from_pretrained(AutoConfig, here(ref))
+    try:
+        config: PreTrainedConfig = from_pretrained(AutoConfig, here(ref))
+    except ModelError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        raise ModelError(f"model {ref.base!r}: its configuration does not load: {first_line(error)}") from error
     return config
 
 
@@ -352,11 +311,6 @@ def check_layers(ref: ModelRef, config: "PreTrainedConfig", states: Sequence[str
     problem = beyond(states, int(config.get_text_config().num_hidden_layers))
     if problem is not None:
         raise ModelError(f"teacher.states: {problem} (model {ref.base!r})")
-
-
-def hub_revision(ref: ModelRef) -> str | None:
-    """The commit of a hub id to load; None for a local directory, whose revision is our own digest."""
-    return None if Path(ref.base).exists() else ref.revision
 
 
 def here(ref: ModelRef) -> ModelRef:

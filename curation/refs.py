@@ -41,6 +41,12 @@ class ModelRef(_Ref):
     base: str
     revision: str | None = None
     adapter: str | None = None
+    code: str | None = None
+    """The commit (hub id) or digest (directory) of the model's own Python code that may run; None: none may."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The reference as a JSON object; without ``code`` where there is none, which most models have not."""
+        return {name: value for name, value in asdict(self).items() if name != "code" or value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -47,13 +48,20 @@ each_run = pytest.mark.parametrize("path", RUNS, ids=[path.stem for path in RUNS
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory) -> Path:
-    """Folders ``models`` and ``data``: configurations of the checkpoints, and rows as their publishers lay them out."""
+    """Folders ``models`` and ``data``: checkpoints with one weight, and rows as their publishers lay them out."""
     root = tmp_path_factory.mktemp("paper")
-    from transformers import AutoConfig
+    from safetensors.numpy import save_file
+    from tokenizers import Tokenizer, models
+    from transformers import AutoConfig, PreTrainedTokenizerFast
 
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")), eos_token="a")
     for name, (family, hidden, layers) in SHAPES.items():
         config = AutoConfig.for_model(family, hidden_size=hidden, num_hidden_layers=layers)
         config.save_pretrained(root / "models" / name)
+        tokenizer.save_pretrained(root / "models" / name)
+        save_file(
+            {"model.norm.weight": np.zeros(hidden, dtype=np.float32)}, root / "models" / name / "model.safetensors"
+        )
     for file, rows in published().items():
         path = root / "data" / file
         path.parent.mkdir(parents=True, exist_ok=True)

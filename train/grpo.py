@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
-from curation.models import check_tokens, here, hub_revision, load_model, load_tokenizer
+from curation.loading import saved_from
+from curation.models import check_tokens, here, load_model, load_tokenizer
+from curation.own_code import hub_revision
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io
@@ -253,7 +256,8 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,
         warmup_steps=config.warmup_steps,
         # the reference of KL is loaded anew from the files of the base
-        model_init_kwargs=None if (revision := hub_revision(base)) is None else {"revision": revision},
+        model_init_kwargs={"revision": hub_revision(base), "use_safetensors": True},
+        trust_remote_code=base.code is not None,
         # what is kept and told
         save_steps=CHECKPOINT_SHARE,
         logging_steps=1,
@@ -272,8 +276,14 @@ def _policy(base: ModelRef, config: GrpoConfig, folder: Path) -> Any:
             load_model(base).save_pretrained(merged)
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
-        base = ModelRef(base=str(merged))
+        base = saved_from(base, merged)
     return trainable(load_model(here(base)), None)
+
+
+def _files_of(model: Any, base: ModelRef) -> ModelRef:
+    """The files that a policy was loaded from: those of the base here, or the merged ones."""
+    path = model.config.name_or_path
+    return saved_from(base, Path(path)) if base.adapter else replace(base, base=path)
 
 
 def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, tasks: Sequence[Task]) -> Rollouts:
@@ -286,7 +296,7 @@ def _rollouts(tokenizer: Any, model: Any, base: ModelRef, config: GrpoConfig, ta
         tokenizer,
         config,
         ends,
-        model=ModelRef(base=model.config.name_or_path, revision=None if base.adapter else base.revision),
+        model=_files_of(model, base),
         dtype=config.compute_dtype,
         longest_prompt=max(len(task.prompt) for task in tasks),
         num_answers=config.global_batch_size * config.group_size // num_workers,

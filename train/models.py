@@ -3,12 +3,13 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.config import LoraConfig
 from curation.errors import ConfigError
+from curation.loading import saved_from
 from curation.models import load_model, resolve
 from curation.refs import ModelRef
 from curation.storage.paths import Place
@@ -131,9 +132,9 @@ def save(
 def saved(base: ModelRef, lora: LoraConfig | None, output: Place) -> TrainingResult:
     """The model that :func:`save` saved to ``output``, and its record."""
     if lora is None:
-        model = resolve(str(output))
+        model = resolve(str(output), code=saved_from(base, output).code)
     elif base.adapter is None:
-        model = ModelRef(base=base.base, revision=base.revision, adapter=str(output))
+        model = replace(base, adapter=str(output))
     else:
-        model = resolve(str(output / "base"), adapter=str(output))
+        model = resolve(str(output / "base"), adapter=str(output), code=saved_from(base, output / "base").code)
     return TrainingResult(model=model, record=TrainingRecord(**json.loads((output / TRAINING).read_text())))

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
-from curation.models import hub_revision
+from curation.loading import engine_arguments
 from curation.refs import ModelRef
 from curation.teachers.vllm_choice import is_installed
 from curation.teachers.vllm_engine import ENVIRONMENT, OFFLINE_BY_DEFAULT
@@ -227,12 +227,10 @@ def _start(tokenizer: Any, config: GrpoConfig, model: ModelRef, **engine: Any) -
             tokenizer.save_pretrained(directory)
             engine["tokenizer"] = directory
         return LLM(
-            model=model.base,
-            revision=hub_revision(model),
             skip_tokenizer_init=not config.rollouts.stop,
             logprobs_mode="processed_logprobs",  # at the temperature
             disable_log_stats=True,
-            **engine,
+            **engine_arguments(model) | engine,
         )
 
 

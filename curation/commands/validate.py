@@ -9,9 +9,11 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
+from curation.pipeline.chain import check_models
 from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 
 
@@ -22,6 +24,8 @@ def check(config: RunConfig) -> Iterator[str]:
         UserError: something is wrong; the message is the same as from `curate run`.
     """
     tracking.require(config.tracking)
+    require_reachable(config.directory, writable=True)
+    check_models(config, loads=True)
     files = {name: discover(source) for name, source in config.sources.items()}
     for name, items in files.items():
         require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
@@ -36,20 +40,21 @@ def check(config: RunConfig) -> Iterator[str]:
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
-        yield f"{role}: {_described(model, states, trust_remote_code=role in config.runs_code)}"
+        yield f"{role}: {_described(model, states)}"
     yield from resolved(config)
     yield from (f"warning: {line}" for line in warnings(config))
     if capacity.address_of(config.ray) == capacity.LOCAL:
         yield from (f"warning: {line}" for line in capacity.idle(config, [capacity.this_machine(config.ray)]))
 
 
-def _described(model: ModelConfig, states: Sequence[str], *, trust_remote_code: bool) -> str:
+def _described(model: ModelConfig, states: Sequence[str]) -> str:
     """A model in words; refuses a model without a layer that ``states`` names."""
     if model.init is not None:
         if (problem := beyond(states, model.init.num_layers)) is not None:
             raise ModelError(f"teacher.states: {problem} (a model from scratch)")
         return f"{model.init.family} from scratch, {model.init.num_layers} layers of {model.init.hidden_size}"
-    ref = models.resolve(str(model.path), model.revision, model.adapter, trust_remote_code=trust_remote_code)
+    ref = models.named(model)
     if others_of(states):
         models.state_size(ref, states)
-    return f"{ref.base} at {ref.revision}"
+    runs = "" if ref.code is None else f"; its own code runs, {ref.code}"
+    return f"{ref.base} at {ref.revision}{runs}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from curation.arms import REFERENCE_ARM, TRUST, Column, Draw
-from curation.config.base import Section, Share
+from curation.config.base import Root, Seed, Share
 from curation.config.run import RunConfig
 
 FUNCTION = "function"
@@ -14,7 +14,7 @@ FUNCTION = "function"
 POOL = "pool"
 
 
-class AblationConfig(Section):
+class AblationConfig(Root):
     """Variants of the run in ``base``: each changes some of its keys, and all of them are measured on the same rows.
 
     Variants share a directory a seed. What they have in common is done once, also in another ablation of the same name
@@ -27,7 +27,7 @@ class AblationConfig(Section):
     common: dict[str, Any] = Field(default={}, alias="set")
     """Keys of the base to set for all variants, as ``a.b: value``. Name the same ``teacher.states`` in several
     ablations, and they share their labels."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0, 1, 2)
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)] = (0, 1, 2)
     """A deal of the rows, a teacher and fits of their own for each."""
     variants: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     """By name, keys of the base to set, as ``a.b: value``; ``function: internal_confidence`` (or ``naive``) ranks by

@@ -4,10 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
+from curation.redaction import secrets_in
+from curation.storage.names import check_name
+
+PositiveInt = Annotated[int, Field(gt=0, lt=2**63)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""What every generator takes: NumPy's of ``transformers.set_seed`` takes the least, torch 64 bits and vLLM 63."""
 Share = Annotated[float, Field(gt=0, lt=1)]
+Location = Annotated[str, AfterValidator(check_name)]
+"""A path, URL or hub id, as far as any file system takes it."""
 
 
 NotNegative = Annotated[float, Field(ge=0)]
@@ -21,7 +28,7 @@ def by_rays_names(cpus: float, gpus: float, memory_gib: float) -> dict[str, floa
 class Section(BaseModel):
     """A part of the configuration. It is frozen and refuses unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
 
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""
@@ -31,6 +38,24 @@ class Section(BaseModel):
     def only(self, keys: Collection[str]) -> Self:
         """A copy with all other keys at their defaults, for a reader that may depend only on these keys."""
         return self.without(type(self).model_fields.keys() - set(keys))
+
+
+class Root(Section):
+    """A whole configuration, which is written into a run directory and its report: it holds no credentials.
+
+    The address of an MLflow server may hold one, as that of a database must; it is hidden wherever it is written.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_credentials(cls, value: Any) -> Any:
+        found = [key for key in secrets_in(value) if not key.endswith("tracking.mlflow.uri")]
+        if found:
+            raise ValueError(
+                f"{found[0]}: holds a credential, and a configuration is written into the run directory; give it by "
+                "the environment of the driver and the nodes (docs/operations.md, Object stores)"
+            )
+        return value
 
 
 class PresetSection(Section, ABC):

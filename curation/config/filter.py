@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from curation.config.base import PositiveInt, Section, Share
+from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 from curation.config.inputs import SourceConfig
 from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
@@ -152,10 +152,10 @@ class FilterTeacherConfig(Section):
         return ask.model_copy(update={name: value for name, value in given.items() if value is not None})
 
 
-class FilterConfig(Section):
+class FilterConfig(Root):
     """One filter: a package applied to a pool that may grow."""
 
-    package: str
+    package: Location
     """The folder or URL of a trust package (``curate export-trust``)."""
     pool: PoolConfig
     output: OutputConfig
@@ -163,7 +163,7 @@ class FilterConfig(Section):
     teacher: FilterTeacherConfig = FilterTeacherConfig()
     cascade: CascadeConfig | None = None
     """Unset: every row is answered."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"
     """If the pool's states differ clearly from the package's reference: ``warn`` writes, says so and exits with code 3;

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from curation.config.base import PositiveInt, Section, Share
+from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
 
 
 class DomainConfig(Section):
@@ -31,7 +31,7 @@ class DomainConfig(Section):
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
-    path: str
+    path: Location
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
     format: Literal["auto", "parquet", "jsonl", "csv", "lance"] = "auto"
@@ -91,10 +91,10 @@ class SplitsConfig(Section):
         return tuple(name for name in self.named() if name not in ("adapt", "shots", "test"))
 
 
-class RowsConfig(Section):
+class RowsConfig(Root):
     """The definition of a run's rows: their sources, the splits, and the domain that reads them."""
 
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     domain: DomainConfig = DomainConfig(name="chess")
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     splits: SplitsConfig

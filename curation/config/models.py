@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from curation.config.base import PositiveInt, Section, TrainSection
+from curation.config.base import Location, PositiveInt, Section, TrainSection
 from curation.registry import METHODS, code
 
 
@@ -40,15 +40,21 @@ class InitConfig(Section):
 class ModelConfig(Section):
     """A causal LM: a local path or hub id, or one made from scratch (``init``)."""
 
-    path: str | None = None
+    path: Location | None = None
     revision: str | None = None
-    adapter: str | None = None
+    """The commit, branch or tag of a hub id; with ``allow_remote_code`` what pins the code."""
+    adapter: Location | None = None
     init: InitConfig | None = None
+    allow_remote_code: bool = False
+    """Run the Python code that the model brings, with all rights of the run. ``revision`` must pin the code that was
+    read: by the commit of a hub id, or by the digest that `curate validate` names for a directory."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.path is None) == (self.init is None):
             raise ValueError("takes exactly one of path and init")
+        if self.init is not None and self.allow_remote_code:
+            raise ValueError("allow_remote_code: a model from scratch brings no code; leave it out")
         return self
 
 

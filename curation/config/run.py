@@ -68,7 +68,7 @@ class TrackingConfig(Section):
 class RunConfig(RowsConfig):
     """A whole run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
     run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
     """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
     where unset."""
@@ -238,7 +238,7 @@ class RunConfig(RowsConfig):
         return {role: model for role, model in named.items() if model is not None}
 
     @property
-    def runs_code(self) -> frozenset[str]:
-        """The roles among ``models`` whose own Python code may be run: the reward model's, where that is asked for."""
-        reward = self.signals.reward
-        return frozenset({"reward model"} if reward is not None and reward.runs_code else ())
+    def runs_code(self) -> dict[str, str]:
+        """The roles among ``models`` whose own Python code may run, each with model and revision."""
+        allowed = {role: model for role, model in self.models.items() if model.allow_remote_code}
+        return {role: f"{model.path} at {model.revision}" for role, model in allowed.items()}

@@ -24,20 +24,16 @@ class RewardConfig(Section):
     kind: Literal["classifier", "custom", "verifier"] = "classifier"
     """A sequence-classification head (Skywork-Reward), a head of the model's own code (ArmoRM, Qwen2.5-Math-RM), or a
     causal model that judges in words (CompassVerifier)."""
-    trust_remote_code: bool = False
-    """Run the model's own code; ``custom`` needs it."""
     chat_template: bool = False
     """Ask a verifier through its chat template; models with a head use theirs if they have one."""
 
-    @property
-    def runs_code(self) -> bool:
-        """Whether the model's own code may run. A verifier is an ordinary causal model; its code never runs."""
-        return self.trust_remote_code and self.kind != "verifier"
-
     @model_validator(mode="after")
-    def _trusted(self) -> Self:
-        if self.kind == "custom" and not self.trust_remote_code:
-            raise ValueError("kind custom runs the model's own code: read it, then set trust_remote_code: true")
+    def _allowed(self) -> Self:
+        if self.kind == "custom" and not self.model.allow_remote_code:
+            raise ValueError(
+                "kind custom runs the model's own code: read it, then set model.allow_remote_code: true, and "
+                "model.revision to what you have read"
+            )
         return self
 
 

@@ -31,6 +31,8 @@ __all__ = [
 
 Example = Mapping[str, Any]
 T = TypeVar("T")
+PARTS = ("forms", "columns", "read", "gold", "prompt", "parse", "is_correct")
+"""What a class has that is made with options from a configuration or a trust package, which may be a stranger's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +130,8 @@ def get_domain(config: DomainConfig) -> Domain:
             f"{ENTRY_POINTS}, nor an importable 'module:Class' ({error})"
             + (f"; did you mean {near[0]!r}?" if near else "")
         ) from error
+    if lacks := [part for part in PARTS if not hasattr(made, part)]:  # before anything of it is called
+        raise ConfigError(f"domain: {name!r} is no domain: it has no {', '.join(lacks)} (docs/extending.md)")
     try:
         return cast(Domain, made(**config.options))
     except (TypeError, ValueError) as error:

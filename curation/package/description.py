@@ -1,13 +1,19 @@
 """What a trust package says of itself: teacher, how it is asked, domain, trust function, its quality, its origin."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section
 from curation.refs import ModelRef, fingerprint
+
+
+def _without_code(teacher: ModelRef) -> ModelRef:
+    if teacher.code is not None:
+        raise ValueError("a package allows no code to run; whoever uses it does, by teacher.model.allow_remote_code")
+    return teacher
 
 
 class Interval(Section):
@@ -117,7 +123,7 @@ class Made(Section):
 class Description(Section):
     """The content of ``package.json`` but for the digests. Unknown keys are refused."""
 
-    teacher: ModelRef | None
+    teacher: Annotated[ModelRef, AfterValidator(_without_code)] | None
     """The model whose labels and states the trust function was fitted on; ``None`` for a backend without weights."""
     teacher_digests: dict[str, str] = Field(default={})
     """``curation.storage.digest.model_digest`` of ``base`` and ``adapter``, of those that are folders. A hub id is
@@ -162,7 +168,9 @@ class Description(Section):
     @property
     def content(self) -> Mapping[str, Any]:
         """What a use of the package depends on: all but when, where and by which command it was written."""
-        absent = {"cascade"} if self.cascade is None else set()
-        told = self.model_dump(mode="json", exclude={"created", "versions", *absent})
+        excluded: dict[str, Any] = {"created": True, "versions": True, "teacher": {"code"}}
+        if self.cascade is None:
+            excluded["cascade"] = True
+        told = self.model_dump(mode="json", exclude=excluded)
         told["made"] = {key: told["made"][key] for key in ("run", "generation", "stage", "fingerprint", "seed")}
         return told

@@ -2,7 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ class TrustPackage:
         """The rows that set a first cut.
 
         Raises:
-            PackageError: the package has none.
+            PackageError: the package has none, or the file holds something else.
         """
         if self.description.cascade is None:
             raise PackageError(
@@ -82,16 +83,17 @@ class TrustPackage:
                 "last prompt token; run again with teacher.states: [prompt_last, output_last] (and what else trust "
                 "reads), and export it"
             )
-        table = pq.read_table(fetched(self.uri) / HELD_OUT, schema=CASCADED)
-        first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
-        prompt_M, output_M = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
-        return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=prompt_M, output_tokens_M=output_M)
+        with self._reading(HELD_OUT):
+            table = pq.read_table(fetched(self.uri) / HELD_OUT, schema=CASCADED)
+            first_M, full_M = (_floats(table[name]).astype(np.float64) for name in ("first", "raw"))
+            asked, answered = (table[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+        return HeldOut(first_M=first_M, full_M=full_M, prompt_tokens_M=asked, output_tokens_M=answered)
 
     def calibration(self) -> Graded:
         """The calibration rows; NaN scores for those whose label could not be read, which are never selected.
 
         Raises:
-            PackageError: the package has none.
+            PackageError: the package has none, or the file holds something else.
         """
         if self.description.calibration is None:
             raise PackageError(
@@ -99,21 +101,37 @@ class TrustPackage:
                 "trust.calibration_fraction), so no cut can be certified by it; give fresh graded rows, or cut by n, "
                 "share or threshold"
             )
-        table = pq.read_table(fetched(self.uri) / CALIBRATION, schema=CALIBRATED)
-        raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
-        return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
+        with self._reading(CALIBRATION):
+            table = pq.read_table(fetched(self.uri) / CALIBRATION, schema=CALIBRATED)
+            raw_M, trust_M = (_floats(table[name]) for name in ("raw", "trust"))
+            return Graded(raw_M, trust_M, table["correct"].to_numpy().astype(np.bool_))
 
     def reference(self, further: Sequence[str] = ()) -> dict[str, npt.NDArray[np.floating[Any]]]:
         """The teacher's hidden states of a sample of labelled rows, [N, D] by state; empty if trust reads none.
 
         ``further`` states are those that the cascade reads.
+
+        Raises:
+            PackageError: the file holds something else.
         """
         from safetensors.numpy import load_file
 
         if not self.description.sample.states:
             return {}
-        arrays = load_file(fetched(self.uri) / SHIFT)
-        return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
+        with self._reading(SHIFT):
+            arrays = load_file(fetched(self.uri) / SHIFT)
+            return {state: arrays[state] for state in dict.fromkeys([*self.description.sample.states, *further])}
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        from safetensors import SafetensorError
+
+        try:
+            yield
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise PackageError(
+                f"{self.uri}: {name} is not what {PACKAGE} tells ({error}); copy or export the package again"
+            ) from error
 
 
 def write(

@@ -71,11 +71,16 @@ def describe(config: RunConfig, files: Files) -> Chain:
     return Chain(prepared=prepared, generations=records, first=generations[0])
 
 
-def check_models(config: RunConfig) -> None:
-    """Refuse models that need code of their own: all of them, before hours of labelling."""
+def check_models(config: RunConfig, *, loads: bool = False) -> None:
+    """Refuse models that bring code, are pickled, missing or damaged: all of them, before hours of labelling.
+
+    ``loads``: their configurations and tokenizers are loaded, too.
+    """
+    reward = config.signals.reward
     for role, model in config.models.items():
-        if model.path is not None and role not in config.runs_code:
-            models.check_code(model.path)
+        if model.path is not None:
+            head = role == "reward model" and reward is not None and reward.kind != "verifier"
+            models.check(model, head=head, loads=loads)
 
 
 def _teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int], role: str) -> Model:
@@ -107,7 +112,7 @@ def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, 
         second = _teacher(config, tables, sizes, "second-teacher")
         roles["second_teacher"] = asked(second, ask, name="gen-0/backend-second-teacher")
     if reward is not None:
-        model = _base(config, reward.model, "reward", trust_remote_code=reward.runs_code)
+        model = _base(config, reward.model, "reward")
         in_words = ask.model_copy(update={"chat_template": reward.chat_template})
         if reward.kind == "verifier":
             roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
@@ -120,8 +125,6 @@ def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, 
     return Others(roles=roles, judge=judging)
 
 
-def _base(config: RunConfig, model: ModelConfig, role: str, *, trust_remote_code: bool = False) -> Model:
+def _base(config: RunConfig, model: ModelConfig, role: str) -> Model:
     name = f"gen-0/{role}-base"
-    return base_model(
-        model, config.domain, name=name, seed=derive(config.seed, name), trust_remote_code=trust_remote_code
-    )
+    return base_model(model, config.domain, name=name, seed=derive(config.seed, name))

@@ -13,7 +13,7 @@ from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError, RunDirError
-from curation.models import resolve
+from curation.models import named
 from curation.package import TrustPackage, check_fits, load, teacher_of
 from curation.pipeline.filter_cascade import Settled, settle
 from curation.pipeline.filter_output import check_home
@@ -202,7 +202,7 @@ def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None
             raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
         if package.description.teacher is None:
             check_fits(package, teacher=ModelRef(base=model.path))
-        given = resolve(model.path, model.revision, model.adapter)
+        given = named(model)
     check_fits(package)
     return teacher_of(package, given)
 

@@ -16,18 +16,10 @@ REVISION = 2
 """Of trainings: raised when their order of rows changed."""
 
 
-def base_model(
-    model: ModelConfig,
-    domain: DomainConfig,
-    *,
-    name: str,
-    seed: int,
-    needs: Sequence[Out] = (),
-    trust_remote_code: bool = False,
-) -> Model:
+def base_model(model: ModelConfig, domain: DomainConfig, *, name: str, seed: int, needs: Sequence[Out] = ()) -> Model:
     """A model; one that is to come from scratch is made by the stage ``name``."""
     if model.path is not None:
-        return models.resolve(model.path, model.revision, model.adapter, trust_remote_code=trust_remote_code)
+        return models.named(model)
     inputs = {"init": model.init, "domain": domain, "seed": seed}
     return Stage(name=name, work=make_base, inputs=inputs, needs=needs, rows=0).model("model")
 

@@ -21,6 +21,7 @@ from curation.pipeline import ablating
 from curation.pipeline.chain import Chain, check_models, describe
 from curation.pipeline.kept_forecast import saved, used_since
 from curation.pipeline.searching import check as check_search
+from curation.redaction import redacted_in
 from curation.rundir.graph import (
     Known,
     Outputs,
@@ -149,7 +150,7 @@ def run_ablation(
         report.AblationRecord(
             name=ablation.name,
             command=command,
-            config=ablation.config.model_dump(mode="json", by_alias=True),
+            config=redacted_in(ablation.config.model_dump(mode="json", by_alias=True)),
             versions=versions(),
             shares=shares,
             seeds=seeds,
@@ -166,7 +167,7 @@ def _at_work(config: RunConfig, *, wait: bool, searching: bool = False) -> Itera
 
     ``searching``: the section ``tune`` is checked before anything is done.
     """
-    check_models(config)
+    check_models(config, loads=True)
     for line in warnings(config):
         say(f"warning: {line}")
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
@@ -285,7 +286,7 @@ def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguar
     described = {name: [file.to_json() for file in items] for name, items in files.items()}
     manifest.identify(identity, described, save=save)
     if save:
-        settings = config.model_dump(mode="json", by_alias=True)  # null, too, is a choice
+        settings = redacted_in(config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
         write_atomically(manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
     return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
 
@@ -302,7 +303,7 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
     generations = [present(fields, known) for fields in opened.chain.generations]
     return report.RunRecord(
         name=config.name,
-        config=config.model_dump(mode="json", by_alias=True),
+        config=redacted_in(config.model_dump(mode="json", by_alias=True)),
         config_path=config_path,
         seed=config.seed,
         versions=versions(),
@@ -336,5 +337,6 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
         ],
         generations=[report.GenerationRecord(**fields) for fields in generations if "budget" in fields],
         forecast=forecast,
+        own_code=config.runs_code,
         spent={} if forecast is None else used_since(forecast, manifest),
     )

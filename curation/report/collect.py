@@ -76,6 +76,7 @@ def collect(run: RunRecord) -> Json:
         "command": run.command,
         "seed": run.seed,
         "versions": dict(run.versions),
+        "own_code": dict(run.own_code),
         "config": run.config,
         "domain": run.domain.name,
         "funnel": _funnel(run, generations),

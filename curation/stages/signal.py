@@ -113,7 +113,6 @@ class _RewardWorker(_Worker):
         assert job.model is not None and job.reward is not None, "a reward model has weights"
         self._reward = models.reward(
             job.model,
-            trust_remote_code=job.reward.runs_code,
             device="cuda" if job.teacher.actors.num_gpus else "cpu",
             batch_tokens=job.teacher.batch_tokens,
         )

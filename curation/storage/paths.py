@@ -21,7 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from curation.errors import RunDirError
+from curation.redaction import redacted
 from curation.storage import aws_profile
+from curation.storage.names import check_name, require_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -63,8 +65,8 @@ class Remote:
         found = _URL.fullmatch(url)
         if found is None:
             raise RunDirError(
-                f"{url!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/FOLDER, "
-                "of letters, digits and . _ - = @ +"
+                f"{redacted(url)!r} is not a URL of a supported object store; give {'|'.join(SCHEMES)}://BUCKET/"
+                "FOLDER, of letters, digits and . _ - = @ +"
             )
         if found[1] == "s3":
             aws_profile.use()
@@ -270,21 +272,24 @@ def place(text: str | Place) -> Place:
     """The place that a path or a URL names.
 
     Raises:
-        RunDirError: the URL names an unknown kind of store.
+        RunDirError: the URL names an unknown kind of store; or as :func:`check_name`.
     """
     if not isinstance(text, str):
         return text
-    text = text.removeprefix("file://")
+    text = check_name(text).removeprefix("file://")
     return Remote(text) if "://" in text else Path(text)
 
 
-def require_reachable(directory: Place) -> None:
+def require_reachable(directory: Place, *, writable: bool = False) -> None:
     """Refuse a store that does not answer soon, lacks the bucket or denies access; the first request of a command.
+
+    Of a local path, refuse what cannot be a folder; ``writable``: or cannot be written.
 
     Raises:
         RunDirError: with the store's message.
     """
     if not isinstance(directory, Remote):
+        require_folder(directory, writable=writable)
         return
     import obstore
 

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ModelError
-from curation.models import from_pretrained, here, hub_revision, load_tokenizer
+from curation.loading import load_weights
+from curation.models import here, load_tokenizer
+from curation.own_code import check_head
 from curation.refs import ModelRef
 
 
@@ -21,21 +23,18 @@ class RewardModel:
 
     Args:
         ref: the model.
-        trust_remote_code: run the code that it brings, where it brings some.
         device: where it runs.
         batch_tokens: tokens, padding among them, of one forward batch.
 
     Raises:
-        ModelError: a model that does not load, has no trained reward head, or brings code that is not trusted.
+        ModelError: a model that does not load, has no trained reward head, or brings code that is not allowed.
     """
 
-    def __init__(
-        self, ref: ModelRef, *, trust_remote_code: bool = False, device: str = "cpu", batch_tokens: int = 8192
-    ) -> None:
+    def __init__(self, ref: ModelRef, *, device: str = "cpu", batch_tokens: int = 8192) -> None:
         self._device, self._batch_tokens = device, batch_tokens
         ref = here(ref)
-        self._model = _load(ref, trust_remote_code).to(device).eval()
-        self._tokenizer = load_tokenizer(ref, trust_remote_code=trust_remote_code)
+        self._model = _load(ref).to(device).eval()
+        self._tokenizer = load_tokenizer(ref)
         shape = self._model.config.get_text_config()
         self._pad = shape.pad_token_id
         self._max_positions = getattr(shape, "max_position_embeddings", None)
@@ -83,30 +82,19 @@ class RewardModel:
         return str(self._tokenizer.apply_chat_template(turns, tokenize=False))
 
 
-def _load(ref: ModelRef, trust_remote_code: bool) -> Any:
+def _load(ref: ModelRef) -> Any:
     import torch
-    from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
+    from transformers import AutoModel, AutoModelForSequenceClassification
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # type: ignore[no-untyped-call]
     if ref.adapter is not None:
         raise ModelError(f"reward model {ref.base!r}: takes no adapter, found {ref.adapter!r}; merge it into the model")
-    try:
-        own_code = PretrainedConfig.get_config_dict(ref.base, revision=hub_revision(ref))[0].get("auto_map") or {}
-    except (OSError, ValueError) as error:
-        raise ModelError(f"reward model {ref.base!r} has no configuration: {error}") from error
-    if own_code and not trust_remote_code:
-        # Asked here, since transformers takes a class of its own for a known family, without a word.
-        raise ModelError(
-            f"reward model {ref.base!r} brings its own code ({', '.join(map(str, own_code.values()))}): "
-            "read it, then set trust_remote_code: true"
-        )
+    own_code = check_head(ref)
     plain = AutoModelForSequenceClassification.__name__
     loader: Any = AutoModel if "AutoModel" in own_code and plain not in own_code else AutoModelForSequenceClassification
     try:
-        model, found = from_pretrained(
-            loader, ref, trust_remote_code=trust_remote_code, dtype=torch.float32, output_loading_info=True
-        )
+        model, found = load_weights(loader, ref, dtype=torch.float32, output_loading_info=True)
     except ModelError:
         raise
     except (OSError, ValueError, RuntimeError, ImportError, AttributeError) as error:

@@ -20,12 +20,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError, CurationError, ModelError
-from curation.models import hub_revision, load_model, load_tokenizer
+from curation.loading import engine_arguments, from_pretrained, saved_from
+from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef
 from curation.teachers.vllm_tap import TESTED, Collected
 
@@ -45,6 +47,8 @@ REFUSED = {
     "async_engine": "the engine is stepped by the teacher",
     "distributed_executor_backend": "the ranks of a tensor-parallel group are processes of the actor, with its GPUs",
 }
+FORMATS = ("safetensors", "fastsafetensors", "runai_streamer", "instanttensor", "dummy")
+"""Values of ``load_format`` with which no pickle is opened."""
 LOG_LINES = 12
 
 Inbox = deque[tuple[str, Any, Any]]
@@ -63,8 +67,13 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     """
     if (trusted := given.get("trust_remote_code", False)) is not False:
         raise ConfigError(
-            f"teacher.vllm.engine.trust_remote_code: {trusted!r} cannot be used: code that a model brings is never "
-            "run; leave it out"
+            f"teacher.vllm.engine.trust_remote_code: {trusted!r} cannot be used: code that a model brings is not run; "
+            "leave it out (docs/operations.md, Models of others)"
+        )
+    if (form := given.get("load_format", "safetensors")) not in FORMATS:
+        raise ConfigError(
+            f"teacher.vllm.engine.load_format: {form!r} may open pickles, which can run code; leave it out, or give "
+            f"{', '.join(FORMATS)}"
         )
     from vllm.engine.arg_utils import EngineArgs
 
@@ -253,7 +262,7 @@ def stop_ids_of(eos: int | list[int] | None, model: ModelRef, text_config: Any) 
     from transformers import GenerationConfig
 
     try:
-        settings = GenerationConfig.from_pretrained(model.base, revision=hub_revision(model) or "main")
+        settings = from_pretrained(GenerationConfig, model)
     except OSError:
         settings = GenerationConfig.from_model_config(text_config)
     ids: set[int] = set()
@@ -268,7 +277,7 @@ def _start(config: AskConfig, weights: ModelRef, max_positions: int | None) -> A
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    given = dict(config.vllm.engine)
+    given = engine_arguments(weights) | config.vllm.engine
     if current_platform.is_cpu():
         given.setdefault("kv_cache_memory_bytes", 1 << 30)
     elif 0 < config.actors.num_gpus < 1:
@@ -277,11 +286,7 @@ def _start(config: AskConfig, weights: ModelRef, max_positions: int | None) -> A
         given["enforce_eager"] = True  # the tap asks for them once the engine has started, when graphs are recorded
     if max_positions is not None:
         given["max_model_len"] = max_positions + 1
-    given["trust_remote_code"] = False
     arguments = EngineArgs(
-        model=weights.base,
-        revision=hub_revision(weights),
-        tokenizer_revision=hub_revision(weights),
         dtype=config.dtype,
         worker_extension_cls="curation.teachers.vllm_tap.TapExtension",
         disable_log_stats=True,
@@ -305,7 +310,7 @@ def _weights(config: AskConfig, model: ModelRef) -> Iterator[ModelRef]:
     try:
         load_model(model, dtype=config.dtype).save_pretrained(directory)
         load_tokenizer(model).save_pretrained(directory)
-        yield ModelRef(base=directory)
+        yield saved_from(model, Path(directory))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from curation.redaction import redacted
 from curation.telemetry.standing import Pace, Standing, Update
 
 LINE_SECONDS = 10.0
@@ -19,7 +20,7 @@ _lock = threading.RLock()
 
 def say(text: str) -> None:
     """Print a line with the time, above all bars."""
-    line = f"{time.strftime('%H:%M:%S')} {text}"
+    line = f"{time.strftime('%H:%M:%S')} {redacted(text)}"
     if _bars:
         from tqdm import tqdm
 

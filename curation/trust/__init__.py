@@ -93,10 +93,10 @@ def load_fitted(ref: TrustRef) -> FittedTrust:
 
     def make(weights: Mapping[str, Any], description: Mapping[str, Any]) -> FittedTrust:
         try:
-            made_by = code(description["made_by"])
+            loaded = code(description["made_by"]).loaded
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{description['made_by']}: {error}") from error
-        return cast(FittedTrust, made_by.loaded(weights, description))
+        return cast(FittedTrust, loaded(weights, description))
 
     return saved.load(ref, make)
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from curation import models
+from curation import loading, models
 from curation.cli import main
-from curation.config.load import parse_config
+from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError, ModelError
+from curation.own_code import check_code
+from curation.pipeline.chain import check_models
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
 
@@ -117,7 +120,7 @@ def test_a_tokenizers_own_code_is_refused(tiny_model, tmp_path: Path, monkeypatc
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     path = brings_code(tiny_model, tmp_path, tokenizer_only=True)
     with pytest.raises(ModelError, match=r"auto_map of tokenizer_config\.json names modeling_own\.OwnTokenizer\)"):
-        models.check_code(str(path))
+        check_code(ModelRef(base=str(path)))
     with pytest.raises(ModelError, match=r"brings its own code"):
         models.load_tokenizer(ModelRef(base=str(path)))
     assert not (tmp_path / "ran").exists()
@@ -133,20 +136,74 @@ def test_a_family_that_transformers_knows_needs_none(tiny_model, tmp_path: Path)
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_only_way_in_is_the_reward_models_switch(puzzles, tmp_path: Path) -> None:
+def test_the_only_way_in_is_the_switch_with_the_revision_of_the_code(puzzles, tiny_model, tmp_path: Path) -> None:
+    """The refusal names the digest, the code that has it runs, and other code is refused again."""
+    path = brings_code(tiny_model, tmp_path)
+    config = write_config(tmp_path, puzzles, {"model": {"path": str(path), "allow_remote_code": True}})
+    code, _, err = curate("validate", str(config))
+    assert code == 2 and "needs the digest of the code that you have read as revision; found None" in err
+    digest = err.split()[-1]
+    model = {"path": str(path), "allow_remote_code": True, "revision": digest}
+    settings = load_config(write_config(tmp_path, puzzles, {"model": model}))
+    assert settings.runs_code == {"teacher": f"{path} at {digest}"}
+    code, out, err = curate("validate", str(config))
+    assert code == 0 and f"its own code runs, {digest}" in out, err
+    assert not (tmp_path / "ran").exists()  # to validate runs nothing
+    ref = models.named(settings.teacher.model)
+    assert ref.code == digest and ModelRef.from_json(ref.to_json()) == ref
+    assert type(models.load_model(ref)).__name__ == "Own" and (tmp_path / "ran").exists()
+    saved = loading.saved_from(ref, path)
+    assert saved.code == digest and type(models.configuration_of(saved)).__name__ == "OwnConfig"
+    with pytest.raises(ModelError, match="brings its own code"):
+        models.load_model(replace(ref, code=None))
+    (path / "modeling_own.py").write_text("raise SystemExit")
+    with pytest.raises(ModelError, match=r"its code changed: .* read it again"):
+        models.load_model(ref)
+
+
+def test_a_model_that_needs_none_has_the_same_reference_as_before(tiny_model) -> None:
+    """So that no stage of an older run is done again."""
+    assert set(tiny_model.to_json()) == {"base", "revision", "adapter"}
+
+
+def test_a_reward_models_head_is_never_replaced_in_silence(puzzles, tiny_model, tmp_path: Path) -> None:
+    """transformers would take a class of its own, with another head, where it knows the family."""
+    path = brings_code(tiny_model, tmp_path)
+    change(path / "config.json", model_type="qwen3")
     raw = yaml.safe_load(write_config(tmp_path, puzzles, {"backend": "scripted"}).read_text())
-    allowed = {}
-    for kind, switch in (("classifier", False), ("classifier", True), ("custom", True), ("verifier", True)):
-        reward = {"model": {"path": "org/rm"}, "kind": kind, "trust_remote_code": switch}
-        allowed[kind, switch] = parse_config({**raw, "signals": {"reward": reward}}).runs_code
-    assert allowed == {
-        ("classifier", False): frozenset(),
-        ("classifier", True): {"reward model"},
-        ("custom", True): {"reward model"},
-        ("verifier", True): frozenset(),
-    }
+    reward = {"model": {"path": str(path)}, "kind": "classifier"}
+    with pytest.raises(ModelError, match=r"reward model .* brings its own code \(modeling_own"):
+        check_models(parse_config({**raw, "signals": {"reward": reward}}))
+    check_models(parse_config({**raw, "signals": {"reward": {**reward, "kind": "verifier"}}}))
 
 
-def test_vllm_is_not_asked_to_trust_either() -> None:
+def test_a_hub_id_is_pinned_to_its_commit(tiny_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cached = tmp_path / "models--org--tiny"
+    shutil.copytree(tiny_model.base, cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs/main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    ref = models.resolve("org/tiny")
+    assert ref.revision == commit and models.load_model(ref).config.hidden_size == 32
+    (cached / "snapshots" / commit / "model.safetensors").unlink()
+    (cached / "snapshots" / commit / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ModelError, match="no weights in safetensors") as refused:
+        models.load_model(ref)
+    assert "use_safetensors" not in str(refused.value)
+    index = cached / "snapshots" / commit / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": "pytorch_model.bin"}}))
+    with pytest.raises(ModelError, match=r"names 'pytorch_model\.bin', and weights are only read from safetensors"):
+        models.load_model(ref)
+
+
+def test_vllm_is_not_asked_to_trust_either(tiny_model, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"teacher\.vllm\.engine\.trust_remote_code: True cannot be used"):
         check_arguments({"trust_remote_code": True})
+    with pytest.raises(ConfigError, match=r"teacher\.vllm\.engine\.load_format: 'pt' may open pickles"):
+        check_arguments({"load_format": "pt"})
+    told = loading.engine_arguments(tiny_model)
+    assert told["trust_remote_code"] is False and told["load_format"] == "safetensors"
+    with pytest.raises(ModelError, match="brings its own code"):
+        loading.engine_arguments(ModelRef(base=str(brings_code(tiny_model, tmp_path))))

@@ -58,7 +58,7 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
     teacher, model = config.teacher, config.teacher.model
     ref = None
     if model is not None and model.path is not None:
-        ref = models.resolve(model.path, model.revision, model.adapter)
+        ref = models.named(model)
     return VllmQuestion(
         engine=teacher.vllm.engine,
         model=ref,

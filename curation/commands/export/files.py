@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 
 from curation.commands.export.student import Student
 from curation.errors import ExportError
-from curation.models import configuration_of, hub_revision, load_model, load_tokenizer
+from curation.models import configuration_of, load_model, load_tokenizer
+from curation.own_code import hub_revision
 from curation.refs import ModelRef
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256

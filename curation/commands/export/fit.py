@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -67,7 +67,7 @@ class Fit:
             return None
         model = ModelRef.from_json(found)
         adapter = None if model.adapter is None else self._moved.here(model.adapter)
-        model = ModelRef(base=self._moved.here(model.base), revision=model.revision, adapter=adapter)
+        model = replace(model, base=self._moved.here(model.base), adapter=adapter)
         for path in (None if is_on_hub(model) else model.base, model.adapter):
             if path is not None and not place(path).is_dir():
                 raise ExportError(f"{path}: the teacher's files are gone, and a package has their digest; restore them")

@@ -1,6 +1,7 @@
 """``curate export-trust``: a fitted trust function as a trust package (``curation.package``)."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -96,7 +97,7 @@ def _description(
         kept["token_logprobs"] = 0
     teacher = fit.teacher
     return Description(
-        teacher=teacher,
+        teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not
         teacher_digests={} if teacher is None else digests_of(teacher),
         state_size=_state_size(fit),
         ask=ask.without({*AskConfig.SPREAD, "decoding"}).model_copy(update=kept),

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 from curation.config import TrackingConfig
 from curation.errors import ConfigError
+from curation.redaction import HIDDEN
 from curation.telemetry.tracking.entry import Entry, entry_of
 
 __all__ = ["Entry", "entry_of", "publish", "require"]
@@ -33,11 +34,16 @@ class Tracker(Protocol):
 
 
 def require(config: TrackingConfig) -> None:
-    """Check that the packages of the configuration's trackers are installed.
+    """Check that the packages of the configuration's trackers are installed, and that their addresses are whole.
 
     Raises:
-        ConfigError: one is not installed.
+        ConfigError: a package is missing, or an address is one whose credentials were hidden when it was written.
     """
+    if config.mlflow is not None and HIDDEN in (config.mlflow.uri or ""):
+        raise ConfigError(
+            f"tracking.mlflow.uri: {config.mlflow.uri}: its credentials are not kept in a run directory; give the "
+            "address again by --set, or set tracking.mlflow.uri=null and the variable MLFLOW_TRACKING_URI"
+        )
     for name in config.given():
         found = importlib.util.find_spec(name)
         if found is None or found.origin is None:  # a plain folder, such as the one that W&B creates

@@ -213,7 +213,7 @@ def test_all_problems_are_told_at_once():
         ({"evaluation.num_runs": 3}, "evaluation: num_runs: 3 greedy runs are all the same; set decoding.temperature"),
         (
             {"signals.reward": {"model": {"path": "org/armo"}, "kind": "custom"}},
-            "signals.reward: kind custom runs the model's own code: read it, then set trust_remote_code: true",
+            "signals.reward: kind custom runs the model's own code: read it, then set model.allow_remote_code: true",
         ),
         ({"teacher.model": ...}, "teacher: backend transformers needs a model"),
         (

@@ -4,7 +4,9 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from curation.config import DecodingConfig, RunConfig
 from curation.config.load import parse_config
@@ -102,6 +104,7 @@ def test_answers_of_models_that_the_configuration_names_are_kept_and_no_others(t
     assert set(kept(STUDENT, teacher={"backend": "scripted"})) == {"gen-0/test-base"}
     assert set(kept({"init": {"hidden_size": 8, "num_layers": 1}})) == {"gen-0/test-teacher"}
     (tmp_path / "adapter_config.json").write_text("{}")
+    save_file({"a": np.zeros(1)}, tmp_path / "adapter_model.safetensors")
     adapter = {"path": TEACHER, "adapter": str(tmp_path)}
     assert set(kept(STUDENT, teacher={"model": adapter})) == {"gen-0/test-base"}
 

@@ -1,6 +1,7 @@
-"""Reward models against transformers, one row at a time; a model's own code runs only where it is trusted."""
+"""Reward models against transformers, one row at a time; a model's own code runs only where it is allowed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from curation.errors import ModelError
 from curation.models import create, resolve
+from curation.own_code import code_digest
 from curation.refs import ModelRef
 from curation.signals import Weak
 from curation.signals.measure import rewards
@@ -113,7 +115,7 @@ def own_code(path: Path, auto_class: str, code: str, name: str) -> ModelRef:
         auto_map["AutoConfig"] = f"modeling_own.{made.config_class.__name__}"
     stored = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**stored, "auto_map": auto_map}))
-    return resolve(str(path), trust_remote_code=True)
+    return resolve(str(path), code=code_digest(path))
 
 
 def ids_of(ref: ModelRef, prompt: str, completion: str) -> torch.Tensor:
@@ -156,17 +158,15 @@ def test_own_code_runs_where_it_is_trusted_and_nowhere_else(
 ) -> None:
     ref = own_code(tmp_path / "own", auto_class, code, name)
     with pytest.raises(
-        ModelError, match=rf"^reward model .* brings its own code \(modeling_own\.{name}.*trust_remote_code: true"
+        ModelError, match=rf"^reward model .* brings its own code \(modeling_own\.{name}.*does not run here"
     ):
-        RewardModel(ref)
+        RewardModel(replace(ref, code=None))
     made = get_class_from_dynamic_module(f"modeling_own.{name}", ref.base).from_pretrained(ref.base).eval()
     with torch.inference_mode():
         outputs = [made(ids_of(ref, *pair)) for pair in PAIRS]
     expected = [float(output.score if name == "Gated" else output[0]) for output in outputs]
     assert np.std(expected) > 1e-3
-    np.testing.assert_allclose(
-        RewardModel(ref, trust_remote_code=True, batch_tokens=90).score(PAIRS), expected, rtol=0, atol=1e-5
-    )
+    np.testing.assert_allclose(RewardModel(ref, batch_tokens=90).score(PAIRS), expected, rtol=0, atol=1e-5)
 
 
 def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
@@ -179,8 +179,10 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
         RewardModel(ModelRef(base=causal.base, adapter="somewhere"))
     broken = own_code(tmp_path / "broken", "AutoModel", HEAD, "Head")
     (tmp_path / "broken" / "modeling_own.py").write_text("from transformers.models.llama.modeling_llama import NOTHING")
+    with pytest.raises(ModelError, match="its code changed"):
+        RewardModel(broken)
     with pytest.raises(ModelError, match="does not load: cannot import name 'NOTHING'"):
-        RewardModel(broken, trust_remote_code=True)
+        RewardModel(replace(broken, code=code_digest(tmp_path / "broken")))
 
 
 class Prompted:

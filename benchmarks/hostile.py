@@ -1,0 +1,96 @@
+"""Tries every hostile input on `curate validate`, `plan` and `run`: what is refused, carried through, or a traceback.
+
+    python -m benchmarks.hostile                     # all suites
+    python -m benchmarks.hostile --suite models      # one
+
+Each case changes a good run over the shipped puzzles (``benchmarks.hostile_case``). It is refused where the command
+ends with code 2 and one line that says what the case expects, and nothing of the input ran.
+"""
+
+import argparse
+import re
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from benchmarks.hostile_case import RAN, Case, write_config
+from benchmarks.hostile_models import MODELS
+from benchmarks.hostile_settings import SETTINGS
+
+SUITES: dict[str, Sequence[Case]] = {"models": MODELS, "settings": SETTINGS}
+VERBS = ("validate", "plan", "run")
+OUTCOMES = ("refused", "refused otherwise", "carried through", "failed", "traceback", "ran code")
+ROWS = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
+
+
+def make_good(folder: Path) -> None:
+    """A model and an adapter for it that the commands take."""
+    from peft import LoraConfig, get_peft_model
+
+    from curation.config import DomainConfig
+    from curation.domains import get_domain
+    from curation.models import create, load_model
+
+    vocabulary = get_domain(DomainConfig(name="chess")).vocabulary()
+    shape = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "intermediate_size": 64,
+        "max_position_embeddings": 96,
+    }
+    path = folder / "model"
+    ref = create(path, family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=1)
+    config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    get_peft_model(load_model(ref), config).save_pretrained(folder / "adapter")
+
+
+def attempt(case: Case, verb: str, folder: Path) -> tuple[str, str]:
+    """The outcome of a command on a case, one of ``OUTCOMES``, and what it said last."""
+    from curation.cli import main
+
+    config = write_config(folder, case.make(folder), rows=ROWS)
+    told = CliRunner().invoke(main, [verb, str(config)], input="y\n" * 20)
+    lines = told.stderr.splitlines() or told.output.splitlines() or [""]
+    if (folder / RAN).exists():
+        return "ran code", lines[-1]
+    if told.exception is not None and not isinstance(told.exception, SystemExit):
+        return "traceback", f"{type(told.exception).__name__}: {told.exception}"
+    if told.exit_code == 2:
+        return ("refused" if len(lines) == 1 and re.search(case.says, lines[0]) else "refused otherwise"), lines[-1]
+    return ("carried through" if told.exit_code == 0 else "failed"), lines[-1]
+
+
+def main() -> None:
+    """Try all cases and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", choices=SUITES, action="append", help="only this one")
+    chosen = parser.parse_args().suite or list(SUITES)
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
+        good = Path(directory) / "good"
+        make_good(good)
+        for suite in chosen:
+            for verb in VERBS:
+                counts[suite, verb] = Counter()
+                for number, case in enumerate(SUITES[suite]):
+                    folder = shutil.copytree(good, Path(directory) / f"{suite}-{verb}-{number}")
+                    outcome, line = attempt(case, verb, folder)
+                    counts[suite, verb][outcome] += 1
+                    if outcome != "refused":
+                        print(f"{suite}, {verb}: {case.name}: {outcome}: {line}")
+    print(f"| inputs | command | tried | {' | '.join(OUTCOMES)} |")
+    print(f"| --- | --- |{' ---: |' * (1 + len(OUTCOMES))}")
+    for (suite, verb), found in counts.items():
+        numbers = " | ".join(str(found[outcome]) for outcome in OUTCOMES)
+        print(f"| {suite} | {verb} | {found.total()} | {numbers} |")
+
+
+if __name__ == "__main__":
+    main()

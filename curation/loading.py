@@ -1,0 +1,190 @@
+"""The one way to the files of a model: every ``from_pretrained`` of the project and vLLM's engine go through it.
+
+No code of a model's own runs unless the user allowed it (``curation.own_code``); transformers would otherwise ask on
+standard input. Weights are read from safetensors alone (``curation.storage.weights``).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from curation.errors import ModelError
+from curation.own_code import (
+    brings_code,
+    check_code,
+    code_digest,
+    file_of,
+    hub_revision,
+    is_commit,
+    named_code,
+    object_in,
+)
+from curation.refs import ModelRef
+from curation.storage.paths import Place, place
+from curation.storage.weights import ADAPTER, INDEX, check_names, check_weights
+
+ADAPTER_CONFIG = "adapter_config.json"
+LEARNED_PROMPTS = ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT", "XLORA")
+"""Adapters of peft that are not weights beside a layer's: what they name is loaded by peft itself, from anywhere."""
+
+
+def from_pretrained(loader: Any, ref: ModelRef, **settings: Any) -> Any:
+    """``loader.from_pretrained`` of a configuration, a tokenizer or generation settings on this node.
+
+    Args:
+        loader: a class of transformers, e.g. ``AutoConfig``.
+        ref: the model; a URL is fetched before.
+        settings: passed to the loader.
+
+    Raises:
+        ModelError: the model cannot be loaded without its own code, or that is not what ``ref.code`` pins.
+        OSError, ValueError: raised by the loader.
+    """
+    check_code(ref)
+    trusted = ref.code is not None
+    try:
+        return loader.from_pretrained(ref.base, revision=hub_revision(ref), trust_remote_code=trusted, **settings)
+    except ValueError as error:
+        if trusted or "trust_remote_code" not in str(error):
+            raise
+    raise brings_code(ref.base, named_code(ref))
+
+
+def load_weights(loader: Any, ref: ModelRef, **settings: Any) -> Any:
+    """As :func:`from_pretrained`, of a model with its weights: from safetensors that are whole, or not at all.
+
+    Raises:
+        ModelError: the weights are pickled, missing or damaged; or as :func:`from_pretrained`.
+        OSError, ValueError, RuntimeError: raised by the loader.
+    """
+    from safetensors import SafetensorError
+
+    check_files(ref)
+    try:
+        return from_pretrained(loader, ref, use_safetensors=True, **settings)
+    except SafetensorError as error:
+        raise ModelError(f"model {ref.base!r}: its weights are damaged ({error}); copy the model again") from error
+    except OSError as error:
+        if "safetensors" in str(error) and not Path(ref.base).exists():
+            raise ModelError(
+                f"model {ref.base!r} has no weights in safetensors; others are pickled, and reading a pickle can run "
+                "code, so they are never opened; give a model whose weights are in model.safetensors"
+            ) from None
+        raise
+
+
+def engine_arguments(ref: ModelRef) -> dict[str, Any]:
+    """The arguments of vLLM's engine that say which files of a model it reads, and that it runs no code unless allowed.
+
+    Raises:
+        ModelError: as :func:`check_files`.
+    """
+    check_files(ref)
+    commit = hub_revision(ref)
+    return {
+        "model": ref.base,
+        "revision": commit,
+        "code_revision": commit,
+        "tokenizer_revision": commit,
+        "trust_remote_code": ref.code is not None,
+        "load_format": "safetensors",
+    }
+
+
+def load_adapter(model: Any, adapter: str) -> tuple[Any, Any]:
+    """A model of peft: an adapter, from a directory on this node, on ``model``.
+
+    Returns:
+        The model with the adapter, and what peft says of keys that did not fit.
+
+    Raises:
+        ModelError: the adapter's files are pickled, missing, damaged, or of a kind that loads other models.
+        ValueError, RuntimeError: peft finds that it does not fit.
+    """
+    from peft import PeftConfig, PeftModel
+    from safetensors import SafetensorError
+
+    check_adapter(adapter)
+    try:
+        config = PeftConfig.from_pretrained(adapter)
+        loaded = PeftModel.from_pretrained(model, adapter, config=config)
+        return loaded, loaded.load_adapter(adapter, "default")  # peft says here what did not fit, and nowhere else
+    except SafetensorError as error:
+        raise ModelError(f"adapter {adapter!r}: its weights are damaged ({error}); copy it again") from error
+
+
+def base_of(adapter: str) -> str:
+    """The model that an adapter says it was made for."""
+    return str((object_in(place(adapter) / ADAPTER_CONFIG) or {}).get("base_model_name_or_path"))
+
+
+def check_files(ref: ModelRef) -> None:
+    """Refuse a model whose files would run code, are pickled, missing or damaged; nothing of it is loaded.
+
+    Raises:
+        ModelError: the message names the file.
+    """
+    path = place(ref.base)
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ModelError(f"model {ref.base!r} has no config.json; give a directory that save_pretrained made")
+        if object_in(path / "config.json") is None:
+            raise ModelError(f"{path / 'config.json'}: is no JSON object; copy the model again")
+        check_weights(path)
+    else:
+        check_names(ref.base, (file_of(ref, INDEX) or {}).get("weight_map"))
+    if named := (file_of(ref, "config.json") or {}).get("transformers_weights"):
+        raise ModelError(
+            f"model {ref.base!r}: transformers_weights of its config.json names {str(named)[:80]!r}; weights are only "
+            "read from model.safetensors, or from the files of its index: rename the file and remove the key"
+        )
+    if file_of(ref, ADAPTER_CONFIG) is not None:  # transformers lays it over the model without a word
+        raise ModelError(
+            f"model {ref.base!r} holds an adapter, too ({ADAPTER_CONFIG}), which would change its weights; move the "
+            "adapter's files to a directory of their own and name that one as adapter"
+        )
+    check_code(ref)
+    if ref.adapter is not None:
+        check_adapter(ref.adapter)
+
+
+def check_adapter(adapter: str) -> None:
+    """Refuse an adapter whose weights are pickled, missing or damaged, or that loads more than its own weights.
+
+    Raises:
+        ModelError: the message names the file.
+    """
+    path = place(adapter)
+    if not (path / ADAPTER_CONFIG).is_file():
+        raise ModelError(f"adapter {adapter!r} has no {ADAPTER_CONFIG}; give a directory that peft saved")
+    settings = object_in(path / ADAPTER_CONFIG)
+    if settings is None:
+        raise ModelError(f"{path / ADAPTER_CONFIG}: is no JSON object; copy the adapter again")
+    if (kind := str(settings.get("peft_type"))) in LEARNED_PROMPTS:
+        raise ModelError(
+            f"adapter {adapter!r}: is of the kind {kind}, which may load further models by itself; give one that "
+            "changes weights, such as LoRA"
+        )
+    if settings.get("megatron_config") is not None:
+        raise ModelError(
+            f"adapter {adapter!r}: its megatron_core names a module to import; give an adapter without megatron_config"
+        )
+    check_weights(path, ADAPTER)
+
+
+def saved_from(ref: ModelRef, path: Place) -> ModelRef:
+    """The reference to a model that this process saved from ``ref``; code that might run goes on to."""
+    return ModelRef(base=str(path), code=None if ref.code is None else code_digest(path))
+
+
+def hub_commit(base: str, revision: str | None) -> str | None:
+    """The commit of a hub id at a revision: of the hub, or of the local cache where there is no network."""
+    from transformers.utils.hub import resolve_revision
+
+    found: Any = resolve_revision(base, revision)
+    commit = str(getattr(found, "resolved", found))
+    return commit if is_commit(commit) else None
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says first."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,186 @@
+"""Python code that a model brings (``auto_map`` in its files), or compiled code that it names: found, never run here.
+
+It runs only where the model's section of the configuration has ``allow_remote_code: true``, with a ``revision`` that
+pins the code: ``ModelRef.code``.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from curation.errors import ModelError
+from curation.refs import ModelRef
+from curation.storage.paths import Place, Remote, place, walk
+
+CODE_FILES = ("config.json", "tokenizer_config.json")
+"""Files of a model that may name its own Python code, under ``auto_map``."""
+KERNELS = ("attn_implementation", "_attn_implementation")
+"""Keys of ``config.json`` that may name a kernel of the hub, which is compiled code."""
+MEND = "give a model of one of transformers' own architectures (docs/operations.md, Models of others)"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def check_code(ref: ModelRef) -> None:
+    """Refuse a model that needs its own Python code, or whose code is not what ``ref.code`` pins.
+
+    This neither runs nor loads the model. Of a hub id without ``ref.code``, the loader itself refuses.
+
+    Raises:
+        ModelError: the message names the code.
+    """
+    path = place(ref.base)
+    if ref.code is not None:
+        _check_pinned(ref, path)
+    elif path.exists() and _needs_code(path):
+        raise brings_code(ref.base, named_code(ref))
+
+
+def allowed_code(base: str, revision: str | None) -> str:
+    """The ``code`` of a :class:`ModelRef` of a model with ``allow_remote_code: true``, pinned by ``revision``.
+
+    Raises:
+        ModelError: ``revision`` is not the commit of a hub id, or not the digest of the code in a directory.
+    """
+    path = place(base)
+    if not path.exists():
+        if revision is None or not is_commit(revision):
+            raise ModelError(
+                f"model {base!r}: allow_remote_code: true needs the commit of the code that you have read, 40 "
+                f"hexadecimal digits, as revision; found {revision!r}"
+            )
+        return revision
+    if revision != (found := code_digest(path)):
+        raise ModelError(
+            f"model {base!r}: allow_remote_code: true needs the digest of the code that you have read as revision; "
+            f"found {revision!r}, and the digest of {', '.join(name for name, _ in _code_files(path))} is {found}"
+        )
+    return found
+
+
+def code_digest(path: Place) -> str:
+    """The SHA-256 of all Python files in a model's directory, and of those that say which classes to take from them."""
+    digests = [(name, hashlib.sha256(file.read_bytes()).hexdigest()) for name, file in _code_files(path)]
+    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def is_commit(revision: str | None) -> bool:
+    """Whether a revision is a whole commit, not a branch or a tag."""
+    return revision is not None and _COMMIT.fullmatch(revision) is not None
+
+
+def hub_revision(ref: ModelRef) -> str | None:
+    """The commit of a hub id to load; None for a local directory, whose revision is our own digest."""
+    return None if Path(ref.base).exists() else ref.revision
+
+
+def named_code(ref: ModelRef) -> dict[str, list[str]]:
+    """The classes that a model's files name under ``auto_map``, by file; empty if there are none."""
+    found = {name: (file_of(ref, name) or {}).get("auto_map") or {} for name in CODE_FILES}
+    return {
+        name: [str(item) for value in (entry.values() if isinstance(entry, dict) else [entry]) for item in _flat(value)]
+        for name, entry in found.items()
+        if entry
+    }
+
+
+def check_head(ref: ModelRef) -> dict[str, Any]:
+    """Refuse a reward model with code of its own that is not allowed, also where transformers has a class for it.
+
+    transformers would take that class without a word, and with it another head.
+
+    Returns:
+        The classes that the model takes from its own code, by the class of transformers they stand for.
+
+    Raises:
+        ModelError: the message names the classes.
+    """
+    found = (file_of(ref, "config.json") or {}).get("auto_map")
+    classes = found if isinstance(found, dict) else {}
+    if classes and ref.code is None:
+        raise ModelError(
+            f"reward model {ref.base!r} brings its own code ({', '.join(map(str, classes.values()))}), which does not "
+            f"run here; {MEND}"
+        )
+    return classes
+
+
+def _needs_code(path: Place) -> bool:
+    """Whether a directory's model or tokenizer is of no class of transformers' own."""
+    named = named_code(ModelRef(base=str(path)))
+    settings = object_in(path / "config.json") or {}
+    if any("/" in str(settings.get(key) or "") for key in KERNELS):
+        return True  # a kernel of the hub: compiled code
+    if not named:
+        return False
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+    family = settings.get("model_type")
+    if "config.json" in named and family not in CONFIG_MAPPING:
+        return True
+    if "tokenizer_config.json" not in named or family in TOKENIZER_MAPPING_NAMES:
+        return False
+    name = (object_in(path / "tokenizer_config.json") or {}).get("tokenizer_class")
+    return not isinstance(name, str) or tokenizer_class_from_name(name) is None
+
+
+def _check_pinned(ref: ModelRef, path: Place) -> None:
+    if elsewhere := [name for names in named_code(ref).values() for name in names if "--" in name]:
+        raise ModelError(
+            f"model {ref.base!r}: takes code from another repository ({elsewhere[0]}), which its revision does not "
+            "pin; copy that code into the model's directory"
+        )
+    if path.exists() and (found := code_digest(path)) != ref.code:
+        raise ModelError(
+            f"model {ref.base!r}: its code changed: its digest is {found}, and {ref.code} was allowed; read it again, "
+            f"then set revision: {found}"
+        )
+
+
+def _code_files(path: Place) -> Iterator[tuple[str, Place]]:
+    """The files that decide which code runs, by their names in a model's directory, sorted."""
+    if isinstance(path, Remote):
+        names = [entry.path for entry in path.entries()]
+    else:
+        names = [str((Path(folder) / name).relative_to(path)) for folder, _, files in walk(path) for name in files]
+    yield from ((name, path / name) for name in sorted(names) if name.endswith(".py") or name in CODE_FILES)
+
+
+def file_of(ref: ModelRef, name: str) -> dict[str, Any] | None:
+    """The JSON object in a file of a model; None if there is none (the loader reports that error itself)."""
+    path = place(ref.base)
+    if path.exists():
+        return object_in(path / name)
+    if isinstance(path, Remote):
+        return None
+    from transformers.utils.hub import cached_file
+
+    try:
+        found = cached_file(ref.base, name, revision=ref.revision, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError):
+        return None
+    return None if found is None else object_in(Path(found))
+
+
+def object_in(path: Place) -> dict[str, Any] | None:
+    """The JSON object in a file; None if there is none."""
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _flat(value: Any) -> list[Any]:
+    """A tokenizer's entry is a list of a slow and a fast class, either of which may be null."""
+    return [item for item in value if item is not None] if isinstance(value, list) else [value]
+
+
+def brings_code(base: str, named: Mapping[str, list[str]]) -> ModelError:
+    """The error for a model that needs its own code."""
+    where = "; ".join(f"auto_map of {name} names {', '.join(classes)}" for name, classes in named.items())
+    where = where or "config.json names a kernel of the hub"
+    return ModelError(f"model {base!r} brings its own code ({where}), which does not run here; {MEND}")

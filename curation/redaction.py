@@ -1,0 +1,54 @@
+"""Credentials in text: a URL's password or signature, found and hidden.
+
+What is printed, logged or written to a run directory passes through :func:`redacted`; in a configuration
+:func:`secrets_in` finds what must not be there at all.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+HIDDEN = "***"
+_PASSWORD = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/\s@:]*)(?P<password>:[^/\s]*)?@")
+_PARAMETER = re.compile(
+    r"(?P<name>[?&;](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|sas|(?:access_?|auth_?)?token"
+    r"|(?:api_?|access_?|account_?|secret_?)?key|secret|password|passwd|pwd)=)[^&;#\s'\"]+",
+    re.IGNORECASE,
+)
+_KEY = re.compile(
+    r"password|passwd|secret|credential|api_?key|access_?key|account_?key|hf_token|auth_token", re.IGNORECASE
+)
+
+
+def redacted(text: str) -> str:
+    """The text without the passwords and signatures of URLs; a user's name alone is hidden in http(s) URLs only."""
+    return _PARAMETER.sub(rf"\g<name>{HIDDEN}", _PASSWORD.sub(_hidden, text))
+
+
+def redacted_in(value: Any) -> Any:
+    """A JSON value whose texts are :func:`redacted`."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {key: redacted_in(item) for key, item in value.items()}
+    return [redacted_in(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def secrets_in(value: Any, at: str = "") -> Iterator[str]:
+    """The dotted keys of a mapping that hold a credential: in a URL, or by their own name."""
+    if isinstance(value, str) and (redacted(value) != value or (value and _KEY.search(at.rpartition(".")[2]))):
+        yield at
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from secrets_in(item, f"{at}.{key}" if at else str(key))
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            yield from secrets_in(item, f"{at}.{place}")
+
+
+def _hidden(found: re.Match[str]) -> str:
+    scheme, user, password = found["scheme"], found["user"], found["password"]
+    if password is None:
+        named = HIDDEN if scheme.lower() in ("http", "https") and user else user
+        return f"{scheme}://{named}@"
+    return f"{scheme}://{HIDDEN}@"

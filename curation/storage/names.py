@@ -1,0 +1,49 @@
+"""What a file system takes as a name and as a folder, asked before anything is written."""
+
+import os
+from pathlib import Path
+
+from curation.errors import RunDirError
+
+NAME_BYTES = 255
+"""The longest name of a file or folder that file systems take."""
+DEEPEST = Path("n" * 128, "n" * 128)
+"""As long as what stands in a run directory, at least."""
+
+
+def check_name(text: str) -> str:
+    """The text of a path or URL, unless no file system takes it.
+
+    Raises:
+        RunDirError: it holds a NUL, is no Unicode, or has a name of more than 255 bytes.
+    """
+    try:
+        longest = max(len(part) for part in text.encode().split(b"/"))
+    except UnicodeEncodeError as error:
+        raise RunDirError(f"{text[:80]!r} is not Unicode text (it has a lone surrogate); rename it") from error
+    if "\0" in text:
+        raise RunDirError(f"{text[:80]!r} holds a NUL, which no file system takes in a name; remove it")
+    if longest > NAME_BYTES:
+        raise RunDirError(
+            f"{text[:80]!r}...: has a name of {longest} bytes, and file systems take {NAME_BYTES}; shorten it"
+        )
+    return text
+
+
+def require_folder(directory: Path, *, writable: bool) -> None:
+    """Refuse a path that a file blocks or that is too long for what stands in a run directory.
+
+    ``writable``: refuse one without the right to write, too.
+
+    Raises:
+        RunDirError: with the file system's message.
+    """
+    try:
+        os.lstat(directory / DEEPEST)
+    except FileNotFoundError:
+        pass
+    except OSError as error:  # a file in its way, a path too long, no permission
+        raise RunDirError(f"{directory}: cannot be a folder ({error.strerror}); give another path") from error
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if writable and not os.access(there, os.W_OK | os.X_OK):
+        raise RunDirError(f"{directory}: this user cannot write to {there}; give another path, or the right to write")

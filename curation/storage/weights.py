@@ -1,0 +1,163 @@
+"""Files of weights: only safetensors, whole. Their headers are read, which is cheap; pickles are never opened.
+
+A pickle can run code while it is read. A safetensors file begins with its header's length (8 bytes, little-endian) and
+the header, JSON that says where each tensor's bytes are; the tensors follow without a gap (format:
+https://github.com/huggingface/safetensors#format).
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from curation.errors import ModelError
+from curation.storage.paths import Place, Remote
+
+MODEL, ADAPTER = "model", "adapter_model"
+"""The names of a model's and of an adapter's files of weights, without their endings."""
+INDEX = f"{MODEL}.safetensors.index.json"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+MAX_HEADER = 100_000_000
+"""Bytes of the longest header that the library reads."""
+BITS = {
+    "F4": 4,
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
+}
+"""Bits of a number by the header's name of its type."""
+
+
+def check_weights(folder: Place, stem: str = MODEL) -> None:
+    """Refuse a folder whose weights are pickled, missing or damaged; no tensor is read.
+
+    Args:
+        folder: of a model or an adapter, local or in an object store.
+        stem: ``MODEL`` or ``ADAPTER``.
+
+    Raises:
+        ModelError: there is no safetensors file; a file that the index names is missing; a file is cut, or longer than
+            its header says; or the index and a file name other tensors. The message names the file.
+    """
+    sizes = _sizes(folder)
+    whole, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
+    if whole in sizes:
+        _tensors(folder / whole, sizes[whole])
+    elif index in sizes:
+        _check_shards(folder, index, sizes)
+    else:
+        raise ModelError(f"{_no_weights(folder, whole, sizes)}; give a folder whose weights are in {whole}")
+
+
+def _sizes(folder: Place) -> dict[str, int]:
+    """Bytes of the files at the top of a folder, by name."""
+    if isinstance(folder, Remote):
+        return {entry.path: entry.size for entry in folder.entries() if "/" not in entry.path}
+    return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+
+
+def _no_weights(folder: Place, whole: str, sizes: Mapping[str, int]) -> str:
+    pickled = sorted(name for name in sizes if name.endswith(PICKLES) and name != "training_args.bin")
+    if not pickled:
+        return f"{folder}: has no weights, no {whole} and no index of several such files"
+    return (
+        f"{folder}: its weights are pickled ({', '.join(pickled[:3])}), and reading a pickle can run code, so they are "
+        "never opened"
+    )
+
+
+def _check_shards(folder: Place, index: str, sizes: Mapping[str, int]) -> None:
+    """Refuse an index that names a file which is missing, not here, or has other tensors."""
+    shards: dict[str, set[str]] = {}
+    tensors = _index(folder / index)
+    check_names(str(folder / index), tensors)
+    for tensor, name in tensors.items():
+        shards.setdefault(name, set()).add(tensor)
+    for name in sorted(shards):
+        if name not in sizes:
+            raise ModelError(
+                f"{folder}: has no {name}, which {index} names; copy the missing file there, or the whole model again"
+            )
+        found = _tensors(folder / name, sizes[name])
+        if lacks := sorted(shards[name] - found):
+            raise ModelError(
+                f"{folder / name}: lacks {len(lacks)} of the tensors that {index} names, the first {lacks[0]}; copy "
+                "the model again"
+            )
+
+
+def check_names(index: str, names: Any) -> None:
+    """Refuse an index whose tensors lie in other files than safetensors beside it; ``None`` is no index.
+
+    Raises:
+        ModelError: the message names the file.
+    """
+    for name in sorted({str(name) for name in names.values()} if isinstance(names, dict) else ()):
+        if not name.endswith(".safetensors") or "/" in name or "\\" in name:
+            raise ModelError(
+                f"{index}: names {name[:80]!r}, and weights are only read from safetensors files beside the index; "
+                "give a model with such files"
+            )
+
+
+def _index(path: Place) -> dict[str, str]:
+    """The file of each tensor."""
+    try:
+        names = json.loads(path.read_bytes())["weight_map"]
+        if names and all(isinstance(name, str) for name in names.values()):
+            return dict(names)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise ModelError(f"{path}: is no index of weights (a JSON object with a weight_map); copy the model again")
+
+
+def _tensors(path: Place, size: int) -> set[str]:
+    """The names of a safetensors file's tensors, checked against the length of the file.
+
+    Raises:
+        ModelError: the file is cut, too long, or no safetensors file.
+    """
+    try:
+        length = int.from_bytes(_bytes(path, 0, 8), "little") if size >= 8 else 0
+        if not 0 < length <= min(size - 8, MAX_HEADER):
+            raise ValueError(f"it has {size:,} bytes, and a header of {length:,}")
+        header = json.loads(_bytes(path, 8, 8 + length))
+        if not isinstance(header, dict):
+            raise ValueError("its header is no JSON object")
+        header.pop("__metadata__", None)
+        end = 0
+        for begin, stop in sorted(_span(name, entry) for name, entry in header.items()):
+            if begin != end:
+                raise ValueError(f"its tensors overlap or leave a gap at byte {end:,}")
+            end = stop
+        if (expected := 8 + length + end) != size:
+            raise ValueError(f"its header tells of {expected:,} bytes, and it has {size:,}")
+    except (ValueError, RecursionError) as error:
+        reason = "its header is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else str(error)
+        reason = "its header is not text" if isinstance(error, UnicodeDecodeError) else reason
+        raise ModelError(f"{path}: is damaged or no safetensors file ({reason}); copy the model again") from error
+    return set(header)
+
+
+def _span(name: str, entry: Any) -> tuple[int, int]:
+    """Where a tensor begins and ends in the data, checked against its type and shape."""
+    match entry:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(begin), int(stop)]}:
+            pass
+        case _:
+            raise ValueError(f"its header does not say type, shape and place of {name[:80]!r}")
+    if dtype not in BITS or not all(type(number) is int and number >= 0 for number in shape):
+        raise ValueError(f"its tensor {name[:80]!r} has the type {dtype[:20]!r} and the shape {str(shape)[:80]}")
+    if begin < 0 or 8 * (stop - begin) != BITS[dtype] * math.prod(shape):
+        raise ValueError(f"its tensor {name[:80]!r} of {dtype} {shape} has {stop - begin:,} bytes")
+    return begin, stop
+
+
+def _bytes(path: Place, start: int, stop: int) -> bytes:
+    if isinstance(path, Remote):
+        return path.read_range(start, stop)
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(stop - start)

@@ -1,0 +1,91 @@
+"""Credentials of URLs are hidden in everything that is printed, logged or written, and found in configurations."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.hostile_case import write_config
+from curation.cli import main
+from curation.config import TrackingConfig
+from curation.config.load import load_config
+from curation.errors import ConfigError
+from curation.pipeline.running import open_run
+from curation.redaction import redacted, redacted_in, secrets_in
+from curation.rundir.manifest import Manifest
+from curation.telemetry import tracking
+from curation.telemetry.console import say
+
+URI = "postgresql://mlflow:planted@db.internal/mlflow"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://AKIA:planted@bucket/x", "s3://***@bucket/x"),
+        ("https://planted@host/x", "https://***@host/x"),
+        ("failed: https://u:pl@nted@host/x?a=1.", "failed: https://***@host/x?a=1."),
+        (URI, "postgresql://***@db.internal/mlflow"),
+        ("https://h/x?X-Amz-Signature=planted&b=1", "https://h/x?X-Amz-Signature=***&b=1"),
+        ("https://h/x?b=1&sig=planted#top", "https://h/x?b=1&sig=***#top"),
+        ("abfss://container@account.dfs.core.windows.net/x", None),
+        ("ssh://me@host/x", None),
+        ("s3://bucket/f@o/x", None),
+        ("see https://host/a, me@host.org: ?x=1&monkey=2", None),
+    ],
+)
+def test_what_is_secret_in_a_text_is_hidden(text: str, shown: str | None) -> None:
+    assert redacted(text) == (text if shown is None else shown)
+    assert list(secrets_in({"a": [text]})) == ([] if shown is None else ["a.0"])
+
+
+@given(st.text())
+def test_what_is_hidden_stays_hidden(text: str) -> None:
+    assert redacted(redacted(text)) == redacted(text)
+
+
+def test_keys_that_hold_secrets_by_their_name_are_found() -> None:
+    value = {"engine": {"hf_token": "x", "pad_token": "x", "max_tokens": 3, "api_key": ""}, "secret": {"path": "rows"}}
+    assert list(secrets_in(value)) == ["engine.hf_token"]
+    assert redacted_in({"a": (URI, 1, None)}) == {"a": ["postgresql://***@db.internal/mlflow", 1, None]}
+
+
+def test_the_password_of_a_tracker_is_nowhere_in_the_run_directory(tmp_path: Path, puzzle_file: Path) -> None:
+    """It stays in memory, for the tracker; a directory's own configuration says that it is not kept."""
+    path = write_config(tmp_path, {"tracking": {"mlflow": {"uri": URI}}}, rows=puzzle_file)
+    config = load_config(path)
+    assert config.tracking.mlflow is not None and config.tracking.mlflow.uri == URI
+    opened = open_run(config, save=True)
+    opened.manifest.event("untracked", error=f"cannot reach {URI}")
+    written = {file: file.read_text() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    assert {file.name for file in written} >= {"config.yaml", "manifest.json", "events.jsonl"}
+    assert not [file for file, text in written.items() if "planted" in text]
+    kept = load_config(tmp_path / "run/config.yaml")
+    assert kept.tracking.mlflow is not None and kept.tracking.mlflow.uri == redacted(URI)
+    with pytest.raises(ConfigError, match=r"tracking\.mlflow\.uri: .* not kept in a run directory"):
+        tracking.require(kept.tracking)
+    tracking.require(TrackingConfig())
+
+
+def test_no_message_shows_a_password(tmp_path: Path, puzzle_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_config(tmp_path, {}, rows=puzzle_file)
+    for override in (
+        "run_dir=s3://AKIA:planted@bucket/run",
+        "run_dir=https://planted@host/run",
+        "sources.puzzles.path=[https://u:planted@host/x]",
+        "sources=https://u:planted@host/x",
+        "bases=https://u:planted@host/x",
+        "tracking.mlflow.uri=[https://u:planted@host/x]",
+    ):
+        told = CliRunner().invoke(main, ["validate", str(path), "--set", override])
+        assert told.exit_code == 2 and "planted" not in told.output, told.output
+    told = CliRunner().invoke(main, ["status", "https://planted@host/run"])
+    assert told.exit_code == 2 and "planted" not in told.output
+    say(f"cannot reach {URI}")
+    Manifest.load(tmp_path).event("failed", error=[URI])
+    assert "planted" not in capsys.readouterr().err
+    assert "planted" not in json.dumps(yaml.safe_load((tmp_path / "events.jsonl").read_text()))
