@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from curation.cluster.versions import versions
 from curation.errors import CommitError, RunDirError
+from curation.escaping import escaped
 from curation.refs import fingerprint
 from curation.rundir.events import events_of
 from curation.rundir.graph import Recorded, differences
@@ -139,7 +140,7 @@ class Manifest:
 
     def event(self, kind: str, **fields: Any) -> None:
         """Add a line to the event log."""
-        line = json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str)
+        line = escaped(json.dumps({"time": round(time.time(), 3), "event": kind, **fields}, default=str))
         self.events.add(line, can_wait=kind == "progress")
 
     def _save(self) -> None:
