@@ -181,7 +181,8 @@ def _board(fen: Any) -> chess.Board:
     try:
         board = chess.Board(fen)
     except ValueError as error:
-        raise RowError(f"bad_fen: {quoted(fen, 100)} ({error})") from error
+        reason = str(error).partition(":")[0]  # then python-chess repeats the FEN
+        raise RowError(f"bad_fen: {quoted(fen, 100)} ({reason[:100]})") from error
     if status := board.status() & _IMPOSSIBLE:  # python-chess reads many positions that no game can reach
         reasons = ", ".join(str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status)
         raise RowError(f"bad_fen: {quoted(fen, 100)} (no game can have it: {reasons})")

@@ -6,6 +6,7 @@ formats have marked record positions, so that reading a range in the middle cost
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -58,7 +59,7 @@ def measure(path: str, form: str) -> Shape:
     except SourceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise SourceError(f"{path}: cannot be read as {form}: {message(error)}") from error
+        raise SourceError(f"{path}: cannot be read as {form}: {_reason(error)}") from error
 
 
 def read_rows(
@@ -82,11 +83,16 @@ def read_rows(
     except SourceError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise SourceError(f"{file.path}: cannot be read as {file.format}: {message(error)}") from error
+        raise SourceError(f"{file.path}: cannot be read as {file.format}: {_reason(error)}") from error
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
         )
+
+
+def _reason(error: Exception) -> str:
+    """A library's message, without the places in its own source code."""
+    return re.sub(r",? *\S+\.rs:\d+:\d+", "", message(error))
 
 
 def _require_distinct(path: str, names: Sequence[str]) -> None:

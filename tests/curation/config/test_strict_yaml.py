@@ -25,7 +25,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}']
         ("a: &x\n  ? *x\n  : 1", r"line 2: \*x stands within &x itself"),
         ("[" * 100_000, f"line 1: nests deeper than {MAX_DEPTH} levels"),
         ("- " * 100 + "x", f"line 1: nests deeper than {MAX_DEPTH} levels"),
-        ("\n".join(" " * n + "a:" for n in range(200)), f"line 51: nests deeper than {MAX_DEPTH} levels"),
+        ("\n".join(" " * n + "a:" for n in range(200)), f"line 50: nests deeper than {MAX_DEPTH} levels"),
         (f"a: &x {'[' * 40}{']' * 40}\nb: {'[' * 20}*x{']' * 20}", f"line 2: nests deeper than {MAX_DEPTH} levels"),
         (BOMB, "line 6: holds more than 100,000 values"),
         ("a: 1\nb: 2020-13-01", "line 2: '2020-13-01' is not a timestamp"),

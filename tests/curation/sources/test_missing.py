@@ -138,7 +138,7 @@ def test_a_looked_up_value_that_is_missing_is_the_empty_text(tmp_path: Path) -> 
 )
 def test_what_is_no_text_does_not_become_one(domain: str, raw: dict[str, Any], problem: str) -> None:
     made = get_domain(DomainConfig(name=domain))
-    assert problem in (attempt(made.read, raw)[1], attempt(made.gold, raw)[1])
+    assert problem in attempt(made.read, raw)[1] + attempt(made.gold, raw)[1]
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])

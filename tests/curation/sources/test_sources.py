@@ -170,7 +170,7 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
         ("x.csv", b"a,b\n1,2\n3,caf\xe9\n", r"record 2 is not UTF-8 near '3,caf.xe9"),
         ("x.csv", b"a,\xff\n1,2\n", r"record 0 is not UTF-8 near 'a,.xff"),
         ("x.csv", b"a,b\n1,\x1b[2J,3\n", r"record 1 has 3 fields, the header 2, near '1,.u001b.2J,3'"),
-        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"record 2 is not UTF-8 near '.\"a\": .\"\\xff"),
+        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"""record 2 is not UTF-8 near '.*xff"""),
         ("x.jsonl", b'{"a": 1, "b": tru}\n', "record 1 is not JSON .Expecting value. near '.*tru}'"),
         ("x.jsonl", b'{"a": 1, "b": 2, "a": 3}\n', "record 1 has the key 'a' twice, near"),
         ("x.jsonl", b'{"a": {"b": 2, "b": 3}}\n', "record 1 has the key 'b' twice, near"),
@@ -230,8 +230,10 @@ def test_text_that_is_not_utf8_is_refused(form: str, tmp_path: Path) -> None:
         pq.write_table(table, path)
     else:
         lance.write_dataset(table, str(path))
-    with pytest.raises(SourceError, match=r"x\..*: row 2, column 'a\\u001b': Invalid UTF8"):
+    told = {"parquet": r"row 2, column 'a\\u001b': Invalid UTF8", "lance": "cannot be read as lance: .*invalid utf-8"}
+    with pytest.raises(SourceError, match=rf"x\.{form}: {told[form]}") as error:
         rows_of(found(path)[0])
+    assert ".rs:" not in str(error.value)
 
 
 def test_parquet_with_a_column_twice_is_refused(tmp_path: Path) -> None:
@@ -245,7 +247,7 @@ def test_values_that_python_has_no_type_for_are_texts(tmp_path: Path) -> None:
     pq.write_table(pa.table({"far": far}), tmp_path / "x.parquet")
     (batch,) = read_rows(found(tmp_path / "x.parquet")[0])
     assert [row["far"] for row in raw_rows(batch)][1] == "1970-01-01 00:00:00.000"
-    with pytest.raises(SourceError, match="column 'odd' cannot be read: .*No/Where"):
+    with pytest.raises(SourceError, match=r"column 'odd' cannot be read: .*No/Where"):
         raw_rows(pa.RecordBatch.from_arrays([odd], ["odd"]))
 
 
@@ -278,7 +280,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         ([[1, None], [3]], "1 rows have no id"),
         ([[1.5], [2.5]], "ids are double, not integers"),
         ([[-1], [2]], "the id -1 is negative"),
-        ([[2**63, 1], [2]], "give integers below 2\\*\\*63"),
     ],
 )
 def test_bad_ids(ids: list[list], message: str, tmp_path: Path) -> None:
@@ -294,6 +295,9 @@ def test_own_ids(tmp_path: Path) -> None:
     files = found(tmp_path)
     check_unique(files, "id")
     assert [row_ids(file, 0, 2, "id").tolist() for file in files] == [[7, 2], [3, 2**62]]
+    pq.write_table(pa.table({"id": pa.array([2**63, 1], pa.uint64())}), tmp_path / "b.parquet")
+    with pytest.raises(SourceError, match=r"b\.parquet: id: .*below 2\*\*63"):
+        check_unique(found(tmp_path / "b.parquet"), "id")
     for name, text, message in [
         ("c.csv", f"id,x\n{2**63},1\n", "below 2\\*\\*63"),
         ("d.csv", "id,x\n  ,1\n", "1 rows have no id"),
