@@ -13,6 +13,7 @@ from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
 from curation.errors import CurationError, ShiftError, UserError
+from curation.escaping import echo, escaped
 from curation.redaction import redacted
 from curation.stopping import Stopped
 
@@ -27,10 +28,10 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except CurationError as error:
-            click.echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
+            echo(escaped(f"curate: {redacted(' '.join(str(error).split()))}"), err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
-            click.echo("curate: stopped; run the same command to resume", err=True)
+            echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
 
 
@@ -58,7 +59,7 @@ def init(config: str) -> None:
         raise ConfigError(f"{config}: exists already; name another file or move it away") from None
     except OSError as error:
         raise ConfigError(f"{config}: cannot be written ({error.strerror})") from error
-    click.echo(f"wrote {config}; next: edit sources and models, then `curate validate {config}`")
+    echo(f"wrote {config}; next: edit sources and models, then `curate validate {config}`")
 
 
 @main.command()
@@ -69,8 +70,8 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
     from curation.commands.validate import check
 
     for line in check(_load(config, overrides)):
-        click.echo(line)
-    click.echo(f"{config}: is valid")
+        echo(line)
+    echo(f"{config}: is valid")
 
 
 @main.command()
@@ -100,8 +101,8 @@ def run(
         run_part(settings, part, alone=only is not None, wait=wait)
         return
     content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait)
-    click.echo(arms_table(content))
-    click.echo(f"report: {settings.directory / 'report.html'}")
+    echo(arms_table(content))
+    echo(f"report: {settings.directory / 'report.html'}")
 
 
 @main.command()
@@ -122,9 +123,9 @@ def tune(config: str, overrides: tuple[str, ...], address: str | None, wait: boo
     settings = _load(config, overrides)
     command = _command(config, overrides, verb="tune")
     content = run_search(settings, config_path=config, command=command, wait=wait)
-    click.echo("\n".join(content["lines"]))
-    click.echo(f"best: {content['best_path']}")
-    click.echo(f"report: {settings.directory / 'search.html'}")
+    echo("\n".join(content["lines"]))
+    echo(f"best: {content['best_path']}")
+    echo(f"report: {settings.directory / 'search.html'}")
 
 
 @main.command()
@@ -146,7 +147,7 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
     loaded = load_ablation(ablation, overrides)
     command = _command(ablation, overrides, verb="ablate")
     content = run_ablation(loaded, place(output), command=command, wait=wait)
-    click.echo(ablation_markdown(content))
+    echo(ablation_markdown(content))
 
 
 @main.command()
@@ -187,7 +188,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
         else:
             settings = _load(config, overrides)
     if as_json:
-        click.echo(json.dumps(shown.status_json(settings), indent=1))
+        echo(json.dumps(shown.status_json(settings), indent=1))
         return
     try:
         while True:
@@ -195,7 +196,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
             lines = "\n".join(shown.status_lines(settings))
             if watch is not None and sys.stdout.isatty():
                 click.clear()
-            click.echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
+            echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
             if not goes_on:
                 return
             time.sleep(watch or 0)
@@ -236,8 +237,8 @@ def report(
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())
-    click.echo(json.dumps(content, indent=1) if as_json else arms_table(content))
-    click.echo(f"report: {page}", err=as_json)
+    echo(json.dumps(content, indent=1) if as_json else arms_table(content))
+    echo(f"report: {page}", err=as_json)
 
 
 @main.command()
@@ -259,13 +260,13 @@ def inspect(table: str, stage: str | None, as_json: bool, columns: str | None, *
 
     if stage is None and (record := record_of(table)) is not None:
         found = list_tables(record)
-        click.echo(json.dumps([asdict(item) for item in found]) if as_json else tables_page(found))
+        echo(json.dumps([asdict(item) for item in found]) if as_json else tables_page(found))
         return
     uri, version = find(table, stage)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     asked["version"] = version if asked["version"] is None else asked["version"]
     facts = examine(uri, Question(columns=names, **asked))
-    click.echo(json.dumps(asdict(facts), indent=1) if as_json else page(facts))
+    echo(json.dumps(asdict(facts), indent=1) if as_json else page(facts))
 
 
 @main.command("clean")
@@ -291,9 +292,9 @@ def clean_run(run_dir: str, older_than: float, dry_run: bool) -> None:
     files = num_bytes = 0
     for item in clean(place(run_dir), older_than, dry=dry_run):
         versions = f"{item.versions:,} versions, " if item.versions else ""
-        click.echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
+        echo(f"{item.path}: {versions}{item.files:,} files, {size(item.bytes)}")
         files, num_bytes = files + item.files, num_bytes + item.bytes
-    click.echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
+    echo(f"{'to be removed' if dry_run else 'removed'}: {files:,} files, {size(num_bytes)}")
 
 
 @main.command()
@@ -315,9 +316,9 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
         raise ConfigError("--set: needs a CONFIG to override")
     states: Counter[str] = Counter()
     for finding in examine(config, overrides, address=address, vllm=vllm):
-        click.echo(finding.line)
+        echo(finding.line)
         states[finding.state] += 1
-    click.echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
+    echo(f"{states['ok']} ok, {states['warn']} warn, {states['fail']} fail")
     sys.exit(1 if states["fail"] else 0)
 
 
@@ -326,8 +327,8 @@ def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
     from curation.commands.tables import combined_table
 
     content, page = combine(directories, output)
-    click.echo(json.dumps(content, indent=1) if as_json else combined_table(content))
-    click.echo(f"report: {page}", err=as_json)
+    echo(json.dumps(content, indent=1) if as_json else combined_table(content))
+    echo(f"report: {page}", err=as_json)
 
 
 def _load(config: str, overrides: tuple[str, ...]) -> Any:

@@ -61,6 +61,10 @@ class AuditError(UserError):
     """An audit cannot be drawn, found or served, or a verdict cannot be taken."""
 
 
+LONGEST_KIND = 60
+"""Characters of an error row's kind."""
+
+
 class RowError(CurationError):
     """One row cannot be rendered, labelled or parsed; it becomes an error row and never stops a run.
 
@@ -71,6 +75,11 @@ class RowError(CurationError):
     def kind(self) -> str:
         """The part of the message before the first colon, e.g. ``bad_fen``."""
         return str(self).split(":", 1)[0]
+
+    @property
+    def has_kind(self) -> bool:
+        """Whether the message starts with a kind: a short word that can be counted by, not the row's own text."""
+        return self.kind != str(self) and len(self.kind) <= LONGEST_KIND and self.kind.isidentifier()
 
 
 class RunFailedError(CurationError):

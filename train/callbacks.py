@@ -1,6 +1,5 @@
 """What happens beside the steps of a ``transformers.Trainer``: checkpoints are stored elsewhere, progress is told."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,11 +8,12 @@ from typing import Any, Protocol
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from curation.escaping import logger_of
 from train import preemption
 from train.agreement import any_worker
 from train.partial import Partial
 
-log = logging.getLogger(__name__)
+log = logger_of(__name__)
 
 CHECKPOINT_SECONDS = 600.0
 """The longest time between two checkpoints, where the share of the steps asks for none in between."""

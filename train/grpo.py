@@ -6,7 +6,6 @@ step, so answers never come from older weights, and a checkpoint needs none of t
 an answer is the row's selected label.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from curation.config import DomainConfig
 from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
+from curation.escaping import logger_of
 from curation.loading import saved_from
 from curation.models import check_tokens, here, load_model, load_tokenizer
 from curation.own_code import hub_revision
@@ -43,7 +43,7 @@ from train.student import train_student
 from train.tokens import prompt_ids
 from train.trainer import arguments, num_workers
 
-log = logging.getLogger(__name__)
+log = logger_of(__name__)
 
 CHECKPOINT_SHARE = 0.1
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""

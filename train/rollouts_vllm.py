@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
+from curation.escaping import logger_of
 from curation.loading import engine_arguments
 from curation.refs import ModelRef
 from curation.teachers.vllm_choice import is_installed
@@ -26,7 +27,7 @@ from train.rollouts import Rollout, Wanted, ended
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-log = logging.getLogger(__name__)
+log = logger_of(__name__)
 
 MAX_RUNNING = 256
 """Answers that run at once."""

@@ -8,7 +8,6 @@ the end of the batch's shortest prompt on.
 Shapes: B rows of a batch, T tokens of its longest row, K <= T last positions, V words of the vocabulary.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from curation.config import SftConfig
 from curation.errors import ConfigError, SourceError
+from curation.escaping import logger_of
 from curation.models import check_tokens, load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
@@ -36,7 +36,7 @@ from train.student import train_student
 from train.tokens import Row
 from train.trainer import SftTrainer, arguments, num_workers
 
-log = logging.getLogger(__name__)
+log = logger_of(__name__)
 
 CHECKPOINT_SHARE = 0.25
 """The share of the steps between two checkpoints; a killed worker loses at most this much."""

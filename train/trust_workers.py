@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from curation.config import TrustConfig
+from curation.escaping import logger_of
 from curation.refs import TrustRef, fingerprint
 from curation.storage.paths import Place, place
 from curation.trust import saved
@@ -27,7 +28,7 @@ from train.trust_loop import Rows, Shard
 CHECKPOINT_SECONDS = 60.0
 """A longer fit writes a checkpoint at the end of the first epoch after each such period."""
 
-log = logging.getLogger(__name__)
+log = logger_of(__name__)
 
 
 def fit_net(

@@ -4,12 +4,12 @@ A pool of actors grows and shrinks with its nodes. With spot machines or an auto
 is slow.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from curation.cluster import nodes
+from curation.escaping import logger_of
 from curation.periodic import every
 
 SECONDS = 2.0
@@ -20,7 +20,7 @@ AGAIN_SECONDS = 300.0
 Tell = Callable[[int, list[str], list[str]], None]
 """Receives the number of living nodes, and the nodes that came and left since the last call."""
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @contextmanager

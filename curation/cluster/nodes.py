@@ -4,7 +4,6 @@ A question is a function inside a function. Ray pickles it by value, so that a n
 version of this project, or none.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,8 +11,9 @@ from typing import Any
 
 from curation.cluster.versions import PROJECT, ask_versions
 from curation.errors import ClusterError
+from curation.escaping import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 ANSWER_SECONDS = 60
 """Time limit for an answer; a node has to start a worker process for it."""

@@ -4,6 +4,8 @@ from typing import Any
 
 import click
 
+from curation.escaping import echo
+
 
 @click.command("export-student")
 @click.argument("run_dir")
@@ -22,7 +24,7 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
     options += [f"-o {output}", *(["--merged"] if asked["merged"] else [])]
     command = " ".join([f"curate export-student {run_dir}", *options])
     for line in export_student(place(run_dir), place(output), command=command, **asked):
-        click.echo(line)
+        echo(line)
 
 
 @click.command("export-trust")
@@ -44,4 +46,4 @@ def export_trust(run_dir: str, output: str, **asked: Any) -> None:
     options = [f"--{name} {value}" for name, value in given if value is not None]
     command = " ".join([f"curate export-trust {run_dir}", *options, f"-o {output}"])
     for line in export_trust(place(run_dir), place(output), command=command, **asked):
-        click.echo(line)
+        echo(line)

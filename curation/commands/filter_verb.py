@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from curation.escaping import echo
+
 SHIFTED = 3
 """The exit code for a pool that differs clearly from the rows that trust was fitted on."""
 
@@ -61,7 +63,7 @@ def filter_pool(
     config = config_of(inputs, overrides, **options)
     filtered = run_filter(config, recut=recut, wait=wait)
     for line in summary(filtered, str(config.output_directory)):
-        click.echo(line)
+        echo(line)
     if filtered.alarm is not None:
-        click.echo(f"curate: shift: {filtered.alarm}", err=True)
+        echo(f"curate: shift: {filtered.alarm}", err=True)
         sys.exit(SHIFTED)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from curation.commands.filter_verb import rule_options
+from curation.escaping import echo
 
 
 @click.command()
@@ -57,13 +58,13 @@ def plan(
     made = planned.forecast
     path = kept_forecast.save(made, settings) if save and made is not None else None
     if as_json:
-        click.echo(json.dumps(planned.to_json(), indent=1))
+        echo(json.dumps(planned.to_json(), indent=1))
         return
-    click.echo(planned.graph if graph else planned.table)
+    echo(planned.graph if graph else planned.table)
     if made is not None:
-        click.echo(forecast_table(made.to_json()))
+        echo(forecast_table(made.to_json()))
     else:
         for stage, why in planned.left_out:
-            click.echo(f"not in a forecast: {stage} ({why})")
+            echo(f"not in a forecast: {stage} ({why})")
     if path is not None:
-        click.echo(f"forecast: {path}")
+        echo(f"forecast: {path}")

@@ -7,8 +7,7 @@ value replaces the one below it. A relative path stays relative to the folder of
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import yaml
-
+from curation.config import strict_yaml
 from curation.errors import ConfigError
 from curation.storage.paths import Place, place
 
@@ -64,12 +63,14 @@ def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:
         ConfigError: the file is missing, or no YAML mapping.
     """
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = strict_yaml.parse(path.read_text())
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"{path}: cannot be read ({reason}); {mend}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text ({error}); {mend}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: is not a mapping; {mend}")
     return raw

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from curation.arms import REFERENCE_ARM
-from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig
+from curation.config import ModelConfig, RunConfig, SourceConfig, StudentConfig, strict_yaml
 from curation.config.ablation import FUNCTION, Ablation, AblationConfig, Variant
 from curation.config.files import Roots, mapping, read
 from curation.config.filter import FilterConfig
@@ -141,9 +140,9 @@ def _override(raw: dict[str, Any], text: str, roots: Roots) -> None:
     if not equals or not key:
         raise ConfigError(f"--set {text!r}: is not of the form a.b=value")
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is not YAML") from error
+        parsed = strict_yaml.parse(value)
+    except ConfigError as error:
+        raise ConfigError(f"--set {text!r}: {error}") from error
     _put(raw, key, parsed, f"--set {text!r}", roots)
 
 

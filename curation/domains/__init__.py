@@ -15,6 +15,7 @@ from curation.config import DomainConfig
 from curation.config.defaults import ENTRY_POINTS, class_named
 from curation.domains.identity import Identity, plain_identity
 from curation.errors import ConfigError, RowError
+from curation.escaping import message
 from curation.registry import DOMAINS
 
 __all__ = [
@@ -140,10 +141,10 @@ def get_domain(config: DomainConfig) -> Domain:
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:
-    """The result and "", or None and the error; a domain is users' code, so it may raise anything."""
+    """The result and "", or None and the error on one line; a domain is users' code, so it may raise anything."""
     try:
         return function(*arguments), ""
     except RowError as error:
-        return None, str(error)
+        return None, message(error) if error.has_kind else message(RowError(f"domain_failed: RowError: {error}"))
     except (Exception, SystemExit) as error:
-        return None, f"domain_failed: {type(error).__name__}: {error}"
+        return None, message(RowError(f"domain_failed: {type(error).__name__}: {error}"))

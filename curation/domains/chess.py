@@ -5,8 +5,10 @@ one move in UCI notation. The paper leaves open, and we chose: UCI, FEN's own st
 square is given after every double step), the cue line, and SAN accepted as an answer.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import chess
@@ -14,9 +16,17 @@ import pyarrow as pa
 
 from curation.domains import Example, Identity, Vocabulary
 from curation.errors import RowError
+from curation.escaping import quoted
 
 CUE = "Best move:"
 _PIECES = tuple(name.capitalize() for name in chess.PIECE_NAMES[1:] if name)
+_IMPOSSIBLE = ~(
+    chess.STATUS_BAD_CASTLING_RIGHTS
+    | chess.STATUS_INVALID_EP_SQUARE
+    | chess.STATUS_IMPOSSIBLE_CHECK
+    | chess.STATUS_TOO_MANY_CHECKERS
+)
+"""What makes a position impossible by its pieces; composed puzzles set the other fields of a FEN as they like."""
 _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 
 
@@ -38,11 +48,7 @@ class Chess:
         """
         board = _board(_cell(raw, "fen"))
         _push(board, _moves(raw)[0], "the opponent's move")
-        rating = _cell(raw, "rating")
-        try:
-            return {"fen": board.fen(en_passant="fen"), "rating": None if rating is None else int(rating)}
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RowError(f"bad_rating: {rating!r} is not a whole number") from error
+        return {"fen": board.fen(en_passant="fen"), "rating": _whole(_cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
         """The second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
@@ -158,15 +164,28 @@ def _cell(raw: Mapping[str, Any], name: str) -> Any:
     return raw.get(name, raw.get(published))
 
 
+def _whole(rating: Any) -> int | None:
+    """A rating as a whole number; a column with nulls may hold ``700.0``."""
+    if rating is None:
+        return None
+    with suppress(TypeError, ValueError, OverflowError):
+        number = math.nan if isinstance(rating, bool) else float(rating)
+        if number.is_integer():
+            return int(number)
+    raise RowError(f"bad_rating: {quoted(str(rating))} is not a whole number")
+
+
 def _board(fen: Any) -> chess.Board:
     if not isinstance(fen, str) or not fen.strip():
         raise RowError("null_field: fen is empty")
     try:
         board = chess.Board(fen)
     except ValueError as error:
-        raise RowError(f"bad_fen: {fen!r} ({error})") from error
-    if board.king(chess.WHITE) is None or board.king(chess.BLACK) is None:
-        raise RowError(f"bad_fen: {fen!r} (a king is missing)")
+        reason = str(error).partition(":")[0]  # then python-chess repeats the FEN
+        raise RowError(f"bad_fen: {quoted(fen, 100)} ({reason[:100]})") from error
+    if status := board.status() & _IMPOSSIBLE:  # python-chess reads many positions that no game can reach
+        reasons = ", ".join(str(flag.name).lower().replace("_", " ") for flag in chess.Status if flag & status)
+        raise RowError(f"bad_fen: {quoted(fen, 100)} (no game can have it: {reasons})")
     return board
 
 
@@ -184,5 +203,5 @@ def _push(board: chess.Board, uci: str, whose: str) -> chess.Move:
             board.push(move)
             return move
     except ValueError as error:
-        raise RowError(f"illegal_move: {whose} {uci!r} in {board.fen()!r}") from error
+        raise RowError(f"illegal_move: {whose} {quoted(uci)} in {board.fen()!r}") from error
     raise RowError(f"illegal_move: {whose} {uci!r} is a pass")

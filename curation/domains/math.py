@@ -9,6 +9,7 @@ and AIME, or the columns ``problem`` and ``answer``.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ class Math:
         """The problem, and the row's own level, difficulty or number in its contest, if any.
 
         Raises:
-            RowError: ``null_field``.
+            RowError: ``null_field``, ``bad_value``.
         """
         problem = _text(raw, _PROBLEMS)
         if not problem:
@@ -73,7 +74,7 @@ class Math:
         r"""The row's answer (GSM8K's after ``####``), else the last box of its solution; ``None`` without either.
 
         Raises:
-            RowError: ``no_box`` if the solution boxes no answer.
+            RowError: ``no_box`` if the solution boxes no answer; ``bad_value``.
         """
         answer = _text(raw, _ANSWERS).rpartition("####")[2].strip()
         if answer:
@@ -189,6 +190,12 @@ def _tidy(answer: str) -> str:
 
 
 def _text(raw: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The first of the columns that is not null, as stripped text; empty if all are null."""
-    values = (raw.get(name) for name in names)
-    return next((str(value).strip() for value in values if value is not None), "")
+    """The first of the columns that is not null, as stripped text; empty if all are null.
+
+    Raises:
+        RowError: ``bad_value``: it is neither a text nor a number.
+    """
+    name, value = next(((name, raw[name]) for name in names if raw.get(name) is not None), ("", ""))
+    if isinstance(value, bool) or not isinstance(value, str | Number):
+        raise RowError(f"bad_value: {name} is {type(value).__name__}, neither a text nor a number")
+    return str(value).strip()

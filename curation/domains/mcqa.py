@@ -167,6 +167,8 @@ def _listed(raw: Mapping[str, Any]) -> _Row:
         raise RowError(f"no_options: choices is {texts!r}, not a list")
     choices = [_stripped(text, f"choices[{place}]") for place, text in enumerate(texts)]
     names = listed.get("label") or () if struct else range(len(choices))
+    if None in names:
+        raise RowError("null_field: an option has no label")
     return _Row(question, choices, [str(name).strip() for name in names], raw.get("answerKey" if struct else "answer"))
 
 

@@ -4,7 +4,6 @@ It is told at each commit and by a thread every few seconds, since the driver it
 the store.
 """
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from ray.exceptions import RayError
 
+from curation.escaping import logger_of
 from curation.passes.pool import ActorPool
 from curation.periodic import every
 from curation.tables.stream import Round, Written
@@ -24,7 +24,7 @@ from curation.telemetry.standing import Actors, Spent, Standing, Update, Work
 
 TELL_SECONDS = 2.0
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class ChunkSpent(NamedTuple):

@@ -6,16 +6,16 @@ Each driver begins a new part.
 """
 
 import errno
-import logging
 import os
 import threading
 import time
 from pathlib import Path
 from typing import Protocol
 
+from curation.escaping import logger_of
 from curation.storage.paths import Place, Remote
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 PUT_SECONDS = 5.0
 PART_BYTES = 256 << 10

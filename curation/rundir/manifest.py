@@ -18,6 +18,7 @@ from typing import Any, Self
 from curation.cluster.versions import versions
 from curation.config.filter import WORK
 from curation.errors import CommitError, RunDirError
+from curation.escaping import escaped
 from curation.redaction import redacted_in
 from curation.refs import fingerprint
 from curation.rundir.events import events_of
@@ -147,6 +148,7 @@ class Manifest:
     def event(self, kind: str, **fields: Any) -> None:
         """Add a line to the event log."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **redacted_in(fields)}, default=str)
+        line = escaped(line)
         self.events.add(line, can_wait=kind == "progress")
 
     def _save(self) -> None:

@@ -8,6 +8,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.errors import SourceError
+from curation.escaping import message
+from curation.sources.missing import present
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 from curation.tables.schemas import FILE_SHIFT
@@ -49,6 +51,8 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
 
 def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray[np.int64]:
     where = f"{file.path}: {id_column}"
+    if file.format == "csv":
+        values = pa.array([present(value) for value in values.to_pylist()], values.type)
     if values.null_count:
         raise SourceError(f"{where}: {values.null_count} rows have no id; fill them in, or leave id_column out")
     if not (pa.types.is_integer(values.type) or file.format == "csv"):
@@ -56,7 +60,7 @@ def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray
     try:
         ids_N: npt.NDArray[np.int64] = values.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid as error:
-        raise SourceError(f"{where}: {error}; give integers below 2**63, or leave id_column out") from error
+        raise SourceError(f"{where}: {message(error)}; give integers below 2**63, or leave id_column out") from error
     if len(ids_N) and ids_N.min() < 0:
         raise SourceError(f"{where}: the id {ids_N.min()} is negative; give ids from 0 on, or leave id_column out")
     return ids_N

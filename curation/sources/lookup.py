@@ -4,9 +4,11 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from curation.errors import SourceError
 from curation.sources.ids import row_ids
+from curation.sources.missing import raw_rows
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
 
@@ -28,9 +30,9 @@ def values_of(
             ids_B = row_ids(file, start, start + batch.num_rows, id_column)
             start += batch.num_rows
             (at_M,) = np.nonzero(np.isin(ids_B, wanted_N))
-            values = batch.column(column).take(at_M).to_pylist()
+            rows = raw_rows(batch.take(pa.array(at_M)))
             found |= {
-                row_id: "" if value is None else str(value)
-                for row_id, value in zip(ids_B[at_M].tolist(), values, strict=True)
+                row_id: "" if row[column] is None else str(row[column])
+                for row_id, row in zip(ids_B[at_M].tolist(), rows, strict=True)
             }
     return found

@@ -9,6 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from curation.errors import SourceError
+from curation.escaping import message, quoted
+
 
 def missing(value: Any) -> bool:
     """Whether the value of a cell is missing; a list or a struct never is."""
@@ -16,7 +19,8 @@ def missing(value: Any) -> bool:
         return not value or value.isspace()
     if value is None or isinstance(value, list | tuple | Mapping):
         return value is None
-    return bool(value != value)  # NaN and NaT, of any type, are the values that differ from themselves
+    differs = value != value  # NaN and NaT, of any type, are the values that differ from themselves
+    return differs is True or (getattr(differs, "ndim", 1) == 0 and bool(differs))  # an array is not a single value
 
 
 def present(value: Any) -> Any:
@@ -29,5 +33,25 @@ def present(value: Any) -> Any:
 
 
 def raw_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows of a batch from a file, as a domain gets them: None for missing values."""
-    return [{name: present(value) for name, value in row.items()} for row in batch.to_pylist()]
+    """The rows of a batch from a file, as a domain gets them: None for missing values.
+
+    Raises:
+        SourceError: neither Python nor Arrow's own texts can give the values of a column.
+    """
+    columns = [_values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
+    return [
+        {name: present(value) for name, value in zip(batch.schema.names, row, strict=True)}
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _values(name: str, column: pa.Array) -> list[Any]:
+    """The values in Python; in a column with one that Python has no type for (a date after 9999), as Arrow's texts."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        try:
+            values = column.cast(pa.string()).to_pylist()
+        except pa.ArrowException as error:
+            raise SourceError(f"column {quoted(name)} cannot be read: {message(error)}; leave it out") from error
+    return values

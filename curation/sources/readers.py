@@ -5,8 +5,8 @@ too, so that the domain can refuse one odd row; missing values (``curation.sourc
 formats have marked record positions, so that reading a range in the middle costs no more than its own bytes.
 """
 
-import csv
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import SourceError
+from curation.escaping import message, quoted
 from curation.sources.missing import present
 from curation.sources.paths import filesystem
+from curation.sources.records import csv_fields, json_object, records
 from curation.sources.source_file import SourceFile
 
 MARK_ROWS = 10_000
 BATCH_ROWS = 8_192
 _HEAD_ROWS = 1_000
-_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,7 @@ def measure(path: str, form: str) -> Shape:
             fs, inner = filesystem(path)
             with fs.open_input_file(inner) as file:
                 parquet = pq.ParquetFile(file)
+                _require_distinct(path, parquet.schema_arrow.names)
                 return Shape(num_rows=parquet.metadata.num_rows, schema=_types(parquet.schema_arrow))
         if form == "lance":
             dataset = _lance(path)
@@ -56,8 +58,8 @@ def measure(path: str, form: str) -> Shape:
         return _measure_text(path, form)
     except SourceError:
         raise
-    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
-        raise SourceError(f"{path}: cannot be read as {form}: {' '.join(str(error).split())}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise SourceError(f"{path}: cannot be read as {form}: {_reason(error)}") from error
 
 
 def read_rows(
@@ -75,17 +77,43 @@ def read_rows(
     num_rows = 0
     try:
         for batch in _READERS[file.format](file, start, stop, wanted):
+            _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield batch
     except SourceError:
         raise
-    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
-        problem = " ".join(str(error).split())
-        raise SourceError(f"{file.path}: cannot be read as {file.format}: {problem}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise SourceError(f"{file.path}: cannot be read as {file.format}: {_reason(error)}") from error
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
         )
+
+
+def _reason(error: Exception) -> str:
+    """A library's message, without the places in its own source code."""
+    return re.sub(r",? *\S+\.rs:\d+:\d+", "", message(error))
+
+
+def _require_distinct(path: str, names: Sequence[str]) -> None:
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
+
+
+def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:
+    """Refuse texts that are not UTF-8: Parquet and Lance store bytes and say that they are text."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        for row in range(batch.num_rows):
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    column.slice(row, 1).validate(full=True)
+                except pa.ArrowInvalid as error:
+                    raise SourceError(
+                        f"{file.path}: row {start + row + 1}, column {quoted(name)}: {message(error)}; fix the file"
+                    ) from error
+        raise
 
 
 def _parquet(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -115,9 +143,9 @@ def _lance_rows(file: SourceFile, start: int, stop: int, columns: list[str]) -> 
 
 
 def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    records = _range(file, start, stop)
-    while rows := list(islice(records, BATCH_ROWS)):
-        values = [_object(file.path, number, record) for number, record in rows]
+    found = _range(file, start, stop)
+    while rows := list(islice(found, BATCH_ROWS)):
+        values = [json_object(file.path, number, record) for number, record in rows]
         yield pa.RecordBatch.from_arrays(
             [_column([present(row.get(name)) for row in values]) for name in columns], columns
         )
@@ -125,14 +153,9 @@ def _jsonl(file: SourceFile, start: int, stop: int, columns: list[str]) -> Itera
 
 def _csv(file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     names = list(file.schema)
-    records = _range(file, start, stop)
-    while rows := list(islice(records, BATCH_ROWS)):
-        values = [_fields(record) for _, record in rows]
-        for (number, _), fields in zip(rows, values, strict=True):
-            if len(fields) != len(names):
-                raise SourceError(
-                    f"{file.path}: record {number} has {len(fields)} fields, the header {len(names)}; fix the file"
-                )
+    found = _range(file, start, stop)
+    while rows := list(islice(found, BATCH_ROWS)):
+        values = [csv_fields(file.path, number, record, names) for number, record in rows]
         arrays = [pa.array([fields[names.index(name)] or None for fields in values], pa.string()) for name in columns]
         yield pa.RecordBatch.from_arrays(arrays, columns)
 
@@ -151,20 +174,22 @@ def _lance(path: str, version: int | None = None) -> Any:
 
 
 def _measure_text(path: str, form: str) -> Shape:
-    records = _records(path, form, 0)
+    found = records(path, form, 0, number=0 if form == "csv" else 1)
     names: list[str] = []
     if form == "csv":
-        _, _, header = next(records, (0, 0, b""))
-        names = _fields(header)
-        if len(set(names)) != len(names):
-            raise SourceError(f"{path}: names a column twice in its header ({', '.join(names)}); rename one")
+        _, header = next(found, (0, b""))
+        names = csv_fields(path, 0, header)
+        _require_distinct(path, names)
     num_rows, marks, keys = 0, [], dict.fromkeys(names)
-    for offset, line, record in records:
+    for offset, record in found:
         if num_rows % MARK_ROWS == 0:
             marks.append(offset)
-        if form == "jsonl" and num_rows < _HEAD_ROWS:
-            keys |= dict.fromkeys(_object(path, line, record))
         num_rows += 1
+        if num_rows <= _HEAD_ROWS:
+            if form == "jsonl":
+                keys |= dict.fromkeys(json_object(path, num_rows, record))
+            else:
+                csv_fields(path, num_rows, record, names)
     return Shape(num_rows=num_rows, schema=dict.fromkeys(keys, "text" if form == "csv" else "json"), marks=tuple(marks))
 
 
@@ -172,65 +197,17 @@ def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes
     """The records ``start`` to ``stop`` of a JSONL or CSV file with their numbers, from 1."""
     mark = start // MARK_ROWS
     skipped = start - mark * MARK_ROWS
-    records = _records(file.path, file.format, file.marks[mark])
-    for number, (_, _, record) in enumerate(islice(records, skipped, skipped + stop - start), start + 1):
+    found = records(file.path, file.format, file.marks[mark], mark * MARK_ROWS + 1)
+    for number, (_, record) in enumerate(islice(found, skipped, skipped + stop - start), start + 1):
         yield number, record
-
-
-def _records(path: str, form: str, offset: int) -> Iterator[tuple[int, int, bytes]]:
-    """The records of a file from a byte on, without blank ones: where each starts, its number and its bytes."""
-    fs, inner = filesystem(path)
-    with fs.open_input_file(inner) as file:
-        file.seek(offset)
-        number, parts, odd, start = 0, [], False, offset
-        for line in _lines(file):
-            offset += len(line)
-            parts.append(line)
-            # A quoted CSV field may hold line ends; doubled quotes inside it keep the parity.
-            odd ^= form == "csv" and line.count(b'"') % 2 == 1
-            if not odd:
-                record = (parts[0] if len(parts) == 1 else b"".join(parts)).removeprefix(_BOM if start == 0 else b"")
-                if record.strip():
-                    number += 1
-                    yield start, number, record
-                parts, start = [], offset
-        if parts:
-            raise SourceError(f"{path}: the quoted field that starts at byte {start} never ends; close the quote")
-
-
-def _lines(file: pa.NativeFile) -> Iterator[bytes]:
-    """The lines of an open file with their ends, read a mebibyte at a time."""
-    rest = b""
-    while block := file.read(1 << 20):
-        lines = (rest + block).split(b"\n")
-        rest = lines.pop()
-        for line in lines:
-            yield line + b"\n"
-    if rest:
-        yield rest
-
-
-def _object(path: str, number: int, record: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(record)
-    except ValueError as error:
-        raise SourceError(f"{path}: record {number} is not JSON ({error}); fix the file") from error
-    if not isinstance(value, dict):
-        raise SourceError(f"{path}: record {number} is not a JSON object but {type(value).__name__}; fix the file")
-    return value
-
-
-def _fields(record: bytes) -> list[str]:
-    return next(csv.reader([record.decode()]), [])
 
 
 def _column(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return pa.array([None if value is None else _text(value) for value in values], pa.string())
 
 
 def _text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text.encode(errors="replace").decode()
+    return value if isinstance(value, str) else json.dumps(value)

@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
+from curation.errors import RowError
+from curation.escaping import message, quoted
 from curation.sources import Assignment, SourceFile, raw_rows, read_rows, row_ids
 from curation.tables import commits, schemas
 
@@ -142,7 +144,7 @@ def _solution(domain: Domain, raw: Mapping[str, Any], example: Mapping[str, Any]
     label, problem = attempt(domain.parse, solution, example)
     if not problem and (label == gold or attempt(domain.is_correct, label, gold)[0]):
         return solution, ""
-    return None, problem or f"bad_solution: it states {label!r}, the gold label is {gold!r}"
+    return None, problem or f"bad_solution: it states {quoted(str(label))}, the gold label is {quoted(gold)}"
 
 
 def misfit(values: Mapping[str, Any], columns: pa.Schema) -> str:
@@ -151,7 +153,7 @@ def misfit(values: Mapping[str, Any], columns: pa.Schema) -> str:
         try:
             pa.scalar(values[field.name], field.type)
         except (KeyError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
-            return f"bad_value: {field.name} is no {field.type}: {error}"
+            return message(RowError(f"bad_value: {field.name} is no {field.type}: {error}"))
     return ""
 
 

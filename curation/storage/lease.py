@@ -13,7 +13,6 @@ refuses (:mod:`curation.tables.commits`: a commit is conditional too).
 """
 
 import json
-import logging
 import os
 import platform
 import threading
@@ -26,11 +25,12 @@ from pathlib import Path
 from typing import Self
 
 from curation.errors import CommitError, RunDirError
+from curation.escaping import logger_of
 from curation.periodic import every
 from curation.storage.conditional import Register, register_of
 from curation.storage.paths import Place
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LEASE_SECONDS = 60.0
 """Time to live of a lease that is not renewed."""

@@ -12,7 +12,6 @@ made for (the table's first, unchanged). Two such updates conflict.
 """
 
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +24,12 @@ from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError
+from curation.escaping import logger_of
 from curation.storage.lease import Guard, unguarded
 from curation.tables.old_versions import Superseded
 from curation.tables.row_ids import RowIds, bitmap
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 COMMIT_ATTEMPTS = 8
 RETRY_SECONDS = 0.4

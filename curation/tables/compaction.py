@@ -9,7 +9,6 @@ if another driver's commit came first and named one of the old fragments; it ref
 first.
 """
 
-import logging
 from collections.abc import Iterable, Sequence
 
 import lance
@@ -17,12 +16,13 @@ from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
 from curation.errors import REFUSALS, CommitError
+from curation.escaping import logger_of
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
 from curation.tables.row_ids import RowIds
 from curation.tasks import in_tasks
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 FEWEST = 16
 """Compact only a table with at least so many fragments; a smaller one is not worth rewriting all its rows."""

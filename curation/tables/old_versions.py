@@ -6,16 +6,16 @@ its last version. A pass only adds rows, so every later version holds theirs too
 store refuses a commit that was made for a removed version, however late it arrives.
 """
 
-import logging
 import time
 from collections import deque
 
 import lance
 
 from curation.errors import REFUSALS
+from curation.escaping import logger_of
 from curation.storage.lease import Guard
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 EVERY = 100
 """Commits between two removals; each removal reads all existing manifests."""

@@ -8,7 +8,6 @@ Compaction keeps the ids, so it carries the cache over (:meth:`RowIds.rebase`).
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Iterable, Iterator
 
@@ -19,9 +18,10 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
 from curation.errors import CommitError
+from curation.escaping import logger_of
 from curation.storage.paths import place, write_atomically
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

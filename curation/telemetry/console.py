@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from curation.escaping import escaped
 from curation.redaction import redacted
 from curation.telemetry.standing import Pace, Standing, Update
 
@@ -20,7 +21,7 @@ _lock = threading.RLock()
 
 def say(text: str) -> None:
     """Print a line with the time, above all bars."""
-    line = f"{time.strftime('%H:%M:%S')} {redacted(text)}"
+    line = escaped(f"{time.strftime('%H:%M:%S')} {redacted(text)}", page=True)
     if _bars:
         from tqdm import tqdm
 
@@ -70,7 +71,7 @@ def _bar(name: str) -> Iterator[Update]:
                 shown = tqdm(
                     total=standing.total,
                     initial=standing.rows,
-                    desc=name,
+                    desc=escaped(name),
                     unit=standing.unit.removesuffix("s"),
                     mininterval=0.2,
                     unit_scale=True,
@@ -78,7 +79,7 @@ def _bar(name: str) -> Iterator[Update]:
                     position=place,
                 )
             if standing.work is not None:
-                shown.set_postfix_str(standing.work.words(), refresh=False)
+                shown.set_postfix_str(escaped(standing.work.words()), refresh=False)
             shown.update(standing.rows - shown.n)
             shown.refresh()
 

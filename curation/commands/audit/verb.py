@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from curation.escaping import echo
+
 PROGRAM = click.Choice(["label-studio", "argilla"])
 
 
@@ -44,22 +46,22 @@ def audit(run_dir: str, arm: str | None, num: int | None, seed: int | None, name
     home = actions.home_of(place(run_dir), asked["folder"])
     if not chosen:
         lines = actions.start(place(run_dir), home, name=name, arm=arm, num=num, seed=seed)
-        click.echo("\n".join(lines))
+        echo("\n".join(lines))
         return
     if (arm, num, seed) != (None, None, None):
         raise ConfigError(f"--arm, --num and --seed: are of the draw; draw first, then give {chosen[0]} with --name")
     person = asked["person"]
     if asked["serve"]:
-        actions.serve_page(home, name, port=asked["port"], person=person, say=click.echo)
+        actions.serve_page(home, name, port=asked["port"], person=person, say=echo)
     elif asked["export"]:
-        click.echo(actions.export_rows(home, name, *asked["export"]))
+        echo(actions.export_rows(home, name, *asked["export"]))
     elif asked["result"]:
         drawn, result = actions.conclude(home, name, alpha=asked["alpha"], delta=asked["delta"])
-        click.echo(json.dumps(result, indent=1) if asked["as_json"] else "\n".join(result_lines(result)))
-        click.echo(
+        echo(json.dumps(result, indent=1) if asked["as_json"] else "\n".join(result_lines(result)))
+        echo(
             f"written: {drawn.folder / 'audit.json'}, with judged.parquet and calibration.parquet", err=asked["as_json"]
         )
     else:
         program, path = asked["imported"] or (None, asked["verdicts"])
         lines = actions.take_verdicts(home, name, path, program=program, person=person)
-        click.echo("\n".join(lines))
+        echo("\n".join(lines))

@@ -6,6 +6,7 @@ from typing import Any
 
 from curation.commands.inspect.facts import Facts
 from curation.commands.inspect.find import Found
+from curation.escaping import escaped
 
 WIDTH = 100
 """The maximum number of characters of a value or a message; longer ones are truncated."""
@@ -56,7 +57,8 @@ def size(num_bytes: int) -> str:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """The cells of all rows in columns, each as wide as its longest cell."""
+    """The cells of all rows in columns, each as wide as its longest cell; each row is one line of the terminal."""
+    rows = [tuple(map(escaped, row)) for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
     return [
         indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

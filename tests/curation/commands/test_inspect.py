@@ -272,3 +272,16 @@ def test_a_stage_names_its_table_at_the_version_on_record(run: Path):
 
 def _asked(found: tuple[str, int | None]) -> tuple[str, Question]:
     return found[0], Question(version=found[1])
+
+
+def test_names_kinds_and_values_of_foreign_tables_do_not_act(tmp_path: Path):
+    acting = "\x1b]0;owned\x07\x9b2J\x7f\u202e\u2028"
+    uri = tmp_path / "labels\u202e.lance"
+    columns = {f"name\n{acting}": [acting], "error": [f"kind{acting}\nforged 1: {acting}"], "list": [[acting]]}
+    lance.write_dataset(pa.table({**columns, "struct": [{acting: 1}]}), str(uri))
+    told = curate(uri, "--where", "error IS NOT NULL").stdout
+    assert not any(sign in told for sign in acting if not sign.isascii() or not sign.isprintable())
+    assert "  name\\u000a\\u001b]0;owned" in told and "kind\\u001b]0;owned\\u0007\\u009b2J\\u007f" in told
+    assert not any(line.startswith("forged") for line in told.splitlines())
+    found = json.loads(curate(uri, "--json").stdout)
+    assert found["columns"][0]["name"] == f"name\n{acting}"

@@ -461,7 +461,7 @@ def test_overrides_reach_every_depth(path: Path):
     [
         ("seed", "'seed': is not of the form a.b=value"),
         ("=3", "'=3': is not of the form a.b=value"),
-        ("seed=[", "the value is not YAML"),
+        ("seed=[", "is not YAML"),
         ("name.x=3", "name is a value, not a section"),
         ("teacher.states.0.x=3", "0 is a value, not a section"),
         ("sed=3", "sed: unknown key; did you mean 'seed'?"),
@@ -522,7 +522,7 @@ def test_the_run_directory_is_absolute(path: Path, monkeypatch: pytest.MonkeyPat
         (b"", "is not a mapping"),
         (b"- a\n", "is not a mapping"),
         (b"a: [\n", "is not YAML"),
-        (b"a: \xff\n", "is not YAML"),
+        (b"a: \xff\n", "is not UTF-8 text"),
         (b"{}", "name: Field required"),
     ],
 )

@@ -211,18 +211,29 @@ GOOD = {"fen": START, "moves": "e1g1 e8g8", "rating": 1500}
         ({"fen": "8/8/8/8/8/8/8 w - - 0 1"}, "bad_fen"),
         ({"fen": "4k3/8/8/8/8/8/8/8 w - - 0 1"}, "bad_fen"),  # no white king
         ({"fen": START.replace("d6", "d9")}, "bad_fen"),
+        ({"fen": START.replace("PPPQ1PPP", "PPPQKPPP")}, "bad_fen"),  # two white kings
+        ({"fen": "4k2P/8/8/8/8/8/8/4K3 w - - 0 1"}, "bad_fen"),  # a pawn on the last rank
+        ({"fen": "4k3/8/8/8/PPPPPPPP/PPPPPPPP/8/4K3 w - - 0 1"}, "bad_fen"),  # sixteen pawns
+        ({"fen": "4k3/8/8/8/8/8/8/4RK2 w - - 0 1"}, "bad_fen"),  # Black is in check, White moves
+        ({"fen": "x" * 10**6}, "bad_fen"),
         ({"moves": "e1e3 e8g8"}, "illegal_move"),
         ({"moves": "castles"}, "illegal_move"),
         ({"rating": "strong"}, "bad_rating"),
         ({"rating": float("nan")}, "bad_rating"),
         pytest.param({"rating": float("inf")}, "bad_rating"),
         ({"rating": [1500]}, "bad_rating"),
+        ({"rating": 1500.5}, "bad_rating"),
+        ({"rating": True}, "bad_rating"),
     ],
 )
 def test_kinds_of_bad_rows(change: dict, kind: str):
     with pytest.raises(RowError) as caught:
         DOMAIN.read(GOOD | change)
-    assert caught.value.kind == kind
+    assert caught.value.kind == kind and len(str(caught.value)) < 400
+
+
+def test_ratings_of_a_column_with_nulls_are_whole():
+    assert [DOMAIN.read(GOOD | {"rating": rating})["rating"] for rating in (1500.0, "1500.0", "1500")] == [1500] * 3
 
 
 def test_an_illegal_gold_move_is_named_as_such():

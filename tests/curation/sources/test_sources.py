@@ -20,8 +20,10 @@ from curation.sources import (
     check_unchanged,
     check_unique,
     discover,
+    raw_rows,
     read_rows,
     readers,
+    records,
     require_columns,
     row_ids,
 )
@@ -139,14 +141,16 @@ def test_changed_and_vanished_files_are_refused(form: str, tmp_path: Path) -> No
 
 def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text('\ufeff{"a": null, "b": 1}\n\n{"b": "two", "a": [1, 2]}\r\n{"a": {"k": 3}}\n{"b": "\\ud800"}')
+    path.write_text(
+        '\ufeff{"a": null, "b": 1}\n\n{"b": "two", "a": [1, 2]}\r\n{"a": {"k": 3}}\n{"b": "\\ud83d\\ude00"}'
+    )
     (file,) = found(path)
     assert list(file.schema) == ["a", "b"]
     assert rows_of(file) == [
         {"a": None, "b": "1"},
         {"a": "[1, 2]", "b": "two"},
         {"a": '{"k": 3}', "b": None},
-        {"a": None, "b": "?"},
+        {"a": None, "b": "😀"},
     ]
 
 
@@ -158,7 +162,22 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
         ("x.jsonl", b"\n\n", "holds no rows"),
         ("x.csv", b"a,b\n", "holds no rows"),
         ("x.csv", b"a,a\n1,2\n", "names a column twice"),
-        ("x.csv", b'a,b\n1,"2\n', "never ends"),
+        ("x.csv", b'a,b\n1,2\n1,"2\n', """record 2 has a quoted field that never ends, near '1,"2'"""),
+        ("x.csv", b'a,b\n1,5" pipe\n2,3\n', """record 1 has a quoted field that never ends, near '1,5" pipe'"""),
+        ("x.csv", b'a,b\n0,0\n1,5" pipe\n2,6" pipe\n', """record 2 cannot be read as CSV near '1,5" pipe"""),
+        ("x.csv", b'a,b\n1,"2"3\n', """record 1 cannot be read as CSV near '1,"2"3'"""),
+        ("x.csv", b"a,b\r1,2\r3,4\r", r"the header cannot be read as CSV near 'a,b.u000d1,2"),
+        ("x.csv", b"a,b\n1,2\n3,caf\xe9\n", r"record 2 is not UTF-8 near '3,caf.xe9"),
+        ("x.csv", b"a,\xff\n1,2\n", r"record 0 is not UTF-8 near 'a,.xff"),
+        ("x.csv", b"a,b\n1,\x1b[2J,3\n", r"record 1 has 3 fields, the header 2, near '1,.u001b.2J,3'"),
+        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"""record 2 is not UTF-8 near '.*xff"""),
+        ("x.jsonl", b'{"a": 1, "b": tru}\n', "record 1 is not JSON .Expecting value. near '.*tru}'"),
+        ("x.jsonl", b'{"a": 1, "b": 2, "a": 3}\n', "record 1 has the key 'a' twice, near"),
+        ("x.jsonl", b'{"a": {"b": 2, "b": 3}}\n', "record 1 has the key 'b' twice, near"),
+        ("x.jsonl", b'{"a": "\\ud800"}\n', r"record 1 has half of a surrogate pair near '.\"a\": \"\\ud800"),
+        ("x.jsonl", b'{"a": ' + b"[" * 100_000, "record 1 nests deeper than 50 levels"),
+        ("x.jsonl", b'{"a": ' + b"[" * 60 + b"]" * 60 + b"}", "record 1 nests deeper than 50 levels"),
+        ("x.jsonl", b'{"a": ' + b"1" * 5_000 + b"}", "record 1 has an integer of thousands of digits"),
         ("x.parquet", b"nonsense", "cannot be read as parquet"),
         ("x.lance", b"nonsense", "cannot be read as lance"),
         ("x.txt", b"a", "unknown format"),
@@ -166,19 +185,70 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
 )
 def test_broken_files(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError, match=message) as error:
         found(tmp_path / name)
+    assert len(str(error.value)) < 600 and "\n" not in str(error.value)
 
 
 def test_broken_records_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
-    path.write_text("a,b\n1,2\n1,2,3\n")
-    with pytest.raises(SourceError, match=r"x\.csv: record 2 has 3 fields, the header 2"):
-        rows_of(found(path)[0])
+    path.write_text("a,b\n" + "1,2\n" * 1_500 + "1,2,3\n")
+    with pytest.raises(SourceError, match=r"x\.csv: record 1501 has 3 fields, the header 2, near '1,2,3'"):
+        rows_of(found(path)[0], 1_400)
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n' * 1_500 + '{"a"\n')
     with pytest.raises(SourceError, match=r"x\.jsonl: record 1501 is not JSON"):
         rows_of(found(path)[0], 1_400)
+
+
+def test_a_quote_that_is_not_closed_does_not_take_in_the_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MAX_RECORD", 1 << 20)
+    path = tmp_path / "x.csv"
+    path.write_text('a,b\n1,"2\n' + "1,2\n" * 10**6)
+    with pytest.raises(SourceError, match="record 1 has a quoted field that never ends"):
+        found(path)
+    path.write_bytes(b"a,b\n1," + b"2" * (3 << 20))
+    with pytest.raises(SourceError, match="a line has more than 1 MiB"):
+        found(path)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_value_of_a_million_characters_and_nul(form: str, tmp_path: Path) -> None:
+    rows = [{"a": "x" * 10**6, "b": "\x00"}, {"a": '"=1+1' * 10**5, "b": "<script>{{ 7 * 7 }}"}]
+    assert rows_of(found(write(tmp_path / f"x.{form}", rows))[0]) == rows
+
+
+@pytest.mark.parametrize("form", ["parquet", "lance"])
+def test_text_that_is_not_utf8_is_refused(form: str, tmp_path: Path) -> None:
+    offsets = pa.array([0, 1, 3], pa.int32()).buffers()[1]
+    texts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a\xffb")])
+    table = pa.table({"n": [1, 2], "a\x1b": texts})
+    path = tmp_path / f"x.{form}"
+    if form == "parquet":
+        pq.write_table(table, path)
+    else:
+        lance.write_dataset(table, str(path))
+    told = {"parquet": r"row 2, column 'a\\u001b': Invalid UTF8", "lance": "cannot be read as lance: .*invalid utf-8"}
+    with pytest.raises(SourceError, match=rf"x\.{form}: {told[form]}") as error:
+        rows_of(found(path)[0])
+    assert ".rs:" not in str(error.value)
+
+
+def test_parquet_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["x", "x"]), tmp_path / "x.parquet")
+    with pytest.raises(SourceError, match=r"names a column twice \('x'\)"):
+        found(tmp_path / "x.parquet")
+
+
+def test_values_that_python_has_no_type_for_are_texts(tmp_path: Path) -> None:
+    far, odd = pa.array([2**50, 0], pa.timestamp("ms")), pa.array([1, 2], pa.timestamp("ns", "No/Where"))
+    pq.write_table(pa.table({"far": far}), tmp_path / "x.parquet")
+    (batch,) = read_rows(found(tmp_path / "x.parquet")[0])
+    assert [row["far"] for row in raw_rows(batch)][1] == "1970-01-01 00:00:00.000"
+    with pytest.raises(SourceError, match=r"column 'odd' cannot be read: .*No/Where"):
+        raw_rows(pa.RecordBatch.from_arrays([odd], ["odd"]))
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
@@ -225,6 +295,18 @@ def test_own_ids(tmp_path: Path) -> None:
     files = found(tmp_path)
     check_unique(files, "id")
     assert [row_ids(file, 0, 2, "id").tolist() for file in files] == [[7, 2], [3, 2**62]]
+    pq.write_table(pa.table({"id": pa.array([2**63, 1], pa.uint64())}), tmp_path / "b.parquet")
+    with pytest.raises(SourceError, match=r"b\.parquet: id: .*below 2\*\*63"):
+        check_unique(found(tmp_path / "b.parquet"), "id")
+    for name, text, message in [
+        ("c.csv", f"id,x\n{2**63},1\n", "below 2\\*\\*63"),
+        ("d.csv", "id,x\n  ,1\n", "1 rows have no id"),
+        ("e.jsonl", f'{{"id": {2**63}}}\n{{"id": 1}}\n', "not integers"),
+        ("f.jsonl", '{"id": NaN}\n{"id": 1}\n', "1 rows have no id"),
+    ]:
+        (tmp_path / name).write_text(text)
+        with pytest.raises(SourceError, match=f"{name[:1]}.{name[2:]}: id: .*{message}"):
+            check_unique(found(tmp_path / name), "id")
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,117 @@
+"""Reads YAML as written or refuses it: PyYAML's safe types, and nothing that is dropped, endless or too deep.
+
+PyYAML keeps the last of two equal keys, follows an anchor into itself, recurses as deep as the text nests, and lets
+other exceptions than its own out of values such as ``2020-13-01``. Here each of these is an error that names its lines.
+"""
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode
+
+from curation.errors import ConfigError
+from curation.escaping import message, quoted
+
+MAX_CHARACTERS = 1 << 20
+MAX_DEPTH = 50
+MAX_VALUES = 100_000
+"""Values of one text with the anchors written out: ten anchors of ten references each would be 10^10."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+def parse(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        ConfigError: the text is not YAML, or is refused; the message names lines, not the text's origin.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"has {len(text):,} characters; a configuration may have {MAX_CHARACTERS:,}")
+    try:
+        return _Loader(text).get_single_data()
+    except yaml.YAMLError as error:
+        raise ConfigError(f"is not YAML: {message(error)}") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, strict."""
+
+    def __init__(self, text: str) -> None:
+        self._open: list[str | None] = []
+        """The anchors of the nodes around the place that is read."""
+        self._sizes: dict[int, tuple[int, int]] = {}
+        """Values and depth of a whole node, by its identity."""
+        self._checked: set[int] = set()
+        """The mappings whose keys are compared, by identity: merging adds keys to the node itself."""
+        super().__init__(text)
+
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor in self._open:
+                raise ConfigError(
+                    f"line {_line(event)}: *{event.anchor} stands within &{event.anchor} itself, "
+                    "so the value would have no end; write it out"
+                )
+            node = super().compose_node(parent, index)
+        else:
+            self._open.append(getattr(event, "anchor", None))
+            if len(self._open) > MAX_DEPTH:
+                raise ConfigError(f"line {_line(event)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
+            node = super().compose_node(parent, index)
+            self._open.pop()
+        if node is not None and id(node) not in self._sizes:
+            self._sizes[id(node)] = self._measured(node)
+        return node
+
+    def _measured(self, node: Node) -> tuple[int, int]:
+        """Values and depth of a node whose parts are read."""
+        children = [] if isinstance(node, ScalarNode) else node.value
+        parts = [child for pair in children for child in (pair if isinstance(pair, tuple) else (pair,))]
+        values = 1 + sum(self._sizes[id(part)][0] for part in parts)
+        depth = 1 + max((self._sizes[id(part)][1] for part in parts), default=0)
+        if values > MAX_VALUES:
+            raise ConfigError(f"line {_line(node)}: holds more than {MAX_VALUES:,} values; anchors multiply them")
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"line {_line(node)}: nests deeper than {MAX_DEPTH} levels; make it flatter")
+        return values, depth
+
+    def flatten_mapping(self, node: MappingNode) -> None:
+        if id(node) not in self._checked:
+            self._checked.add(id(node))
+            self._compare_keys(node)
+        super().flatten_mapping(node)
+
+    def _compare_keys(self, node: MappingNode) -> None:
+        seen: dict[Hashable, Node] = {}
+        for key_node, _ in node.value:
+            key = "<<" if key_node.tag == _MERGE else self.construct_object(key_node, deep=True)
+            if isinstance(key, Hashable):  # another is refused when the mapping is made
+                if key in seen:
+                    first, second = _line(seen[key]), _line(key_node)
+                    where = f"lines {first} and {second}" if first < second else f"line {first}"
+                    raise ConfigError(f"{where}: the key {quoted(str(key))} stands twice; remove one")
+                seen[key] = key_node
+
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep=deep)
+        except ConfigError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            kind = node.tag.removeprefix("tag:yaml.org,2002:")
+            raise ConfigError(
+                f"line {_line(node)}: {quoted(str(node.value))} is not a {kind}; correct it, or put it in quotes"
+            ) from error
+        if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+            raise ConfigError(
+                f"line {_line(node)}: {quoted(value)} has half of a surrogate pair; write the character itself"
+            )
+        return value
+
+
+def _line(item: Any) -> int:
+    return int(item.start_mark.line) + 1

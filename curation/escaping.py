@@ -1,0 +1,60 @@
+r"""Escapes characters that are not shown but act: in a terminal, a log or the order of a line's text.
+
+Column names, keys, error kinds and values come from users' files, so whatever prints them escapes them first. Escaped
+are the controls C0, DEL and C1 (ESC and U+009B begin a terminal's commands), the marks that turn the direction of text
+(Unicode's bidirectional algorithm, UAX #9), invisible tags and byte order marks, line and paragraph separators, and
+lone surrogates, which no encoding can write. The result is ``\u001b`` and so on, which JSON reads back.
+"""
+
+import logging
+import re
+import sys
+
+import click
+
+_ACTING = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_ACTING_IN_PAGE = re.compile(_ACTING.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+"""Without tab and line end."""
+LONGEST = 1_000
+"""Characters of a message about a row that are kept."""
+
+
+def escaped(text: str, *, page: bool = False) -> str:
+    """The text on one line, without characters that act; of a ``page`` the line ends and tabs stay."""
+    return (_ACTING_IN_PAGE if page else _ACTING).sub(_code, text)
+
+
+def quoted(text: str, most: int = 60) -> str:
+    """The text in quotes on one line, cut after ``most`` characters: a value within a message."""
+    return f"'{escaped(text[:most])}{'...' if len(text) > most else ''}'"
+
+
+def message(error: BaseException) -> str:
+    """An exception's text on one line, of at most ``LONGEST`` characters: it may quote a row."""
+    text = escaped(" ".join(str(error).split()))
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def echo(text: str = "", *, err: bool = False) -> None:
+    """Print to the terminal, escaped; what the terminal's encoding lacks is escaped too."""
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
+    click.echo(escaped(text, page=True).encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def logger_of(name: str) -> logging.Logger:
+    """The logger of a module, whose messages are escaped whatever handles them."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_escape)
+    return logger
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    record.msg, record.args = escaped(record.getMessage(), page=True), ()
+    return True
+
+
+def _code(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"

@@ -1,0 +1,170 @@
+"""The records of JSONL and CSV files: where each starts, its number, its bytes, and its content.
+
+A record that cannot be read is refused with its file, its number and the text around the fault.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from curation.errors import SourceError
+from curation.escaping import quoted
+from curation.sources.paths import filesystem
+
+MAX_RECORD = 64 << 20
+"""Bytes of a record; a quote that is not closed would take in the rest of the file."""
+MAX_DEPTH = 50
+"""Of a JSON value; the file formats behind it nest by the call stack."""
+_BOM = b"\xef\xbb\xbf"
+_AROUND = 30
+"""Characters that are shown on either side of a fault."""
+_FIELD = re.compile(r'(?:"(?:[^"]|"")*"|[^",\r\n]*)(?:,|\r?\n\Z|\Z)')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+csv.field_size_limit(sys.maxsize)  # Python's own limit is 131,072 characters a field
+
+
+def records(path: str, form: str, offset: int, number: int) -> Iterator[tuple[int, bytes]]:
+    """The records of a file from a byte on, without blank ones: where each starts, and its bytes.
+
+    ``number`` is that of the first record; a CSV file's header is record 0.
+
+    Raises:
+        SourceError: a quoted field has no end, or a record is longer than ``MAX_RECORD``.
+    """
+    fs, inner = filesystem(path)
+    with fs.open_input_file(inner) as file:
+        file.seek(offset)
+        parts, odd, start = [], False, offset
+        for line in _lines(file):
+            offset += len(line)
+            parts.append(line)
+            # A quoted CSV field may hold line ends; doubled quotes inside it keep the parity.
+            odd ^= form == "csv" and line.count(b'"') % 2 == 1
+            if not odd:
+                record = (parts[0] if len(parts) == 1 else b"".join(parts)).removeprefix(_BOM if start == 0 else b"")
+                if record.strip():
+                    yield start, record
+                    number += 1
+                parts, start = [], offset
+            if offset - start > MAX_RECORD:
+                break
+        if parts:
+            text = parts[0].decode(errors="backslashreplace")
+            raise SourceError(
+                f"{path}: record {number} has a quoted field that never ends, {_near(text, _fault(text))}; "
+                "close the quote, or double it if it is part of the text"
+            )
+
+
+def json_object(path: str, number: int, record: bytes) -> dict[str, Any]:
+    """The object in a JSONL record.
+
+    Raises:
+        SourceError: the record is not UTF-8, not JSON, no object, or has a key twice or half of a surrogate pair.
+    """
+    where, text = f"{path}: record {number}", _decoded(path, number, record)
+    try:
+        value = json.loads(text, object_pairs_hook=_unique)
+        if text.count("[") + text.count("{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+            raise RecursionError
+    except json.JSONDecodeError as error:
+        raise SourceError(f"{where} is not JSON ({error.msg}) {_near(text, error.pos)}; fix the file") from error
+    except RecursionError as error:
+        raise SourceError(f"{where} nests deeper than {MAX_DEPTH} levels, {_near(text, 0)}; make it flatter") from error
+    except _TwiceError as error:
+        raise SourceError(f"{where} has the key {quoted(str(error))} twice, {_near(text, 0)}; fix the file") from error
+    except ValueError as error:  # Python refuses to read integers of more than 4,300 digits
+        raise SourceError(f"{where} has an integer of thousands of digits, {_near(text, 0)}; fix the file") from error
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise SourceError(f"{where} is not a JSON object but {kind}, {_near(text, 0)}; fix the file")
+    if "\\u" in text and (half := _SURROGATE.search(json.dumps(value, ensure_ascii=False))):
+        at = text.lower().find(f"\\u{ord(half[0]):04x}")
+        raise SourceError(f"{where} has half of a surrogate pair {_near(text, at)}; write the whole character")
+    return value
+
+
+def csv_fields(path: str, number: int, record: bytes, names: list[str] | None = None) -> list[str]:
+    """The fields of a CSV record, as many as there are ``names``.
+
+    Raises:
+        SourceError: the record is not UTF-8, has a quote in the wrong place, or another number of fields.
+    """
+    where = f"{path}: record {number}" if names is not None else f"{path}: the header"
+    text = _decoded(path, number, record)
+    try:
+        fields = next(csv.reader([text], strict=True), [])
+    except csv.Error as error:
+        raise SourceError(
+            f"{where} cannot be read as CSV {_near(text, _fault(text))}; a field with quotes or line ends has to "
+            "stand in quotes, with its own quotes doubled"
+        ) from error
+    if names is not None and len(fields) != len(names):
+        raise SourceError(f"{where} has {len(fields)} fields, the header {len(names)}, {_near(text, 0)}; fix the file")
+    return fields
+
+
+def _decoded(path: str, number: int, record: bytes) -> str:
+    try:
+        return record.decode()
+    except UnicodeDecodeError as error:
+        around = record[max(0, error.start - _AROUND) : error.end + _AROUND].decode(errors="backslashreplace")
+        raise SourceError(
+            f"{path}: record {number} is not UTF-8 near {quoted(around, 4 * _AROUND)}; convert the file to UTF-8"
+        ) from error
+
+
+class _TwiceError(ValueError):
+    """A key that stands twice in an object; JSON leaves open which value counts."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        raise _TwiceError(twice)
+    return found
+
+
+def _depth(value: Any) -> int:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, parts), default=0)
+
+
+def _fault(record: str) -> int:
+    """Where a CSV record first departs from the rules of RFC 4180."""
+    at = 0
+    while (field := _FIELD.match(record, at)) and field.end() > at:
+        at = field.end()
+    return at
+
+
+def _near(text: str, at: int) -> str:
+    """The text around a place of a record, in words."""
+    start = max(0, at - _AROUND)
+    around = text[start : max(0, at) + _AROUND].strip()
+    return f"near {quoted(around, 2 * _AROUND)}"
+
+
+def _lines(file: pa.NativeFile) -> Iterator[bytes]:
+    """The lines of an open file with their ends, read a mebibyte at a time."""
+    rest: list[bytes] = []
+    while block := file.read(1 << 20):
+        lines = block.split(b"\n")
+        if len(lines) == 1:
+            rest.append(block)
+            if len(rest) << 20 > MAX_RECORD:
+                raise ValueError(f"a line has more than {MAX_RECORD >> 20} MiB")
+            continue
+        yield b"".join([*rest, lines[0], b"\n"])
+        for line in lines[1:-1]:
+            yield line + b"\n"
+        rest = [lines[-1]]
+    if rest and any(rest):
+        yield b"".join(rest)

@@ -1,0 +1,78 @@
+"""YAML that PyYAML reads in its own way, or fails on, is refused in one line that names the lines."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from curation.config.files import read
+from curation.config.load import load_config
+from curation.config.strict_yaml import MAX_CHARACTERS, MAX_DEPTH, parse
+from curation.errors import ConfigError
+
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("seed: 1\nname: x\nseed: 2", "lines 1 and 3: the key 'seed' stands twice"),
+        ("a:\n  - {c: 1,\n     'c': 2}", "lines 2 and 3: the key 'c' stands twice"),
+        ("{n: 1, n: 1}", "line 1: the key 'n' stands twice"),
+        ("1: a\n0x1: b", "lines 1 and 2: the key '1' stands twice"),
+        ("<<: {a: 1}\n<<: {a: 2}", "lines 1 and 2: the key '<<' stands twice"),
+        ("a: &x\n  b: [1, *x]", r"line 2: \*x stands within &x itself"),
+        ("a: &x\n  ? *x\n  : 1", r"line 2: \*x stands within &x itself"),
+        ("[" * 100_000, f"line 1: nests deeper than {MAX_DEPTH} levels"),
+        ("- " * 100 + "x", f"line 1: nests deeper than {MAX_DEPTH} levels"),
+        ("\n".join(" " * n + "a:" for n in range(200)), f"line 50: nests deeper than {MAX_DEPTH} levels"),
+        (f"a: &x {'[' * 40}{']' * 40}\nb: {'[' * 20}*x{']' * 20}", f"line 2: nests deeper than {MAX_DEPTH} levels"),
+        (BOMB, "line 6: holds more than 100,000 values"),
+        ("a: 1\nb: 2020-13-01", "line 2: '2020-13-01' is not a timestamp"),
+        ("n: " + "1" * 5_000, "line 1: '1{60}...' is not a int"),
+        ("a: !!int x", "line 1: 'x' is not a int"),
+        ("a: !!bool x", "line 1: 'x' is not a bool"),
+        ("a: !!timestamp x", "line 1: 'x' is not a timestamp"),
+        ('a: "\\ud83d"', r"line 1: '\\ud83d' has half of a surrogate pair"),
+        ("a: !!python/object/apply:os.system [x]", "is not YAML: .*python/object"),
+        ("? [a]\n: 1", "is not YAML: .*unhashable key"),
+        ("a: \x1b[2J", "is not YAML: unacceptable character #x001b"),
+        ("---\na: 1\n---\nb: 1", "is not YAML: .*another document"),
+        ("#" * (MAX_CHARACTERS + 1), "has 1,048,577 characters"),
+    ],
+)
+def test_what_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{problem}") as found:
+        parse(text)
+    assert "\n" not in str(found.value) and str(found.value).isprintable()
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.yaml: ") as found:
+        load_config(tmp_path / "x.yaml")
+    assert str(found.value).partition("x.yaml: ")[2]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: {a: 1}\nc: [{a: 1}, {a: 2}]",
+        "base: &b {x: 1, y: 2}\nmore: &m {<<: *b, x: 3}\nlast: {<<: *m, y: 4}\nagain: {<<: [*m, *b]}",
+        "a: &x [1]\nb: [*x, *x]",
+        "a: 2020-01-01\nb: .inf\nc: no\nd: '\\ud83d'\ne: 🙂\n",
+        "",
+        "- 1\n- [2, [3]]",
+    ],
+)
+def test_the_rest_is_as_pyyaml_reads_it(text: str) -> None:
+    assert parse(text) == yaml.safe_load(text)
+
+
+def test_overrides_and_bases_are_read_by_the_same_rules(tmp_path: Path) -> None:
+    (tmp_path / "base.yaml").write_text("seed: 1\nseed: 2\n")
+    (tmp_path / "x.yaml").write_text("base: base.yaml\n")
+    with pytest.raises(ConfigError, match=r"base\.yaml: lines 1 and 2: the key 'seed' stands twice"):
+        read(tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_text("name: x\n")
+    with pytest.raises(ConfigError, match=r"^--set 'selection=\{n: 1, n: 2\}': line 1: the key 'n' stands twice"):
+        load_config(tmp_path / "x.yaml", ["selection={n: 1, n: 2}"])
+    with pytest.raises(ConfigError, match=r"^--set .*: line 1: nests deeper"):
+        load_config(tmp_path / "x.yaml", ["selection=" + "[" * 10_000])
