@@ -19,7 +19,7 @@ from curation.storage.paths import Place, Remote, remove, write_atomically
 
 FORMAT = 1
 MANIFEST, DATA, WORK = "filter.json", "data", "_curation"
-_OURS = re.compile(r"(part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids)?)")
+_OURS = re.compile(r"(part-[0-9a-f]{8}-\d{5,}\.(parquet|jsonl)|rows-[0-9a-f]{8}\.lance(\.ids|\.sums)?)")
 
 Content = dict[str, Any]
 
@@ -97,7 +97,7 @@ def publish(home: Place, content: Content, before: Content | None, guard: Guard)
     data = home / DATA
     present: list[Place] = list(data.iterdir()) if data.is_dir() else []
     for path in present:
-        if _OURS.fullmatch(path.name) and path.name.removesuffix(".ids") not in named:
+        if _OURS.fullmatch(path.name) and path.name.removesuffix(".ids").removesuffix(".sums") not in named:
             guard()
             if path.is_dir():
                 remove(path)
