@@ -1,6 +1,7 @@
 """``curate``: the command line. Each command imports heavy modules itself, so that ``--help`` answers at once."""
 
 import json
+import logging
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.verify.verb import verify
-from curation.errors import CurationError, ShiftError, UserError
+from curation.errors import CurationError, ShiftError, UserError, of_lance
 from curation.stopping import Stopped
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
@@ -31,6 +32,12 @@ class _Verbs(click.Group):
         except (KeyboardInterrupt, Stopped) as stop:
             click.echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
+        except Exception as error:  # of a library that reads tables; any other one is our fault
+            if (told := of_lance(error)) is None:
+                raise
+            logging.getLogger(__name__).info("a table cannot be read", exc_info=True)
+            click.echo(f"curate: {told}; `curate verify` with its run directory says what is damaged", err=True)
+            sys.exit(1)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})

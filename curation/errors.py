@@ -4,7 +4,6 @@ A message names the broken rule, the value found and the fix. Every class takes 
 survives ``pickle`` and Ray unchanged.
 """
 
-
 import re
 
 

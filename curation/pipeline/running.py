@@ -220,9 +220,7 @@ def _redone(opened: Opened, names: Sequence[str]) -> list[str]:
     return dependents([_stage(opened, name, alone=False).name for name in names], stages)
 
 
-def run_part(
-    config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()
-) -> None:
+def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()) -> None:
     """Do one stage, with what it needs or, ``alone``, without; no report is written.
 
     Raises:

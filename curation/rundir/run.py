@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from curation.errors import CurationError, RunDirError, RunFailedError, UserError
+from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
@@ -22,6 +22,7 @@ from curation.rundir.sealed import Sealed
 from curation.stopping import Stopped, stop
 from curation.storage.lease import Guard
 from curation.storage.paths import Place
+from curation.tasks import root
 from curation.telemetry.console import progress, say
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Journal, Standing, Update
@@ -189,8 +190,7 @@ class Run:
         again = f"`{self._redo} {name}` makes it anew, and what depends on it" if self._redo else None
         raise RunDirError(
             f"{self.directory}: stage {name} is damaged: {status.why}, and the rows that are left in {broken[0]} count "
-            f"as done; restore the files, or "
-            + (again or f"remove {folder}: the same command then makes it again")
+            f"as done; restore the files, or " + (again or f"remove {folder}: the same command then makes it again")
         )
 
     def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
@@ -266,9 +266,7 @@ class Run:
         if end.done is None:
             raise RuntimeError(f"its work ended by {type(end.error).__name__}: {end.error}") from end.error
         name, done, seconds = end.stage.name, end.done, end.seconds
-        record = self.manifest.record(
-            name, end.key, done.outputs, rows=done.rows, seconds=seconds, sealed=end.sealed
-        )
+        record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds, sealed=end.sealed)
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
         say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
@@ -281,9 +279,10 @@ class Run:
             return error
         self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
-        failure = RunFailedError(
-            f"stage {name} failed: {cause} (run directory {self.directory}; run the same command to resume)"
-        )
+        resume = "run the same command to resume"
+        if (told := of_lance(root(error))) is not None:  # the event has its own words
+            cause, resume = told, f"`curate verify {self.directory}` says what is damaged; else {resume}"
+        failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure
 

@@ -163,9 +163,7 @@ def _lost_of(home: Place, table: SealedTable, listing: Listing) -> list[str]:
     except TableError:  # as long as it was, and damaged
         return [manifest]
     sizes = {f"{table.path}/{file.name}": file.size for file in files}
-    return [
-        path for path, size in sizes.items() if (here := listing.size(path)) is None or here != (size or here)
-    ]
+    return [path for path, size in sizes.items() if (here := listing.size(path)) is None or here != (size or here)]
 
 
 def _is_there(home: Place, table: SealedTable, listing: Listing) -> bool:

@@ -185,6 +185,7 @@ def name_of(fragment: FragmentMetadata) -> str:
 
 
 def digest_of(names: Iterable[str]) -> "hashlib._Hash":
+    """A digest of names, to which more can be added."""
     digest = hashlib.sha256()
     for name in names:
         digest.update(name.encode())

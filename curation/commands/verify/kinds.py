@@ -102,7 +102,9 @@ def _verify_package(home: Place) -> Verified:
     except PackageError as error:
         text = str(error).removeprefix(f"{home}: ")
         found.damage.append(
-            Damage(stage=None, path="package.json", problem=text, redo="copy it again, or `curate export-trust RUN_DIR`")
+            Damage(
+                stage=None, path="package.json", problem=text, redo="copy it again, or `curate export-trust RUN_DIR`"
+            )
         )
     found.seconds = time.monotonic() - begun
     return found

@@ -43,8 +43,7 @@ def _page(found: "Verified") -> str:
     if found.unsealed:
         lines.append(f"without digests, not verified: {', '.join(found.unsealed)}")
     rate = f", {found.rows / found.seconds:,.0f} rows/s" if found.seconds and found.rows else ""
-    lines.append(
-        f"{found.target}: {found.files:,} files, {size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}: "
-        + (f"{len(found.damage):,} damaged" if found.damage else "all as they were written")
-    )
+    read = f"{found.files:,} files, {size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}"
+    outcome = f"{len(found.damage):,} damaged" if found.damage else "all as they were written"
+    lines.append(f"{found.target}: {read}: {outcome}")
     return "\n".join(lines)
