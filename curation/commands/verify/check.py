@@ -87,8 +87,6 @@ class Checker:
         largest_first = sorted(asked, key=lambda item: -item.content.size)
         with ThreadPoolExecutor(workers) as pool:
             waiting = {pool.submit(self._problem, item): item for item in largest_first}
-            for name, table in tables:  # while the files are read
-                self._check_rows(name, table)
             for done in as_completed(waiting):
                 item = waiting[done]
                 self._found.files += 1
@@ -98,6 +96,8 @@ class Checker:
                     self._add(item.stage, item.path, problem)
                 update(Standing(rows=self._found.rows, total=total))
         self._found.rows = total
+        for name, table in tables:
+            self._check_rows(name, table)
 
     def _asked(self, name: str, sealed: Sealed) -> Iterator[_Asked]:
         """The files of a stage that no earlier stage has."""
@@ -109,11 +109,14 @@ class Checker:
     def _contents(self, name: str, sealed: Sealed) -> Iterator[tuple[str, Content]]:
         yield from sealed.files.items()
         for table in sealed.tables:
-            yield f"{table.path}/{table.manifest}", table.content
+            manifest = _Asked(name, f"{table.path}/{table.manifest}", table.content)
+            yield manifest.path, table.content
+            if self._problem(manifest) is not None:
+                continue  # what it says of files is not to be believed
             if sums.head(str(self._home / table.path), table.sums.size) != table.sums:
                 self._add(name, f"{table.path}.sums", "the digests of the table's files changed")
             digests = sums.read(str(self._home / table.path))
-            with suppress(TableError):  # the version itself is damaged, which its digest shows
+            with suppress(TableError):  # its rows cannot be read then, which is told
                 for file in files_of(self._ref(table)):
                     if (content := digests.get(file.name)) is not None:
                         yield f"{table.path}/{file.name}", content
@@ -137,7 +140,8 @@ class Checker:
 
     def _check_rows(self, name: str, table: SealedTable) -> None:
         """Compare the rows of a table, and their ids, with those that were recorded."""
-        if table.rows is None:
+        # reading the rows of a damaged file may end the process
+        if table.rows is None or any(item.path.startswith(f"{table.path}/") for item in self._found.damage):
             return
         ref = self._ref(table)
         try:
@@ -152,7 +156,7 @@ class Checker:
             num = 0 if now is None else now.num
             self._add(name, table.path, f"has {num:,} rows, and had {table.rows.num:,} when it was recorded")
         elif now.num_ids != now.num:
-            self._add(name, table.path, f"has {now.num - now.num_ids:,} row ids more than once")
+            self._add(name, table.path, f"repeats {now.num - now.num_ids:,} row ids")
         elif now.ids != table.rows.ids:
             self._add(name, table.path, "has other row ids than were committed")
 

@@ -74,6 +74,7 @@ def _file_problem(path: Place, size: int, sha256: str) -> str | None:
 def _table_problems(home: Place, path: str, version: int, num_rows: int, found: Verified) -> Iterator[str]:
     ref = TableRef(uri=str(home / path), version=version)
     digests = sums.read(ref.uri)
+    problems = 0
     try:
         for file in files_of(ref):
             found.files += 1
@@ -81,11 +82,10 @@ def _table_problems(home: Place, path: str, version: int, num_rows: int, found: 
             if isinstance(home, Remote) or file.name not in digests:
                 continue
             local = Path(home / path / file.name)
-            if not local.is_file():
-                yield f"{file.name} is missing"
-            elif quick_content(local) != digests[file.name]:
-                yield f"{file.name}: its content changed"
-        rows = rows_of(ref)
+            if not local.is_file() or quick_content(local) != digests[file.name]:
+                problems += 1
+                yield f"{file.name} {'changed' if local.is_file() else 'is missing'}"
+        rows = None if problems else rows_of(ref)  # reading the rows of a damaged file may end the process
     except TableError as error:
         yield str(error)
         return
