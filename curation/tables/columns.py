@@ -31,6 +31,10 @@ def add_columns(
     if lance.dataset(ref.uri).version != ref.version:
         dataset.restore()  # type: ignore[no-untyped-call]
         dataset = lance.dataset(ref.uri)
+    if again := [name for name in added.names if name in dataset.schema.names]:  # of a run whose manifest was lost
+        guard()
+        dataset.drop_columns(again)
+        dataset = lance.dataset(ref.uri)
     version = dataset.version
     numbers = [(fragment.fragment_id,) for fragment in dataset.get_fragments()]
     if numbers:

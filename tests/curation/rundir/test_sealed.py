@@ -144,6 +144,8 @@ def test_added_columns_have_digests(tmp_path: Path, local_ray):
     (new,) = named - before
     assert sums.read(ref.uri) == {new: quick_content(tmp_path / "t.lance" / new)}
     assert rows_of(after) == rows_of(ref)
+    again = columns.add_columns(after, ["row_id"], added, lambda batch: _twice(batch, added))
+    assert io.read(again).equals(io.read(after)) and again != after
 
 
 def _twice(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
