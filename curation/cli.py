@@ -12,8 +12,9 @@ from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter_verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
-from curation.errors import CurationError, ShiftError, UserError
-from curation.escaping import echo, escaped
+from curation.commands.verify.verb import verify
+from curation.errors import CurationError, ShiftError, UserError, of_lance
+from curation.escaping import echo, escaped, logger_of
 from curation.redaction import redacted
 from curation.stopping import Stopped
 
@@ -33,6 +34,12 @@ class _Verbs(click.Group):
         except (KeyboardInterrupt, Stopped) as stop:
             echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
+        except Exception as error:  # of a library that reads tables; any other one is our fault
+            if (told := of_lance(error)) is None:
+                raise
+            logger_of(__name__).info("a table cannot be read", exc_info=True)
+            echo(escaped(f"curate: {told}; `curate verify` with its run directory says what is damaged"), err=True)
+            sys.exit(1)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,18 +82,26 @@ def validate(config: str, overrides: tuple[str, ...]) -> None:
 
 
 @main.command()
-@CONFIG
+@click.argument("config", type=click.Path())
 @SET
 @click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
 @click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
 @click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
 @click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
+@click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
 def run(
-    config: str, overrides: tuple[str, ...], address: str | None, wait: bool, until: str | None, only: str | None
+    config: str,
+    overrides: tuple[str, ...],
+    address: str | None,
+    wait: bool,
+    until: str | None,
+    only: str | None,
+    redo: tuple[str, ...],
 ) -> None:
-    """Run the stages that are missing; after a kill, the same command resumes the run.
+    """Run the stages that are missing; after a kill, the same command resumes the run (without --redo).
 
-    `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough.
+    `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
+    may also be the run directory.
     """
     from curation.commands.tables import arms_table
     from curation.errors import ConfigError
@@ -96,11 +111,12 @@ def run(
         raise ConfigError("--until and --only: give one of them")
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
+    config, overrides = _of_run(config, overrides)
     settings = _load(config, overrides)
     if part := until or only:
-        run_part(settings, part, alone=only is not None, wait=wait)
+        run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
         return
-    content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait)
+    content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait, redo=redo)
     echo(arms_table(content))
     echo(f"report: {settings.directory / 'report.html'}")
 
@@ -181,8 +197,7 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     if record_in(place(config)) == place(config) / WORK:
         shown, settings = filter_status, config_at(place(config), overrides)
     else:
-        if place(config).is_dir():  # it holds the configuration of its last run
-            config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+        config, overrides = _of_run(config, overrides)
         if is_filter(config):
             shown, settings = filter_status, load_filter(config, overrides)
         else:
@@ -331,6 +346,15 @@ def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
     echo(f"report: {page}", err=as_json)
 
 
+def _of_run(config: str, overrides: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """A run directory stands for the configuration of its last run."""
+    from curation.storage.paths import place
+
+    if not place(config).is_dir():
+        return config, overrides
+    return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+
+
 def _load(config: str, overrides: tuple[str, ...]) -> Any:
     from curation.config.load import load_config
 
@@ -341,7 +365,7 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
 
 
-for verb in (plan, export_student, export_trust, filter_pool, audit):
+for verb in (plan, export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

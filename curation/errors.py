@@ -4,6 +4,8 @@ A message names the broken rule, the value found and the fix. Every class takes 
 survives ``pickle`` and Ray unchanged.
 """
 
+import re
+
 
 class CurationError(Exception):
     """The base of all exceptions that this project raises on purpose."""
@@ -100,3 +102,16 @@ class CommitError(CurationError):
 
 REFUSALS = (OSError, RuntimeError, ValueError)
 """The exceptions that Lance raises when the store fails or refuses; Lance has no class of its own for that."""
+
+_LANCE = re.compile(r"LanceError|(?:^|[/ ])rust/lance|/rustc/|\.rs:\d+")
+_MISSING = re.compile(r"not found: (\S+?),?(?:\s|$)", re.IGNORECASE)
+
+
+def of_lance(error: BaseException) -> str | None:
+    """An error of Lance in our words, without the paths of its compiler; ``None`` for an error of another origin."""
+    text = str(error)
+    if not _LANCE.search(text):
+        return None
+    if (missing := _MISSING.search(text)) is not None:
+        return f"a file of a table is missing ({missing[1].rstrip(',')})"
+    return "a file of a table cannot be read: it is damaged, or its store does not answer"

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from curation.errors import CurationError, RunFailedError, UserError
+from curation.errors import CurationError, RunFailedError, UserError, of_lance
 from curation.stopping import LOOK_SECONDS
 
 if TYPE_CHECKING:
@@ -68,7 +68,5 @@ def cause(error: BaseException, stage: str) -> CurationError:
     found = root(error)
     if isinstance(found, UserError):
         return found
-    told = (str(found).strip().splitlines() or [""])[0]
-    return RunFailedError(
-        f"{stage} failed: {type(found).__name__} {told}; the same command resumes from what is committed"
-    )
+    told = of_lance(found) or f"{type(found).__name__} {(str(found).strip().splitlines() or [''])[0]}"
+    return RunFailedError(f"{stage} failed: {told}; the same command resumes from what is committed")

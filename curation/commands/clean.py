@@ -23,6 +23,7 @@ from curation.refs import table_refs
 from curation.rundir.manifest import Manifest, record_in
 from curation.storage import lease
 from curation.storage.paths import Place, Remote, place, remove, require_reachable, walk
+from curation.tables.contents import version_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +94,7 @@ def clean_table(uri: str, pinned: Collection[int], before: float, *, dry: bool =
     for file in _files(place(uri)):
         if file.name.startswith("data/") and file.name not in named and file.modified < before:
             unnamed.append(file)
-        elif _version(file.name) in old:
+        elif version_of(file.name) in old:
             manifests.append(file)
     if not dry:
         if old:
@@ -136,10 +137,11 @@ def _superseded(manifest: Manifest, before: float) -> Iterator[Place]:
         done = datetime.fromisoformat(record.started).timestamp() + record.seconds
         folders: Iterable[Place] = stage.parent.iterdir() if stage.parent.is_dir() else ()
         for folder in sorted(folders, key=str):
-            if not re.fullmatch(re.escape(stage.name) + "-[0-9a-f]{8}", folder.name):
+            if not re.fullmatch(re.escape(stage.name) + r"-[0-9a-f]{8}(\.\d+)?", folder.name):
                 continue
-            digest = folder.name[-8:]
-            if digest == record.fingerprint[:8] or f"/{record.name}-{digest}" in named:
+            told = str(folder).removeprefix(str(manifest.directory))
+            is_named = f'{told}"' in named or f"{told}/" in named
+            if folder.name == manifest.directory_of(record.name, record.inputs).name or is_named:
                 continue
             if all(file.modified < min(done, before) for file in _files(folder)):
                 yield folder
@@ -161,12 +163,3 @@ def _files(folder: Place) -> list[_File]:
         return [_File(entry.path, entry.size, entry.modified) for entry in folder.entries()]
     found = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
     return [_File(str(path.relative_to(folder)), status.st_size, status.st_mtime) for path, status in found]
-
-
-def _version(name: str) -> int | None:
-    """The version whose manifest this file is; Lance counts down in file names, so that the newest comes first."""
-    found = re.fullmatch(r"_versions/(\d+)\.manifest", name)
-    if found is None:
-        return None
-    number = int(found[1])
-    return number if number < 1 << 63 else (1 << 64) - 1 - number

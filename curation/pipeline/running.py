@@ -1,7 +1,7 @@
 """From a configuration to its report: opens the run directory, does what is missing, and collects what was made."""
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from curation.rundir.graph import (
     Skipped,
     Stage,
     Status,
+    dependents,
     ordered,
     present,
     resolved,
@@ -48,9 +49,9 @@ from curation.telemetry.console import say
 class Unfinished(Exception):
     """A run is asked for its results, and a stage of it is not done."""
 
-    def __init__(self, stage: str, why: str) -> None:
-        super().__init__(stage, why)
-        self.stage, self.why = stage, why
+    def __init__(self, stage: str, why: str, redo: str = "") -> None:
+        super().__init__(stage, why, redo)
+        self.stage, self.why, self.redo = stage, why, redo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,15 +75,21 @@ class Opened:
 
 
 def run_chain(
-    config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
+    config: RunConfig,
+    *,
+    config_path: str | None = None,
+    command: str | None = None,
+    wait: bool = False,
+    redo: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Do what is missing of every generation and write the report; the report's content.
 
     ``config_path`` and ``command`` say in the report how to do it again. Where another driver has the run directory,
-    this one is refused or, with ``wait``, begins when that one has ended.
+    this one is refused or, with ``wait``, begins when that one has ended. ``redo`` names stages to do again, with all
+    that depends on them.
     """
     tracking.require(config.tracking)
-    with _at_work(config, wait=wait) as (opened, run):
+    with _at_work(config, wait=wait, redo=redo) as (opened, run):
         known = run.do(opened.chain.stages)
         record = _record(opened, known, config_path, command)
         ended = len(record.generations)
@@ -162,12 +169,16 @@ def run_ablation(
 
 
 @contextmanager
-def _at_work(config: RunConfig, *, wait: bool, searching: bool = False) -> Iterator[tuple[Opened, Run]]:
+def _at_work(
+    config: RunConfig, *, wait: bool, searching: bool = False, redo: Sequence[str] = ()
+) -> Iterator[tuple[Opened, Run]]:
     """The run directory held and opened, Ray started or joined, and the cluster's nodes followed.
 
-    ``searching``: the section ``tune`` is checked before anything is done.
+    ``searching``: the section ``tune`` is checked before anything is done. ``redo``: stages to do again.
     """
     check_models(config, loads=True)
+    if redo:  # a wrong name is told before Ray is started
+        _redone(open_run(config, save=False), redo)
     for line in warnings(config):
         say(f"warning: {line}")
     Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
@@ -179,6 +190,10 @@ def _at_work(config: RunConfig, *, wait: bool, searching: bool = False) -> Itera
         if (waits := capacity.check_room(capacity.needs(config))) is not None:
             say(waits)
         opened = open_run(config, save=True, guard=held.still_held)
+        if again := _redone(opened, redo):
+            opened.manifest.event("redo", stages=again)
+            say(f"to be done again: {', '.join(again)}")
+            opened.manifest.redo(again)
         if searching or config.trust.search:
             check_search(config, opened.num_pool)
         if not all(status.is_settled for status in opened.statuses):
@@ -190,19 +205,30 @@ def _at_work(config: RunConfig, *, wait: bool, searching: bool = False) -> Itera
             max_stages=config.ray.max_stages,
             room=capacity.resources,
             hold_cpus=not capacity.is_one_machine(config.ray),
+            redo=f"curate run {config.directory} --redo",
         )
         with membership.follow(opened.nodes):
             yield opened, run
 
 
-def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False) -> None:
+def _redone(opened: Opened, names: Sequence[str]) -> list[str]:
+    """The stages that are done again if those named are: with all that depends on them.
+
+    Raises:
+        ConfigError: no stage has such a name.
+    """
+    stages = opened.chain.stages
+    return dependents([_stage(opened, name, alone=False).name for name in names], stages)
+
+
+def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, redo: Sequence[str] = ()) -> None:
     """Do one stage, with what it needs or, ``alone``, without; no report is written.
 
     Raises:
         ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
     """
     stage = _stage(open_run(config, save=False), name, alone=alone)  # a wrong name is told before Ray is started
-    with _at_work(config, wait=wait) as (opened, run):
+    with _at_work(config, wait=wait, redo=redo) as (opened, run):
         stage = _stage(opened, stage.name, alone=alone)
         run.do(ordered([stage.value()]))
         left = sum(not status.is_settled for status in opened.statuses)
@@ -220,7 +246,8 @@ def _stage(opened: Opened, name: str, *, alone: bool) -> Stage:
     if not found:
         near = difflib.get_close_matches(name, [stage.name for stage in stages], n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(f"{name}: no stage is called so; {hint}`curate plan` lists them")
+        listed = ", ".join(stage.name for stage in stages)
+        raise ConfigError(f"{name}: no stage is called so; {hint}`curate plan` lists them: {listed}")
     if len(found) > 1:
         raise ConfigError(f"{name}: several stages end so; name one: {', '.join(stage.name for stage in found)}")
     (stage,) = found
@@ -243,7 +270,8 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
         record = finished(config, config_path=config_path, command=command)
     except Unfinished as missing:
         raise RunFailedError(
-            f"{config.directory}: no report yet, stage {missing.stage} is missing ({missing.why}); `curate run` does it"
+            f"{config.directory}: no report yet, stage {missing.stage} is missing ({missing.why}); "
+            f"`curate run{missing.redo}` does it"
         ) from None
     html, _ = report.write(report.collect(record), config.directory)
     return html
@@ -259,7 +287,8 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
     known: dict[str, Outputs | Skipped] = {}
     for status in statuses(opened.chain.stages, opened.manifest.records, known):
         if not status.is_settled:
-            raise Unfinished(status.stage.name, status.words)
+            redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
+            raise Unfinished(status.stage.name, status.words, redo)
     return _record(opened, known, config_path, command)
 
 

@@ -131,11 +131,11 @@ class Skipped(NamedTuple):
 Known = Mapping[str, Outputs | Skipped]
 """The outputs of each stage that is done or skipped, by name."""
 
-State = Literal["done", "changed", "new", "waits", "skipped"]
+State = Literal["done", "changed", "lost", "damaged", "new", "waits", "skipped"]
 
 
 class Status(NamedTuple):
-    """The state of a stage; ``why`` names what changed, what it waits for, or which output is missing."""
+    """The state of a stage; ``why`` names what changed or is lost, what it waits for, or which output is missing."""
 
     stage: Stage
     state: State
@@ -149,7 +149,14 @@ class Status(NamedTuple):
     @property
     def words(self) -> str:
         """The state in words."""
-        told = {"done": "done", "new": NEW, "changed": f"changed: {self.why}", "waits": self.why}
+        told = {
+            "done": "done",
+            "new": NEW,
+            "changed": f"changed: {self.why}",
+            "lost": f"to be made again: {self.why}",
+            "damaged": f"damaged: {self.why}",
+            "waits": self.why,
+        }
         return told.get(self.state, f"nothing to do: {self.why}")
 
 
@@ -203,6 +210,15 @@ def steps(stages: Iterable[Stage]) -> dict[str, int]:
 def waited_for(stage: Stage) -> list[str]:
     """The names of the stages that it waits for, each once."""
     return list(dict.fromkeys(out.stage.name for out in stage.outs))
+
+
+def dependents(names: Iterable[str], stages: Sequence[Stage]) -> list[str]:
+    """The named stages and all of the ordered ``stages`` that wait for them, directly or through others."""
+    found = set(names)
+    for stage in stages:
+        if not found.isdisjoint(waited_for(stage)):
+            found.add(stage.name)
+    return [stage.name for stage in stages if stage.name in found]
 
 
 def recorded(out: Out, known: Known) -> Any:
@@ -309,6 +325,10 @@ class Recorded(NamedTuple):
     key: Mapping[str, Any]
     digest: str
     outputs: Outputs
+    lost: str = ""
+    """Which of its files are not there any more, in words."""
+    is_damaged: bool = False
+    """Whether some rows of a table are left, so that the stage would not make the others again by itself."""
 
 
 def statuses(
@@ -340,6 +360,8 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
     if record is None:
         return Status(stage, "new", "")
     if record.digest == fingerprint(key):
+        if record.lost:
+            return Status(stage, "damaged" if record.is_damaged else "lost", record.lost)
         return Status(stage, "done", "")
     changes = differences(record.key, key)
     more = [f"and {len(changes) - NUM_TOLD} more"] if len(changes) > NUM_TOLD else []

@@ -4,13 +4,14 @@
 done. A different fingerprint under the same name means that something it depends on changed
 (:mod:`curation.rundir.graph` says what). The event log is beside it (:mod:`curation.rundir.events`). One driver at a
 time holds the directory (:mod:`curation.storage.lease`). In an object store, moreover, a driver replaces only the
-manifest that it read.
+manifest that it read. A recorded stage counts as done only while its files are there (:mod:`curation.rundir.sealed`).
 """
 
+import hashlib
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -23,10 +24,14 @@ from curation.redaction import redacted_in
 from curation.refs import fingerprint
 from curation.rundir.events import events_of
 from curation.rundir.graph import Recorded, differences
+from curation.rundir.sealed import Lost, Sealed, find_lost, seal
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, Written
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, require_reachable, write_atomically
+
+FORMAT = 2
+_HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,8 @@ class StageRecord:
     rows: int
     seconds: float
     started: str
+    sealed: dict[str, Any] = field(default_factory=dict)
+    """The files that it left (:class:`curation.rundir.sealed.Sealed`)."""
 
 
 def record_in(folder: Place) -> Place | None:
@@ -59,6 +66,7 @@ class Manifest:
         *,
         token: str | None = None,
         guard: Guard = unguarded,
+        attempts: dict[str, int] | None = None,
     ) -> None:
         self.directory = directory
         self.events = events_of(directory)
@@ -70,13 +78,16 @@ class Manifest:
         self.files = files
         """The input files by source, as numbered when first seen."""
         self.stages = stages
+        self.attempts = {} if attempts is None else attempts
+        """How often each stage was done anew by request: each time in another directory."""
+        self._lost: dict[str, Lost] | None = None
 
     @classmethod
     def load(cls, directory: Place, *, guard: Guard = unguarded) -> Self:
         """The manifest of a directory; an empty one where there is none yet.
 
         Raises:
-            RunDirError: the file is not a manifest, or the directory's store cannot be reached.
+            RunDirError: the file is not a manifest or was changed, or the directory's store cannot be reached.
         """
         require_reachable(directory)
         path = directory / "manifest.json"
@@ -85,8 +96,16 @@ class Manifest:
             if written is None:
                 return cls(directory, {}, {}, {}, guard=guard)
             raw = json.loads(written.text)
+            if raw.get("format", 1) != 1 and written.text != _signed(written.text):
+                raise RunDirError(
+                    f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
+                    "to start again"
+                )
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            return cls(directory, raw["identity"], raw["files"], stages, token=written.token, guard=guard)
+            kept = {"token": written.token, "guard": guard, "attempts": raw.get("attempts", {})}
+            return cls(directory, raw["identity"], raw["files"], stages, **kept)
+        except RunDirError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is not a manifest ({error}); move it away to start again") from error
 
@@ -115,13 +134,50 @@ class Manifest:
     @property
     def records(self) -> Mapping[str, Recorded]:
         """The recorded stages, in the form that :mod:`curation.rundir.graph` compares."""
+        lost = self.lost
         return {
-            name: Recorded(key=record.inputs, digest=record.fingerprint, outputs=record.outputs)
+            name: Recorded(
+                key=record.inputs,
+                digest=record.fingerprint,
+                outputs=record.outputs,
+                lost=lost[name].words if name in lost else "",
+                is_damaged=name in lost and bool(lost[name].broken),
+            )
             for name, record in self.stages.items()
         }
 
+    @property
+    def lost(self) -> Mapping[str, Lost]:
+        """The stages whose files are not all there, as of the first look."""
+        if self._lost is None:
+            sealed = {name: Sealed.from_json(record.sealed) for name, record in self.stages.items()}
+            self._lost = find_lost(self.directory, sealed)
+        return self._lost
+
+    def seal(self, outputs: Any) -> Sealed:
+        """The files that outputs name."""
+        known = {}
+        for record in list(self.stages.values()):
+            known |= Sealed.from_json(record.sealed).files
+        return seal(self.directory, outputs, known)
+
+    def redo(self, names: Iterable[str]) -> None:
+        """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`."""
+        for name in names:
+            self.stages.pop(name, None)
+            self.attempts[name] = self.attempts.get(name, 0) + 1
+        self._lost = None
+        self._save()
+
     def record(
-        self, name: str, inputs: dict[str, Any], outputs: dict[str, Any], *, rows: int, seconds: float
+        self,
+        name: str,
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+        *,
+        rows: int,
+        seconds: float,
+        sealed: Sealed | None = None,
     ) -> StageRecord:
         """Record that a stage is done, and save.
 
@@ -136,14 +192,17 @@ class Manifest:
             rows=rows,
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
+            sealed=(sealed or Sealed()).to_json(),
         )
         self.stages[name] = record
+        self._lost = {other: lost for other, lost in self.lost.items() if other != name}
         self._save()
         return record
 
     def directory_of(self, stage: str, inputs: Mapping[str, Any]) -> Place:
         """Where a stage with these inputs writes."""
-        return self.directory / f"{stage}-{fingerprint(inputs)[:8]}"
+        again = f".{self.attempts[stage]}" if self.attempts.get(stage) else ""
+        return self.directory / f"{stage}-{fingerprint(inputs)[:8]}{again}"
 
     def event(self, kind: str, **fields: Any) -> None:
         """Add a line to the event log."""
@@ -154,13 +213,15 @@ class Manifest:
     def _save(self) -> None:
         self.guard()
         value = {
-            "format": 1,
+            "digest": _NO_DIGEST,
+            "format": FORMAT,
             "versions": dict(versions()),
             "identity": self.identity,
             "files": self.files,
+            "attempts": self.attempts,
             "stages": {name: vars(record) for name, record in self.stages.items()},
         }
-        path, text = self.directory / "manifest.json", json.dumps(value, indent=1)
+        path, text = self.directory / "manifest.json", _signed(json.dumps(value, indent=1))
         if not isinstance(path, Remote):
             write_atomically(path, text)
             return
@@ -173,3 +234,10 @@ class Manifest:
 
 def _read(path: Path) -> Written | None:
     return Written(text=path.read_text(), token="") if path.exists() else None
+
+
+def _signed(text: str) -> str:
+    """The text of a manifest with its digest, SHA-256 of the text with zeros in place of the digest."""
+    start, stop = len(_HEAD), len(_HEAD) + len(_NO_DIGEST)
+    plain = _HEAD + _NO_DIGEST + text[stop:]
+    return plain[:start] + hashlib.sha256(plain.encode()).hexdigest() + plain[stop:]

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from curation.errors import CurationError, RunFailedError, UserError
+from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
+from curation.rundir.sealed import Sealed
 from curation.stopping import Stopped, stop
 from curation.storage.lease import Guard
 from curation.storage.paths import Place
+from curation.tasks import root
 from curation.telemetry.console import progress, say
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Journal, Standing, Update
@@ -86,6 +88,7 @@ class _Ended(NamedTuple):
     stage: Stage
     key: dict[str, Any]
     done: Done | None
+    sealed: Sealed | None
     seconds: float
     error: BaseException | None
 
@@ -101,15 +104,17 @@ class Run:
         max_stages: int | None = None,
         room: Callable[[], Mapping[str, float]],
         hold_cpus: bool = True,
+        redo: str | None = None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
-        ``hold_cpus``: as :class:`curation.rundir.hosts.Hosts` says.
+        ``hold_cpus``: as :class:`curation.rundir.hosts.Hosts` says. ``redo``: the command that does the stage whose
+        name follows it again; None where there is none.
         """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
-        self._max_stages, self._room = max_stages, room
+        self._max_stages, self._room, self._redo = max_stages, room, redo
         self._hosts = Hosts(hold_cpus=hold_cpus)
 
     def do(self, stages: Sequence[Stage]) -> Known:
@@ -120,10 +125,13 @@ class Run:
 
         Raises:
             UserError: the user's mistake, unchanged.
+            RunDirError: rows of a stage are lost, and it cannot make them again by itself.
             RunFailedError: any other error, with the stage, the run directory and how to resume.
         """
         known: dict[str, Outputs | Skipped] = {}
         left, working = self._settled(stages, known), dict[str, _Working]()
+        for status in left:
+            self._refuse_broken(status)
         ended: queue.SimpleQueue[_Ended] = queue.SimpleQueue()
         failed: Exception | None = None
         try:
@@ -134,7 +142,9 @@ class Run:
                     left.remove(status)
                     stage = status.stage
                     say(stage.name if status.state == "new" else f"{stage.name}: {status.words}")
-                    task = partial(self._work, stage, dict(known), status.words, ended)
+                    if status.state == "lost" and stage.host is not None:
+                        self.manifest.redo([stage.name])  # a model may answer otherwise: another place tells it apart
+                    task = partial(self._work, status, dict(known), ended)
                     working[stage.name] = _Working(stage, threading.Thread(target=task, daemon=True))
                     working[stage.name].thread.start()
                 if not working:
@@ -165,6 +175,23 @@ class Run:
         """Add stages that are recorded or have nothing to do to ``known``; return the states of the others."""
         found = statuses(left, self.manifest.records, known)
         return [status for status in found if not status.is_settled]
+
+    def _refuse_broken(self, status: Status) -> None:
+        """Refuse to go on with a table that lost some of its rows: its stage would take them as done.
+
+        Raises:
+            RunDirError: with what to do.
+        """
+        name = status.stage.name
+        if status.state != "damaged":
+            return
+        broken = self.manifest.lost[name].broken
+        folder = (self.directory / broken[0]).parent
+        again = f"`{self._redo} {name}` makes it anew, and what depends on it" if self._redo else None
+        raise RunDirError(
+            f"{self.directory}: stage {name} is damaged: {status.why}, and the rows that are left in {broken[0]} count "
+            f"as done; restore the files, or " + (again or f"remove {folder}: the same command then makes it again")
+        )
 
     def _ready(self, left: Sequence[Status], working: Mapping[str, _Working]) -> list[Status]:
         """The stages that can start next to the running ones."""
@@ -203,12 +230,13 @@ class Run:
             item.thread.join(max(0.0, until - time.monotonic()))
             self.manifest.event("stopped", stage=name)
 
-    def _work(self, stage: Stage, known: Known, why: str, ended: "queue.SimpleQueue[_Ended]") -> None:
+    def _work(self, status: Status, known: Known, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Run one stage, in its own thread."""
-        name, begun = stage.name, time.monotonic()
+        stage, name, begun = status.stage, status.stage.name, time.monotonic()
         key: dict[str, Any] = {}
-        done, error = None, None
+        done, sealed, error = None, None, None
         try:
+            self._refuse_broken(status)
             key = key_of(stage, known)
             task = Task(
                 name=name,
@@ -218,13 +246,14 @@ class Run:
                 stage=stage,
                 hosts=self._hosts,
             )
-            self.manifest.event("started", stage=name, why=why)
+            self.manifest.event("started", stage=name, why=status.words)
             done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
+            sealed = self.manifest.seal(done.outputs)
         except Stopped:
             return
         except BaseException as raised:  # SystemExit of a library too
             error = raised
-        ended.put(_Ended(stage, key, done, time.monotonic() - begun, error))
+        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error))
 
     def _recorded(self, end: _Ended) -> Outputs:
         """Record a stage and return its outputs.
@@ -237,7 +266,7 @@ class Run:
         if end.done is None:
             raise RuntimeError(f"its work ended by {type(end.error).__name__}: {end.error}") from end.error
         name, done, seconds = end.stage.name, end.done, end.seconds
-        record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds)
+        record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds, sealed=end.sealed)
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
         rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
         say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
@@ -250,9 +279,10 @@ class Run:
             return error
         self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
-        failure = RunFailedError(
-            f"stage {name} failed: {cause} (run directory {self.directory}; run the same command to resume)"
-        )
+        resume = "run the same command to resume"
+        if (told := of_lance(root(error))) is not None:  # the event has its own words
+            cause, resume = told, f"`curate verify {self.directory}` says what is damaged; else {resume}"
+        failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 import lance
 import pyarrow as pa
-from lance.fragment import FragmentMetadata
 
 from curation.errors import CommitError
 from curation.refs import TableRef
 from curation.storage.lease import Guard, unguarded
+from curation.tables import sums
 from curation.tables.io import open_table
 from curation.tasks import in_tasks
 
@@ -31,6 +31,10 @@ def add_columns(
     if lance.dataset(ref.uri).version != ref.version:
         dataset.restore()  # type: ignore[no-untyped-call]
         dataset = lance.dataset(ref.uri)
+    if again := [name for name in added.names if name in dataset.schema.names]:  # of a run whose manifest was lost
+        guard()
+        dataset.drop_columns(again)
+        dataset = lance.dataset(ref.uri)
     version = dataset.version
     numbers = [(fragment.fragment_id,) for fragment in dataset.get_fragments()]
     if numbers:
@@ -39,12 +43,14 @@ def add_columns(
             fragment = lance.dataset(ref.uri, version=version).get_fragment(number)
             if fragment is None:
                 raise CommitError(f"{ref.uri}: fragment {number} is not in version {version}")
+            before = {file.path for file in fragment.metadata.files}
             metadata, _ = fragment.merge_columns(compute, columns=list(columns))
-            return json.dumps(metadata.to_json())
+            return json.dumps(sums.with_sums(ref.uri, metadata, known=before))
 
-        fragments = [FragmentMetadata.from_json(merged) for merged in in_tasks(merge, numbers)]
+        fragments, found = sums.parted(json.loads(merged) for merged in in_tasks(merge, numbers))
         schema = pa.schema([*dataset.schema, *added])
         operation = lance.LanceOperation.Merge(fragments, schema)
         guard()
+        sums.append(ref.uri, found)
         version = lance.LanceDataset.commit(ref.uri, operation, read_version=version).version
     return TableRef(uri=ref.uri, version=version)

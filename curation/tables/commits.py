@@ -25,7 +25,9 @@ from pyroaring import BitMap64
 
 from curation.errors import REFUSALS, CommitError
 from curation.escaping import logger_of
+from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
+from curation.tables import sums
 from curation.tables.old_versions import Superseded
 from curation.tables.row_ids import RowIds, bitmap
 
@@ -43,8 +45,8 @@ WRITTEN = pa.schema(
         ("note", pa.string()),
     ]
 )
-"""The output of a writing task, one row per table: the fragments' metadata as a JSON list, the row ids as int64 bytes,
-the time of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
+"""The output of a writing task, one row per table: the fragments as a JSON list (:func:`sums.with_sums`), the row ids
+as int64 bytes, the time of writing (seconds since 1970) and optionally facts about the worker as a JSON object."""
 
 
 def committed_ids(uri: str) -> BitMap64:
@@ -71,7 +73,7 @@ def written(
     return pa.table(
         {
             "uri": [uri],
-            "fragments": [json.dumps([fragment.to_json() for fragment in fragments])],
+            "fragments": [json.dumps([sums.with_sums(uri, fragment) for fragment in fragments])],
             "row_ids": [row_ids],
             "time": [time.time()],
             "note": [json.dumps(note) if note else None],
@@ -119,8 +121,8 @@ class Committer:
         if len(ids) != len(ids_N):
             raise CommitError(f"{self.uri}: a fragment of {len(ids_N)} rows repeats {len(ids_N) - len(ids)} ids")
         if self._is_new(ids):
-            metadata = [FragmentMetadata.from_json(json.dumps(item)) for item in _decoded(fragments)]
-            self._queue.append(_Queued(fragments=metadata, ids=ids))
+            metadata, found = sums.parted(json.loads(fragments))
+            self._queue.append(_Queued(fragments=metadata, ids=ids, sums=found))
             self._pending.update(ids)
 
     def flush(self) -> None:
@@ -177,6 +179,8 @@ class Committer:
             )
         )
         self._guard()
+        # before the commit: a file that a version names always has its digest, also after a kill
+        sums.append(self.uri, {name: content for queued in self._queue for name, content in queued.sums.items()})
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
         if self._first is None:
             self._first = _first(self._dataset)
@@ -195,8 +199,4 @@ class _Queued:
 
     fragments: list[FragmentMetadata]
     ids: BitMap64
-
-
-def _decoded(fragments: str) -> list[Any]:
-    decoded: list[Any] = json.loads(fragments)
-    return decoded
+    sums: dict[str, Content]

@@ -10,6 +10,7 @@ first.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import lance
 from lance.fragment import FragmentMetadata
@@ -18,7 +19,9 @@ from lance.optimize import Compaction, CompactionTask, RewriteResult
 from curation.errors import REFUSALS, CommitError
 from curation.escaping import logger_of
 from curation.refs import TableRef
+from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
+from curation.tables import sums
 from curation.tables.row_ids import RowIds
 from curation.tasks import in_tasks
 
@@ -30,6 +33,13 @@ FACTOR = 4
 """Compact only if the number of fragments falls at least this many times."""
 BATCH_BYTES = 16 << 20
 """Bytes of rows that a task reads at a time."""
+
+
+class Rewritten(NamedTuple):
+    """What a task wrote, and the digests of its files."""
+
+    result: RewriteResult
+    sums: dict[str, Content]
 
 
 def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> TableRef:
@@ -73,12 +83,13 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
     return tasks if num_left * FACTOR <= len(fragments) else []
 
 
-def rewrite(ref: TableRef, task: CompactionTask) -> RewriteResult:
+def rewrite(ref: TableRef, task: CompactionTask) -> Rewritten:
     """Write one fragment, without committing."""
-    return task.execute(lance.dataset(ref.uri, version=ref.version))
+    result = task.execute(lance.dataset(ref.uri, version=ref.version))
+    return Rewritten(result, sums.of_files(ref.uri, sorted(_paths(result.new_fragments))))
 
 
-def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = unguarded) -> TableRef:
+def commit(ref: TableRef, rewritten: Sequence[Rewritten], *, guard: Guard = unguarded) -> TableRef:
     """Put what was written in the place of what it was made of; ``ref`` where the store refuses.
 
     Raises:
@@ -88,10 +99,11 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
     ids = RowIds(ref.uri)
     ids.follow(dataset)
     known = _files(fragment.metadata for fragment in dataset.get_fragments())
-    known |= _files(fragment for result in rewritten for fragment in result.new_fragments)
+    known |= _files(fragment for item in rewritten for fragment in item.result.new_fragments)
     guard()
     try:
-        Compaction.commit(dataset, list(rewritten))
+        sums.append(ref.uri, {name: content for item in rewritten for name, content in item.sums.items()})
+        Compaction.commit(dataset, [item.result for item in rewritten])
     except REFUSALS as error:
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
         return ref
@@ -105,3 +117,7 @@ def commit(ref: TableRef, rewritten: Sequence[RewriteResult], *, guard: Guard = 
 def _files(fragments: Iterable[FragmentMetadata]) -> set[str]:
     """The files of the first columns; Lance draws their names at random."""
     return {fragment.files[0].path for fragment in fragments}
+
+
+def _paths(fragments: Iterable[FragmentMetadata]) -> set[str]:
+    return {file.path for fragment in fragments for file in fragment.files}

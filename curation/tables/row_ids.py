@@ -55,12 +55,12 @@ class RowIds:
         """
         begun = time.monotonic()
         fragments = dataset.get_fragments()
-        names = [_name(fragment.metadata) for fragment in fragments]
+        names = [name_of(fragment.metadata) for fragment in fragments]
         known, ids = self._num_fragments, self.ids
-        if _digest(names[:known]).hexdigest() != self._expected:
+        if digest_of(names[:known]).hexdigest() != self._expected:
             known, ids = 0, BitMap64()
         new, num_new = BitMap64(), 0
-        for ids_N in _scan(dataset, fragments[known:], in_order=False) if known < len(fragments) else ():
+        for ids_N in scan(dataset, fragments[known:], in_order=False) if known < len(fragments) else ():
             new.update(bitmap(ids_N))
             num_new += len(ids_N)
         num_ids = len(ids) + len(new) - ids.intersection_cardinality(new)
@@ -69,7 +69,7 @@ class RowIds:
                 f"{dataset.uri}: {len(ids) + num_new} rows hold {num_ids} different row ids; restore an older version"
             )
         ids.update(new)
-        self.ids, self._names, self._num_fragments = ids, _digest(names), len(names)
+        self.ids, self._names, self._num_fragments = ids, digest_of(names), len(names)
         self._expected = self._names.hexdigest()
         if time.monotonic() - begun > SAVE_SECONDS / 30:
             self.save()
@@ -77,7 +77,7 @@ class RowIds:
     def add(self, fragments: Iterable[FragmentMetadata], ids: BitMap64) -> None:
         """Add the ids that were just committed, after all loaded fragments."""
         for fragment in fragments:
-            self._names.update(_name(fragment).encode())
+            self._names.update(name_of(fragment).encode())
             self._num_fragments += 1
         self._expected = self._names.hexdigest()
         self.ids.update(ids)
@@ -86,7 +86,7 @@ class RowIds:
 
     def rebase(self, dataset: lance.LanceDataset) -> None:
         """Switch to a version that has the same rows in other fragments, and write the cache."""
-        self._names = _digest(names := [_name(fragment.metadata) for fragment in dataset.get_fragments()])
+        self._names = digest_of(names := [name_of(fragment.metadata) for fragment in dataset.get_fragments()])
         self._expected, self._num_fragments = self._names.hexdigest(), len(names)
         self.save()
 
@@ -123,7 +123,7 @@ def in_order(dataset: lance.LanceDataset, num_rows: int) -> Iterator[Int64s]:
     """The row ids in the table's own order, ``num_rows`` at a time; the last batch may be smaller."""
     parts: list[Int64s] = []
     held = 0
-    for ids_N in _scan(dataset, None, in_order=True):
+    for ids_N in scan(dataset, None, in_order=True):
         parts.append(ids_N)
         held += len(ids_N)
         if held >= num_rows:
@@ -164,9 +164,10 @@ def bitmap(ids_N: Int64s) -> BitMap64:
     return BitMap64(unsigned_N)
 
 
-def _scan(
+def scan(
     dataset: lance.LanceDataset, fragments: list[lance.LanceFragment] | None, *, in_order: bool
 ) -> Iterator[Int64s]:
+    """The row ids of a table, or of some of its fragments, in batches."""
     scanner = dataset.scanner(
         columns=["row_id"],
         fragments=fragments,
@@ -178,12 +179,13 @@ def _scan(
         yield batch.column("row_id").to_numpy()
 
 
-def _name(fragment: FragmentMetadata) -> str:
+def name_of(fragment: FragmentMetadata) -> str:
     """What identifies a fragment's rows: the file of its first columns, and its deletions."""
     return f"{fragment.files[0].path} {fragment.physical_rows} {fragment.deletion_file}\n"
 
 
-def _digest(names: Iterable[str]) -> "hashlib._Hash":
+def digest_of(names: Iterable[str]) -> "hashlib._Hash":
+    """A digest of names, to which more can be added."""
     digest = hashlib.sha256()
     for name in names:
         digest.update(name.encode())

@@ -1,0 +1,51 @@
+"""The options of ``curate verify``. Like ``curation.cli``, it imports what is heavy when it runs."""
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from curation.escaping import echo
+
+if TYPE_CHECKING:
+    from curation.commands.verify.check import Verified
+
+NUM_SHOWN = 50
+
+
+@click.command()
+@click.argument("target", metavar="RUN_DIR | OUT | PACKAGE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(target: str, as_json: bool) -> None:
+    """Read all files of a run, and say which are damaged and how to make them again.
+
+    It compares sizes and digests with those of when the files were written, counts the rows of each table, and looks
+    for row ids that are missing or there twice. It writes nothing. It reads the output of `curate filter` and trust
+    packages too. The exit code is 1 if anything is damaged.
+    """
+    from curation.commands.verify.kinds import verify as verify_target
+    from curation.telemetry.console import progress
+
+    with progress("verify") as update:
+        found = verify_target(target, update)
+    echo(json.dumps(found.to_json(), indent=1) if as_json else _page(found))
+    sys.exit(1 if found.damage else 0)
+
+
+def _page(found: "Verified") -> str:
+    from curation.commands.inspect.text import size
+
+    lines = [f"damaged: {item.path}: {item.problem}" for item in found.damage[:NUM_SHOWN]]
+    if len(found.damage) > NUM_SHOWN:
+        lines.append(f"and {len(found.damage) - NUM_SHOWN:,} more (--json lists all)")
+    for stage in dict.fromkeys(item.stage for item in found.damage):
+        redo = next(item.redo for item in found.damage if item.stage == stage)
+        lines.append(f"{stage}: restore its files, or make it again: {redo}" if stage else f"to mend it: {redo}")
+    if found.unsealed:
+        lines.append(f"without digests, not verified: {', '.join(found.unsealed)}")
+    rate = f", {found.rows / found.seconds:,.0f} rows/s" if found.seconds and found.rows else ""
+    read = f"{found.files:,} files, {size(found.bytes)}, {found.rows:,} rows in {found.seconds:.1f} s{rate}"
+    outcome = f"{len(found.damage):,} damaged" if found.damage else "all as they were written"
+    lines.append(f"{found.target}: {read}: {outcome}")
+    return "\n".join(lines)

@@ -1,0 +1,97 @@
+"""The digests of a table's files, ``<table>.sums`` beside the table: one line a file, ``NAME SIZE DIGEST``.
+
+Lance's files have no checksums (lance#3493): a changed byte is read as data. So the process that writes a data file
+takes its digest right after, while the file is in memory, and the driver appends it before the commit that names the
+file. Lines are never changed; those of files that no version names any more do no harm, since Lance draws names at
+random. What a line says is checked by the stage's record (:mod:`curation.rundir.sealed`), which holds the digest of the
+lines so far.
+
+An object store has its own content tags, and does not append: there the whole file is written when a stage is recorded.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lance.fragment import FragmentMetadata
+
+from curation.storage.digest import Content, bytes_digest, quick_content
+from curation.storage.paths import Place, Remote, place
+
+Sums = dict[str, Content]
+DATA = "data"
+_KEY = "sums"
+
+
+def path_of(uri: str) -> Place:
+    """Where the digests of a table are."""
+    return place(f"{uri}.sums")
+
+
+def of_files(uri: str, names: Iterable[str]) -> Sums:
+    """The contents of data files that were just written, by their names in the table; none in an object store."""
+    home = place(uri)
+    if isinstance(home, Remote):
+        return {}
+    return {f"{DATA}/{name}": quick_content(home / DATA / name) for name in names}
+
+
+def with_sums(uri: str, fragment: FragmentMetadata, known: Iterable[str] = ()) -> dict[str, Any]:
+    """A fragment as JSON with the contents of its files, but for those whose paths are ``known``."""
+    new = [file.path for file in fragment.files if file.path not in set(known)]
+    return {**fragment.to_json(), _KEY: of_files(uri, new)}
+
+
+def parted(described: Iterable[dict[str, Any]]) -> tuple[list[FragmentMetadata], Sums]:
+    """The inverse of :func:`with_sums`, for several fragments."""
+    fragments, found = [], Sums()
+    for item in described:
+        found |= {name: Content(*content) for name, content in item.pop(_KEY, {}).items()}
+        fragments.append(FragmentMetadata.from_json(json.dumps(item)))
+    return fragments, found
+
+
+def append(uri: str, found: Mapping[str, Content]) -> None:
+    """Add lines; in an object store the file is written again.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if not found:
+        return
+    path = path_of(uri)
+    text = "".join(f"{name} {content.size} {content.digest}\n" for name, content in found.items()).encode()
+    if isinstance(path, Remote):
+        path.put((path.read_bytes() if path.is_file() else b"") + text)
+        return
+    with Path(path).open("a+b") as file:
+        if end := file.tell():
+            file.seek(end - 1)
+            if file.read(1) != b"\n":  # a driver was killed in the middle of a line
+                text = b"\n" + text
+        file.write(text)
+
+
+def head(uri: str, size: int | None = None) -> Content:
+    """The digest of the lines, or of their first ``size`` bytes; of nothing where there are none."""
+    try:
+        content = path_of(uri).read_bytes()[:size]
+    except FileNotFoundError:
+        content = b""
+    return Content(len(content), bytes_digest(content))
+
+
+def read(uri: str) -> Sums:
+    """All lines but damaged ones."""
+    try:
+        content = path_of(uri).read_bytes()
+    except FileNotFoundError:
+        return {}
+    found: Sums = {}
+    for line in content.decode(errors="replace").split("\n"):
+        name, _, told = line.partition(" ")
+        size, _, digest = told.partition(" ")
+        if size.isdigit() and digest:
+            found[name] = Content(int(size), digest)
+    return found

@@ -1,0 +1,158 @@
+"""``curate verify``: every changed byte is found, and what to do about it is said and works."""
+
+import json
+import random
+import shutil
+from collections import defaultdict
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from sealed_run import NUM_LEFT, outputs, rows, run
+
+from curation.cli import main
+from curation.commands.verify.kinds import verify
+from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
+from curation.rundir.sealed import Sealed
+from curation.tables import commits, io
+from curation.tables.contents import files_of
+
+NUM_FLIPS = 200
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("verified") / "run"
+    run(directory)
+    return directory
+
+
+def checked(directory: Path):
+    return verify(str(directory), lambda _: None)
+
+
+def files(directory: Path) -> dict[str, list[Path]]:
+    """The files that the records name, by kind."""
+    found = defaultdict(set)
+    for record in Manifest.load(directory).stages.values():
+        sealed = Sealed.from_json(record.sealed)
+        for name in sealed.files:
+            found["weights" if "/net/" in name else "exports"].add(directory / name)
+        for table in sealed.tables:
+            home = directory / table.path
+            named = [file.name for file in files_of(TableRef(uri=str(home), version=table.version))]
+            found["data"] |= {home / name for name in named if name.startswith("data/")}
+            found["deletions"] |= {home / name for name in named if not name.startswith("data/")}
+            found["versions"].add(home / table.manifest)
+            found["digests"].add(home.with_name(f"{home.name}.sums"))
+    found["manifest"] = {directory / "manifest.json"}
+    return {kind: sorted(paths) for kind, paths in found.items()}
+
+
+def test_a_run_that_nothing_happened_to_is_as_it_was_written(made: Path):
+    found = checked(made)
+    named = {path for kind, paths in files(made).items() if kind != "digests" for path in paths}
+    assert (found.damage, found.unsealed, found.files) == ([], [], len(named))
+    assert found.rows == NUM_LEFT + 40 and found.bytes == sum(
+        path.stat().st_size for path in named if path.name != "manifest.json"
+    )
+    result = CliRunner().invoke(main, ["verify", str(made)])
+    assert result.exit_code == 0 and result.output.strip().endswith("rows/s: all as they were written")
+
+
+def test_every_single_flipped_byte_is_found(made: Path):
+    rng, kinds = random.Random(0), files(made)
+    assert set(kinds) == {"data", "deletions", "versions", "digests", "weights", "exports", "manifest"}
+    for index in range(NUM_FLIPS):
+        kind = sorted(kinds)[index % len(kinds)]
+        path = rng.choice(kinds[kind])
+        content = path.read_bytes()
+        place = rng.randrange(len(content))
+        path.write_bytes(content[:place] + bytes([content[place] ^ rng.randrange(1, 256)]) + content[place + 1 :])
+        try:
+            damage = checked(made).damage
+        finally:
+            path.write_bytes(content)
+        assert str(path.relative_to(made)) in {item.path for item in damage}, (kind, path, place)
+    assert checked(made).damage == []
+
+
+def test_a_missing_and_a_cut_file_are_told_with_the_stages_to_redo(made: Path):
+    kinds = files(made)
+    data, export = kinds["data"][0], kinds["exports"][0]
+    kept = [(path, path.read_bytes()) for path in (data, export)]
+    data.unlink()
+    export.write_bytes(kept[1][1][:-3])
+    try:
+        result = CliRunner().invoke(main, ["verify", str(made), "--json"])
+        told = json.loads(result.stdout)
+        page = CliRunner().invoke(main, ["verify", str(made)]).output
+    finally:
+        for path, content in kept:
+            path.write_bytes(content)
+    problems = {item["path"]: item for item in told["damage"]}
+    assert result.exit_code == 1
+    assert problems[str(data.relative_to(made))]["problem"] == "is missing"
+    cut = problems[str(export.relative_to(made))]
+    assert cut["problem"] == f"has {len(kept[1][1]) - 3:,} bytes, and had {len(kept[1][1]):,} when it was written"
+    assert cut["stage"] == "gen-0/select" and cut["redo"] == f"curate run {made} --redo gen-0/select"
+    assert f"or make it again: curate run {made} --redo gen-0/select" in page and "Traceback" not in page
+
+
+@pytest.mark.parametrize("how", ["more", "twice", "fewer", "other"])
+def test_rows_that_are_not_those_that_were_committed_are_told(tmp_path: Path, how: str):
+    """The digests of such a table are right: its record is what tells."""
+    directory = tmp_path / "run"
+    run(directory)
+    ref = TableRef.from_json(outputs(directory, "gen-0/label")["labels"])
+    if how == "fewer":
+        lance.dataset(ref.uri).delete("row_id = 8")
+    else:
+        ids = [5000] if how == "other" else [3]
+        (row,) = commits.write_fragment(
+            rows(pa.array(ids).to_numpy()), ref.uri, rows(pa.array(ids).to_numpy()).schema
+        ).to_pylist()
+        fragments = [lance.FragmentMetadata.from_json(json.dumps(item)) for item in json.loads(row["fragments"])]
+        operation = lance.LanceOperation.Append(fragments)
+        lance.LanceDataset.commit(ref.uri, operation, read_version=ref.version)
+        if how != "more":
+            lance.dataset(ref.uri).delete("row_id = 8")
+    manifest = Manifest.load(directory)
+    record = manifest.stages["gen-0/label"]
+    told = manifest.seal({"labels": io.latest(ref.uri).to_json()}).to_json()
+    told["tables"][0]["rows"] = record.sealed["tables"][0]["rows"]
+    record.sealed.clear()
+    record.sealed.update(told)
+    manifest._save()
+    (damage,) = checked(directory).damage
+    assert (
+        damage.problem
+        == {
+            "more": f"has {NUM_LEFT + 1:,} rows, and had {NUM_LEFT:,} when it was recorded",
+            "twice": "repeats 1 row ids",
+            "fewer": f"has {NUM_LEFT - 1:,} rows, and had {NUM_LEFT:,} when it was recorded",
+            "other": "has other row ids than were committed",
+        }[how]
+    )
+
+
+def test_what_is_not_of_ours_is_refused_in_a_line(tmp_path: Path):
+    result = CliRunner().invoke(main, ["verify", str(tmp_path)])
+    assert result.exit_code == 2 and "is not a run directory (no manifest.json)" in result.output
+
+
+def test_a_changed_manifest_is_refused_by_all_who_read_it(made: Path, tmp_path: Path):
+    """It still parses, and one number of it is another."""
+    copy = tmp_path / "run"
+    shutil.copytree(made, copy)
+    text = (copy / "manifest.json").read_text()
+    changed = text.replace(f'"rows": {NUM_LEFT},', f'"rows": {NUM_LEFT - 1},', 1)
+    assert changed != text and json.loads(changed)
+    (copy / "manifest.json").write_text(changed)
+    result = CliRunner().invoke(main, ["inspect", str(copy)])
+    assert result.exit_code == 2 and "is damaged, its text does not match its digest" in result.output
+    (damage,) = checked(copy).damage
+    assert damage.path == "manifest.json"

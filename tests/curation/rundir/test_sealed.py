@@ -1,0 +1,187 @@
+"""A stage is done only where its files are: what is missing is made again, or refused with what to do."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from object_store import object_store
+from sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
+
+from curation.commands.verify.kinds import verify
+from curation.errors import RunDirError, of_lance
+from curation.rundir.graph import dependents, statuses
+from curation.rundir.manifest import Manifest
+from curation.rundir.sealed import Sealed
+from curation.storage.digest import quick_content
+from curation.storage.paths import place
+from curation.tables import columns, io, sums
+from curation.tables.contents import files_of, rows_of
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("sealed") / "run"
+    run(directory)
+    return directory
+
+
+@pytest.fixture
+def copy(made: Path) -> Path:
+    """The run, moved away after the test, so that the paths in its manifest are right."""
+    kept = made.with_name("kept")
+    shutil.copytree(made, kept)
+    yield made
+    shutil.rmtree(made)
+    kept.rename(made)
+
+
+def states(directory: Path) -> dict[str, str]:
+    return {status.stage.name: status.state for status in statuses(stages(), Manifest.load(directory).records)}
+
+
+def labels(directory: Path) -> Path:
+    return Path(outputs(directory, "gen-0/label")["labels"]["uri"])
+
+
+def test_nothing_is_done_again_where_all_is_there(copy: Path):
+    before = started(copy)
+    run(copy)
+    assert started(copy) == before and set(states(copy).values()) == {"done"}
+
+
+@pytest.mark.parametrize("name", ["neural.jsonl", "neural.parquet", "neural.lance"])
+def test_a_lost_export_is_made_again_with_a_word(copy: Path, name: str):
+    path = Path(outputs(copy, "gen-0/select")["jsonl"]).with_name(name)
+    content = path.read_bytes() if path.is_file() else None
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert states(copy)["gen-0/select"] == "lost"
+    before = len(started(copy))
+    run(copy)
+    assert path.exists() and (content is None or path.read_bytes() == content)
+    (word,) = started(copy)[before:]
+    assert word.startswith("gen-0/select: to be made again: 1 of its files is missing or cut off (gen-0/select-")
+    assert set(states(copy).values()) == {"done"} and not verify(str(copy), lambda _: None).damage
+
+
+def test_weights_that_were_cut_off_are_fitted_again(copy: Path):
+    path = Path(outputs(copy, "gen-0/trust")["trust"]["uri"]) / "weights.safetensors"
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    run(copy)
+    assert path.read_bytes() == content
+
+
+def test_a_whole_table_that_is_gone_is_made_again(copy: Path):
+    shutil.rmtree(labels(copy))
+    run(copy)
+    assert io.count(io.latest(str(labels(copy)))) and not verify(str(copy), lambda _: None).damage
+
+
+@pytest.mark.parametrize("lost", ["data", "_versions"])
+def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy: Path, lost: str):
+    sealed = Sealed.from_json(Manifest.load(copy).stages["gen-0/label"].sealed).tables[0]
+    named = files_of(io.latest(str(labels(copy))))[0].name if lost == "data" else sealed.manifest
+    (labels(copy) / named).unlink()
+    with pytest.raises(RunDirError, match="stage gen-0/label is damaged: 1 of its files") as caught:
+        run(copy)
+    assert f"`curate run {copy} --redo gen-0/label` makes it anew" in str(caught.value)
+    assert states(copy) == {"gen-0/label": "damaged", "gen-0/trust": "waits", "gen-0/select": "waits"}
+    # what the command does
+    before, place_before = len(started(copy)), labels(copy)
+    Manifest.load(copy).redo(dependents(["gen-0/label"], stages()))
+    run(copy)
+    assert [line.partition(":")[0] for line in started(copy)[before:]] == ["gen-0/label", "gen-0/trust", "gen-0/select"]
+    assert labels(copy).parent == place_before.parent.with_name(f"{place_before.parent.name}.1")
+    assert set(states(copy).values()) == {"done"} and not verify(str(copy), lambda _: None).damage
+
+
+def test_without_that_command_the_folder_to_remove_is_named_and_removing_it_helps(copy: Path):
+    from curation.rundir.run import Run
+
+    (labels(copy) / files_of(io.latest(str(labels(copy))))[0].name).unlink()
+    with pytest.raises(RunDirError, match=f"or remove {labels(copy).parent}: the same command then makes it again"):
+        Run("test", Manifest.load(copy), room=lambda: {"CPU": 1.0}).do(stages())
+    shutil.rmtree(labels(copy).parent)
+    run(copy)
+    assert set(states(copy).values()) == {"done"}
+
+
+def test_only_what_depends_on_a_stage_is_done_again():
+    assert dependents(["gen-0/trust"], stages()) == ["gen-0/trust", "gen-0/select"]
+    assert dependents(["gen-0/select"], stages()) == ["gen-0/select"]
+
+
+def test_digests_are_taken_by_the_writers_and_the_records_stay_small(made: Path):
+    """Of a table, a record holds two digests, however many fragments it has."""
+    ref = io.latest(str(labels(made)))
+    found = sums.read(ref.uri)
+    named = [file.name for file in files_of(ref)]
+    assert len(found) > NUM_FRAGMENTS and set(named) <= found.keys() and any("_deletions" in name for name in named)
+    assert all(found[name] == quick_content(labels(made) / name) for name in named)
+    table = Manifest.load(made).stages["gen-0/label"].sealed["tables"][0]
+    assert len(json.dumps(table)) < 500
+
+
+def test_a_line_that_a_kill_cut_off_costs_only_itself(tmp_path: Path):
+    uri = str(tmp_path / "t.lance")
+    one, two = (quick_content(Path(__file__)), quick_content(Path(__file__), 10))
+    sums.append(uri, {"data/a": one})
+    with (tmp_path / "t.lance.sums").open("a") as file:
+        file.write("data/b 12")
+    sums.append(uri, {"data/c": two})
+    assert sums.read(uri) == {"data/a": one, "data/c": two}
+
+
+def test_added_columns_have_digests(tmp_path: Path, local_ray):
+    ids_N = np.arange(100)
+    ref = io.write(pa.table({"row_id": ids_N}, schema=pa.schema([("row_id", pa.int64())])), str(tmp_path / "t.lance"))
+    added = pa.schema([("twice", pa.int64())])
+    after = columns.add_columns(ref, ["row_id"], added, lambda batch: _twice(batch, added))
+    before, named = ({file.name for file in files_of(of)} for of in (ref, after))
+    (new,) = named - before
+    assert sums.read(ref.uri) == {new: quick_content(tmp_path / "t.lance" / new)}
+    assert rows_of(after) == rows_of(ref)
+    again = columns.add_columns(after, ["row_id"], added, lambda batch: _twice(batch, added))
+    assert io.read(again).equals(io.read(after)) and again != after
+
+
+def _twice(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(2 * batch["row_id"].to_numpy())], schema=schema)
+
+
+def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
+    with object_store() as store:
+        home = place(store.url("sealed/run"))
+        run(home)
+        assert not verify(str(home), lambda _: None).damage
+        manifest = Manifest.load(home)
+        before = store.counts()["GET"]
+        assert not manifest.lost
+        num_tables = sum(len(record.sealed["tables"]) for record in manifest.stages.values())
+        assert store.counts()["GET"] - before <= 1 + 4 * num_tables
+        export = place(outputs(home, "gen-0/select")["jsonl"])
+        content = export.read_bytes()
+        export.unlink()
+        run(home)
+        assert export.read_bytes() == content
+        export.put(content.replace(b"row 1", b"row X", 1))
+        (damage,) = verify(str(home), lambda _: None).damage
+        assert damage.path.endswith("neural.jsonl") and damage.problem == "its content changed"
+
+
+def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):
+    import lance
+
+    ref = io.write(pa.table({"row_id": np.arange(10)}), str(tmp_path / "t.lance"))
+    with pytest.raises(ValueError, match="rust") as version:
+        lance.dataset(ref.uri, version=9)
+    assert of_lance(version.value).startswith("a file of a table is missing (") and ".rs" not in of_lance(version.value)
+    (data,) = (tmp_path / "t.lance" / "data").iterdir()
+    data.write_bytes(data.read_bytes()[:-1] + b"?")
+    with pytest.raises((OSError, ValueError)) as cut:
+        io.read(ref)
+    assert of_lance(cut.value).startswith("a file of a table cannot be read")
+    assert of_lance(ValueError("x")) is None

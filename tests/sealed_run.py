@@ -1,0 +1,97 @@
+"""A small run whose stages write what real ones write, without Ray: labels, weights and exports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save_file
+
+from curation.refs import TableRef, TrustRef
+from curation.rundir.graph import Done, Stage, ordered
+from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run, Task
+from curation.storage.cache import staged
+from curation.storage.paths import Place
+from curation.tables import commits, compaction, io, schemas
+
+SCHEMA = pa.schema([schemas.ROW_ID, pa.field("completion", pa.string()), pa.field("state", pa.list_(pa.float16(), 8))])
+NUM_ROWS, NUM_FRAGMENTS = 960, 32
+NUM_LEFT = NUM_ROWS - 1
+"""One row is deleted."""
+
+
+def rows(ids_N: np.ndarray) -> pa.Table:
+    """Labels of these ids."""
+    states = pa.FixedSizeListArray.from_arrays(pa.array(np.repeat(ids_N, 8).astype(np.float16)), 8)
+    return pa.table([pa.array(ids_N), pa.array([f"row {id}" for id in ids_N]), states], schema=SCHEMA)
+
+
+def label(task: Task, seed: int) -> Done:
+    """Rows in many fragments, which are compacted; one of them is deleted."""
+    task.manifest.event("asked", stage=task.name)
+    uri = str(task.directory / "labels.lance")
+    io.create(uri, SCHEMA)
+    committer = commits.Committer(uri)
+    for ids_N in np.array_split(np.arange(NUM_ROWS), NUM_FRAGMENTS):
+        (row,) = commits.write_fragment(rows(ids_N), uri, SCHEMA).to_pylist()
+        committer.add(row["fragments"], row["row_ids"])
+    committer.flush()
+    ref = io.latest(uri)
+    if tasks := compaction.plan(ref, 16 << 10):
+        ref = compaction.commit(ref, [compaction.rewrite(ref, task) for task in tasks])
+    lance.dataset(uri).delete("row_id = 7")
+    return Done(outputs={"labels": io.latest(uri).to_json()}, rows=NUM_LEFT)
+
+
+def fit(task: Task, labels: TableRef) -> Done:
+    """Weights."""
+    with staged(task.directory / "net") as local:
+        local.mkdir(parents=True, exist_ok=True)
+        save_file({"weight": np.arange(64, dtype=np.float32)}, local / "weights.safetensors")
+        (local / "description.json").write_text(json.dumps({"kind": "neural"}))
+    return Done(outputs={"trust": {"uri": str(task.directory / "net"), "digest": "0123"}}, rows=io.count(labels))
+
+
+def select(task: Task, labels: TableRef, trust: TrustRef) -> Done:
+    """A table and its exports."""
+    found = io.read(labels).slice(0, 40)
+    stem = task.directory / "neural"
+    with staged(stem.with_suffix(".parquet")) as path, staged(stem.with_suffix(".jsonl")) as text:
+        pq.write_table(found, path)
+        text.write_text("".join(json.dumps(row) + "\n" for row in found.drop(["state"]).to_pylist()))
+    table = io.write(found, str(stem.with_suffix(".lance")))
+    outputs = {
+        "table": table.to_json(),
+        "parquet": str(stem.with_suffix(".parquet")),
+        "jsonl": str(stem.with_suffix(".jsonl")),
+    }
+    return Done(outputs=outputs, rows=found.num_rows)
+
+
+def stages(seed: int = 0) -> list[Stage]:
+    """The graph."""
+    labels = Stage(name="gen-0/label", work=label, inputs={"seed": seed})
+    trust = Stage(name="gen-0/trust", work=fit, inputs={"labels": labels.table("labels")})
+    inputs = {"labels": labels.table("labels"), "trust": trust.trust("trust")}
+    return ordered([Stage(name="gen-0/select", work=select, inputs=inputs).value("table")])
+
+
+def run(directory: Place) -> Any:
+    """Do what is missing; what each stage made."""
+    made = Run("test", Manifest.load(directory), room=lambda: {"CPU": 1.0}, redo=f"curate run {directory} --redo")
+    return made.do(stages())
+
+
+def outputs(directory: Place, stage: str) -> dict[str, Any]:
+    """What a stage made, by its record."""
+    return Manifest.load(directory).stages[stage].outputs
+
+
+def started(directory: Path) -> list[str]:
+    """The stages that were started, in order, with why."""
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    return [f"{event['stage']}: {event['why']}" for event in events if event["event"] == "started"]
