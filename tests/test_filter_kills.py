@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import lance
@@ -24,10 +25,18 @@ NUM_ROWS, CHUNK_ROWS = 2000, 50
 class Driver:
     """The command of one filter."""
 
-    def __init__(self, directory: Path, package: str, pool: str, output: str, form: str, *settings: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        package: str,
+        pool: str,
+        output: str,
+        form: str,
+        *settings: str,
+        completions: Sequence[str] = COMPLETIONS,
+    ) -> None:
         self.log, self._stderr = directory / "labelled.log", directory / "stderr.log"
-        completions = json.dumps(COMPLETIONS)
-        scripted = f"{{completions: {completions}, seconds_per_row: 0.004, log: {self.log}}}"
+        scripted = f"{{completions: {json.dumps(completions)}, seconds_per_row: 0.004, log: {self.log}}}"
         keys = [f"teacher.scripted={scripted}", f"teacher.chunk_rows={CHUNK_ROWS}", "commit_seconds=0.2", *settings]
         self.command = [str(Path(sys.executable).with_name("curate")), "filter", package, pool, "-o", output]
         self.command += ["--keep", "0.5", "--format", form, "--set", "ray.num_cpus=2"]
@@ -103,6 +112,36 @@ def test_a_killed_filter_labels_and_writes_every_row_once(tmp_path, form):
     assert len(ids) == len(set(ids)) == NUM_ROWS // 2 == content["kept"]
     assert sorted(rows["rank"].to_pylist()) == list(range(NUM_ROWS // 2))
     assert "nothing to do" in driver.finish()
+
+
+@pytest.mark.slow
+def test_a_killed_filter_drops_the_rows_that_one_in_a_go_drops(tmp_path):
+    completions = [" so" * 39 + text for text in COMPLETIONS]
+    package = make_package(tmp_path, completions=completions, answer_words=40)
+    pool = str(tmp_path / "pool.jsonl")
+    write_pool(tmp_path / "pool.jsonl", NUM_ROWS)
+    contents = []
+    for name in ("killed", "whole"):
+        (tmp_path / name).mkdir()
+        output = tmp_path / name / "out"
+        driver = Driver(tmp_path / name, package.uri, pool, str(output), "parquet", completions=completions)
+        if name == "killed":
+            process = driver.start("--cascade")
+            while process.poll() is None and len(driver.labelled()) < NUM_ROWS // 2:
+                time.sleep(0.02)
+            assert process.poll() is None, driver.errors()
+            process.kill()
+            process.wait()
+            before, length = committed(output), len(driver.labelled())
+            assert 0 < len(before) < NUM_ROWS
+        assert "rows dropped, about" in driver.finish("--cascade")
+        if name == "killed":
+            assert not before.intersection(driver.labelled()[length:]), "committed rows were labelled again"
+        content = json.loads((output / "filter.json").read_text())
+        rows = pa.concat_tables(pq.read_table(output / file["path"]) for file in content["files"])
+        contents.append((content["first_cut"], content["cut"]["gate"], sorted(rows["row_id"].to_pylist())))
+    assert contents[0] == contents[1] and contents[0][0]["dropped"] > NUM_ROWS // 5
+    assert len(contents[0][2]) == NUM_ROWS // 2
 
 
 @pytest.mark.slow
