@@ -19,7 +19,7 @@ from curation.tables.schemas import state_column
 from curation.trust.linear_probe import fit_linear_probe
 from tests.with_vllm.conftest import SHAPE
 
-NUM_ROWS = 96
+NUM_ROWS, KEPT = 96, 2
 ENGINE = {"enforce_eager": True, "max_num_seqs": 24, "kv_cache_memory_bytes": 32 << 20}
 
 
@@ -66,26 +66,26 @@ def test_vllm_plans_and_filters_by_a_package_of_transformers(local_ray, model, r
         "package": package.uri,
         "pool": {"path": str(tmp_path / "pool.parquet")},
         "output": {"path": str(tmp_path / "out")},
-        "keep": {"n": 8},
+        "keep": {"n": KEPT},
         "teacher": {"backend": "vllm", "vllm": {"engine": ENGINE}, "chunk_rows": 32, "actors": {"num_cpus": 1}},
         "ray": {"num_cpus": 2},
         "on_shift": "ignore",
     }
     (tmp_path / "filter.yaml").write_text(yaml.safe_dump(config))
-    for verb, *options in (("plan", "--probe", "64", "--save"), ("filter",)):
+    for verb, *options in (("plan", "--probe", "48", "--save"), ("filter",)):
         result = CliRunner().invoke(main, [verb, str(tmp_path / "filter.yaml"), *options], catch_exceptions=False)
         assert result.exit_code == 0, result.output
 
     expected = {row["fen"]: row for row in Filter.load(package).score(rows)}
     content = json.loads((tmp_path / "out" / "filter.json").read_text())
     kept = pq.read_table(tmp_path / "out" / content["files"][0]["path"])
-    assert kept.num_rows == 8 == content["kept"]
+    assert kept.num_rows == KEPT == content["kept"]
     usable = sorted(row["trust"] for row in expected.values() if row["trust"] is not None)
     source = dict(enumerate(rows))
     for row in kept.to_pylist():
         other = expected[source[row["row_id"]]["fen"]]
         assert row["label"] == other["label"] and abs(row["trust"] - other["trust"]) < 1e-3
-        assert row["trust"] > usable[-8] - 1e-3
+        assert row["trust"] > usable[-KEPT] - 1e-3
     lines = {line["name"]: line for line in content["costs"]["lines"]}
     assert lines["prompt_tokens"]["inside"] and lines["output_tokens"]["inside"], lines
     assert lines["hours"]["actual"] > 0 and lines["hours"]["forecast"]["high"] > 0

@@ -1,0 +1,121 @@
+"""Rows that pass a gate, written with their ranks and in partitions, over fragments in any order and with ties."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from curation.config import DomainConfig, SourceConfig
+from curation.refs import TableRef
+from curation.selection.bound import Bound
+from curation.selection.top_n import in_rank_order
+from curation.sources import discover
+from curation.stages.cut import Gate
+from curation.stages.pool import PoolRows, read_pool
+from curation.stages.ranking import rank_rows
+from curation.stages.write import WriteJob, write_rows
+from curation.tables import io, schemas
+
+NUM_ROWS, SEED = 300, 5
+LANGUAGES = ("en", "d e/ü", None)
+RAW, TRUST = schemas.raw_column("neural"), schemas.trust_column("neural")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A pool, its labels in a random order of fragments, and the ranks that rows must have."""
+
+    rows: PoolRows
+    pool: TableRef
+    labels: TableRef
+    gate: Gate
+    label_of: dict[int, str | None]
+    ranks: dict[int, int]
+
+
+@pytest.fixture(scope="module")
+def labelled(local_ray, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("write")
+    lines = [json.dumps({"problem": f"q{row}", "lang": LANGUAGES[row % 3]}) + "\n" for row in range(NUM_ROWS)]
+    (folder / "pool.jsonl").write_text("".join(lines))
+    files = tuple(discover(SourceConfig(path=str(folder / "pool.jsonl"))))
+    rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=("lang",))
+    pool = read_pool(rows, str(folder / "pool.lance"), chunk_rows=100).table
+    rng = np.random.default_rng(0)
+    ids_N = rng.permutation(NUM_ROWS)
+    raw_N = np.round(rng.normal(size=NUM_ROWS), 1).astype(np.float32)
+    labels = [None if row % 7 == 0 else str(row % 5) for row in ids_N]
+    table = pa.table(
+        {
+            "row_id": ids_N,
+            "label": pa.array(labels),
+            "completion": [f"c{row}" for row in ids_N],
+            "error": pa.nulls(NUM_ROWS, pa.string()),
+            RAW: raw_N,
+            TRUST: (1 / (1 + np.exp(-raw_N))).astype(np.float32),
+        }
+    )
+    lance.write_dataset(table, str(folder / "labels.lance"), max_rows_per_file=64)
+    gate = Gate(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
+    passes_N = gate.passes(table.combine_chunks().to_batches()[0])
+    ordered_n = in_rank_order(ids_N[passes_N], raw_N[passes_N], SEED)
+    return Labelled(
+        rows=rows,
+        pool=pool,
+        labels=io.latest(str(folder / "labels.lance")),
+        gate=gate,
+        label_of=dict(zip(ids_N.tolist(), labels, strict=True)),
+        ranks={row_id: rank for rank, row_id in enumerate(ordered_n.tolist())},
+    )
+
+
+def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
+    twice = [labelled.labels, labelled.labels]
+    found = rank_rows(twice, labelled.gate, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    number = len(labelled.ranks)
+    assert found.starts == (0, number) and io.count(found.table) == 2 * number
+    assert sorted(io.read(found.table)["rank"].to_pylist()) == list(range(2 * number))
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"), [("parquet", ("lang", "label")), ("jsonl", ()), ("jsonl", ("lang",)), ("lance", ())]
+)
+def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_path, form, columns):
+    ranks = rank_rows([labelled.labels], labelled.gate, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    job = WriteJob(
+        labels=labelled.labels,
+        examples=labelled.pool,
+        rows=labelled.rows,
+        gate=labelled.gate,
+        trust=TRUST,
+        output=str(tmp_path / "data"),
+        stem="rows" if form == "lance" else "part",
+        form=form,
+        partition_by=columns,
+        with_rank=True,
+        ranks=ranks.table,
+    )
+    files = write_rows(job, tmp_path / "notes", rows_per_file=7)
+    assert sum(file["rows"] for file in files) == len(labelled.ranks)
+    if form == "lance":
+        rows = lance.dataset(job.table_uri).to_table().to_pylist()
+    else:
+        made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("part-*")}
+        assert {str(path.relative_to(job.output)) for path in made} == {file["path"] for file in files}
+        assert all(file["rows"] <= 7 for file in files)
+        assert write_rows(job, tmp_path / "notes", rows_per_file=7) == files
+        assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+        schema = pa.schema([(name, pa.string()) for name in columns])
+        folders = ds.partitioning(schema, flavor="hive") if columns else None
+        kind = "json" if form == "jsonl" else form
+        rows = ds.dataset(Path(job.output), format=kind, partitioning=folders).to_table().to_pylist()
+    assert {row["row_id"]: row["rank"] for row in rows} == labelled.ranks and len(rows) == len(labelled.ranks)
+    for row in rows:
+        number = row["row_id"]
+        assert row["lang"] == LANGUAGES[number % 3] and row["label"] == labelled.label_of[number]
+        assert row["completion"] == f"c{number}" and f"q{number}" in row["prompt"]
