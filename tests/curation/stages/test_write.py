@@ -75,10 +75,11 @@ def labelled(local_ray, tmp_path_factory):
 
 
 def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
-    twice = [labelled.labels, labelled.labels]
-    found = rank_rows(twice, labelled.gate, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    empty = io.create(str(tmp_path / "empty.lance"), io.open_table(labelled.labels).schema)
+    tables = [empty, labelled.labels, empty, labelled.labels]
+    found = rank_rows(tables, labelled.gate, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
     number = len(labelled.ranks)
-    assert found.starts == (0, number) and io.count(found.table) == 2 * number
+    assert found.starts == (0, 0, number, number) and io.count(found.table) == 2 * number
     assert sorted(io.read(found.table)["rank"].to_pylist()) == list(range(2 * number))
 
 
