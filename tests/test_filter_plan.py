@@ -126,6 +126,10 @@ def test_options_of_a_filter_are_refused_for_a_run(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("name: mine\n")
     assert "configures a run; -o, --keep and the options after it" in curate("plan", path, "--keep", "5", code=2)
+    path.write_text("name: mine\nsources: {}\n")
+    assert "run.yaml: configures a run, as it has sources" in curate("filter", path, code=2)
+    (tmp_path / "filter.yaml").write_text("package: mine\n")
+    assert "filter.yaml: configures a filter, as it names a package" in curate("run", tmp_path / "filter.yaml", code=2)
     write_pool(tmp_path / "pool.jsonl", 3)
     no_package = curate("plan", tmp_path, tmp_path / "pool.jsonl", "-o", tmp_path / "o", "--keep", "2", code=2)
     assert "is no trust package" in no_package and not (tmp_path / "o").exists()

@@ -21,6 +21,8 @@ from curation.errors import ConfigError
 from curation.storage.paths import Place, place
 
 T = TypeVar("T", bound=BaseModel)
+FILTERS = "package"
+"""The key that every configuration of a filter has, and none of a run."""
 
 
 def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
@@ -33,6 +35,8 @@ def load_config(path: str | Place, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: the file or a base is missing or no YAML mapping, a rule is broken, or a key is unknown.
     """
     raw, roots = read(path)
+    if FILTERS in raw and "sources" not in raw:
+        raise ConfigError(f"{path}: configures a filter, as it names a {FILTERS}; give it to `curate filter`")
     for override in overrides:
         _override(raw, override, roots)
     return _loaded(raw, place(path), str(path), roots)
@@ -84,6 +88,8 @@ def load_filter(
         ConfigError: as for :func:`load_config`.
     """
     raw, roots = ({}, {}) if path is None else read(path, mend="docs/operations.md shows one")
+    if "sources" in raw and FILTERS not in raw:
+        raise ConfigError(f"{path}: configures a run, as it has sources; give it to `curate run`")
     for key, value in (given or {}).items():
         _put(raw, key, value, key, roots)
         roots[tuple(key.split("."))] = Path.cwd()
@@ -108,7 +114,7 @@ def is_filter(path: str | Place) -> bool:
     Raises:
         ConfigError: the file or a base is missing or no YAML mapping.
     """
-    return "package" in read(path).raw
+    return FILTERS in read(path).raw
 
 
 def _joined(path: str, root: Place) -> str:

@@ -81,9 +81,10 @@ class Asking:
         ask = self.ask.model_copy(update=AskConfig.BARE).without({*AskConfig.SPREAD, "decoding"})
         files = [file.path for file in self.drawn_from.files]
         signals = {name: {**how, "shots": None} for name, how in self.signals.items()}
-        parts = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
-        parts["fitted"] = self.fitted
-        return fingerprint(plain({**parts, "files": files, "signals": _without_seeds(signals)}, {}))
+        parts: dict[str, Any] = {"ask": ask, "model": self.model, "decoding": self.decoding, "domain": self.domain}
+        return fingerprint(
+            plain({**parts, "fitted": self.fitted, "files": files, "signals": _without_seeds(signals)}, {})
+        )
 
 
 def _reduction(asking: Asking) -> "Reduction | None":

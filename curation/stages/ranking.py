@@ -50,8 +50,8 @@ def rank_rows(tables: Sequence[TableRef], gate: Gate, function: str, uri: str, *
     except ray.exceptions.RayError as error:
         raise cause(error, "ranking") from error
     score_n, tie_n = (np.concatenate(column) for column in zip(*parts, strict=True))
-    ends = list(itertools.accumulate(len(score) for score, _ in parts))
-    starts = [0, *(ends[number - 1] for number in itertools.accumulate(map(len, fragments)))][:-1]
+    begins = [0, *itertools.accumulate(len(score) for score, _ in parts)]
+    starts = [begins[number] for number in itertools.accumulate(map(len, fragments[:-1]), initial=0)]
     del parts
     rank_n = np.empty(len(score_n), dtype=np.int64)
     rank_n[np.lexsort((tie_n, -score_n))] = np.arange(len(score_n))
