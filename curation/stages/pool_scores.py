@@ -16,7 +16,8 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
-from curation.selection.top_n import in_rank_order
+from curation.selection.order import Streamed
+from curation.stages.ranks import ranked
 from curation.tables import io, scans
 from curation.trust import Scores, TrustFunction, get_trust
 
@@ -94,8 +95,12 @@ class PoolScores:
             BudgetError: n is not positive, or larger than the number of rows with a score.
         """
         bound = self.bound(n, seed)
-        ids_n, raw_n = _stacked(self.mapped(partial(_passing, bound)))
-        return Cut(row_ids_n=in_rank_order(ids_n, raw_n, seed), threshold=bound.score)
+        return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
+
+    def ranked(self, bound: Bound) -> Iterator[Int64s]:
+        """The ids of the rows that pass, best first, in parts (:mod:`curation.stages.ranks`)."""
+        passing = scans.streamed(self.labels, lambda fragments: _passing(bound, self.batches(fragments)))
+        return ranked(passing, bound.seed)
 
     def candidates(self) -> Candidates:
         """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
@@ -110,6 +115,10 @@ class PoolScores:
         """The trust of all rows, float32 [N]."""
         return np.concatenate([*self.mapped(_scores, trust=True)])
 
+    def ordered(self) -> Streamed:
+        """The raw scores as order statistics: a pass over them now, and one for each question."""
+        return Streamed(self.mapped)
+
     def num_trusted(self, threshold: float) -> int:
         """The number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_num_at_least, threshold), trust=True))
@@ -123,13 +132,11 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
     return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
 
 
-def _passing(bound: Bound, batches: Iterable[Batch]) -> Batch:
-    def kept() -> Iterator[Batch]:
-        for ids_B, raw_B in batches:
-            place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+def _passing(bound: Bound, batches: Iterable[Batch]) -> Iterator[Batch]:
+    for ids_B, raw_B in batches:
+        place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+        if len(place_M):
             yield ids_B[place_M], raw_B[place_M]
-
-    return _stacked(kept())
 
 
 def _scores(batches: Iterable[Batch]) -> Scores:

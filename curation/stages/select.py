@@ -8,6 +8,7 @@ that. All arms skip rows that are too long for the student, so each trains on n 
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation import memory
 from curation.arms import ARMS, TOP, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import Example, attempt, get_domain
@@ -118,17 +120,18 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     for name in job.selection.arms:
         arm = ARMS[name]
         try:
-            cut = chooser.cut(arm)
+            taken = chooser.taken(arm)
         except BudgetError as error:
             num = len(too_long_ids(job.too_long))
             longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
             raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
-        written = write_rows(_rows(job, name, cut.row_ids_n).parts(), directory / name)
+        memory.trim()
+        written = write_rows(_rows(job, name, taken.row_ids).parts(), directory / name)
         selections.append(
             Selection(
                 arm=name,
                 **vars(written),
-                threshold=cut.threshold if arm.ranked else None,
+                threshold=taken.threshold if arm.ranked else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
                 **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n),
             )
@@ -201,6 +204,15 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
     return write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Taken:
+    """The rows of an arm; ``threshold`` is the raw score of the last of them."""
+
+    row_ids: Iterable[Int64s]
+    """Best first, in parts; read once."""
+    threshold: float | None
+
+
 class Chooser:
     """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed.
 
@@ -211,6 +223,15 @@ class Chooser:
     def __init__(self, job: SelectJob, n: int) -> None:
         self._job, self._n = job, n
         self._bin_N: Int64s | None = None
+
+    def taken(self, arm: Arm) -> Taken:
+        """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
+        if self._n and arm.rule == TOP and not arm.gold:
+            scores = self.scores(arm)
+            bound = scores.bound(self._n, derive(self._job.seed, "ties"))
+            return Taken(row_ids=scores.ranked(bound), threshold=bound.score)
+        cut = self.cut(arm)
+        return Taken(row_ids=[cut.row_ids_n], threshold=cut.threshold)
 
     def cut(self, arm: Arm) -> Cut:
         """The rows of an arm, in rank order."""
@@ -313,11 +334,11 @@ def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
     return found_N
 
 
-def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> SelectedRows:
+def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:
     arm = ARMS[name]
     return SelectedRows(
         name,
-        row_ids_n,
+        row_ids,
         pool=job.pool,
         labels=job.labels,
         gold=job.gold if arm.gold else None,
