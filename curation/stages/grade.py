@@ -73,9 +73,7 @@ def _calls(labels: TableRef, gold: TableRef, domain: DomainConfig) -> Iterator[t
             yield labels, place_N[both_M], gold, in_gold.offsets(ids_N[both_M]), domain
 
 
-def _grade(
-    labels: TableRef, in_labels_M: Int64s, gold: TableRef, in_gold_M: Int64s, domain: DomainConfig
-) -> pa.Table:
+def _grade(labels: TableRef, in_labels_M: Int64s, gold: TableRef, in_gold_M: Int64s, domain: DomainConfig) -> pa.Table:
     """The grades of those of some rows that have an answer and a gold label, in their order."""
     present = io.open_table(labels).schema.names
     columns = [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]

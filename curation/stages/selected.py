@@ -1,7 +1,7 @@
 """The selected rows of an arm: looked up, rendered and written in parts, in rank order; and the digest of all.
 
-Neither the rows nor their ids are ever held at once: ids come in parts, and at most ``BLOCK_ROWS`` of them are looked up
-together.
+Neither the rows nor their ids are ever held at once: ids come in parts, and at most ``BLOCK_ROWS`` of them are looked
+up together.
 """
 
 from collections import Counter
@@ -134,7 +134,9 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
                 texts = {name: json_text.values(part[name]) for name in part.column_names}
                 file.write("".join(f"{text}\n" for text in json_text.objects(texts)))
                 pairs = zip(texts["completion"], texts["row_id"], strict=True)
-                digest.extend_texts([f'{{"completion":{completion},"row_id":{row_id}}}' for completion, row_id in pairs])
+                digest.extend_texts(
+                    [f'{{"completion":{completion},"row_id":{row_id}}}' for completion, row_id in pairs]
+                )
                 lengths.add(part["completion"])
         with pq.ParquetFile(path) as written:
             batches = (batch.cast(schemas.SELECTION) for batch in written.iter_batches(PART_ROWS))

@@ -71,7 +71,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str
 
 
 def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
-    """As :func:`write_batches`, a fragment of some ``FRAGMENT_ROWS`` rows at a time; raises errors of ``parts`` as such."""
+    """As :func:`write_batches`, some ``FRAGMENT_ROWS`` rows at a time; an error in ``parts`` is raised as it is."""
     empty = write(schema.empty_table(), uri)
     fragments: list[FragmentMetadata] = []
     held: list[pa.Table] = []

@@ -60,10 +60,9 @@ def test_a_cut_is_the_same_without_the_pool_in_memory(rule: Rule, kind: Kind) ->
     raw_M = np.where(rng.random(600) < 0.1, -np.inf, (rng.normal(size=600) + 2 * correct_M).astype(np.float32))
     for alpha, score_N in ((0.3, pools()["holes"]), (0.3, pools()["ties"]), (0.01, pools()["ties"])):
         given = {"alpha": alpha, "delta": 0.1, "rule": rule, "kind": kind, "seed": 1}
-        found, wanted = (make(raw_M, correct_M, streamed(score_N, 4), **given) for make in (calibrate, curve)), [
-            make(raw_M, correct_M, score_N, **given) for make in (calibrate, curve)
-        ]
-        cut, drawn = found
-        assert cut == wanted[0]
-        for name, values in vars(wanted[1]).items():
-            np.testing.assert_array_equal(getattr(drawn, name), values)
+        assert calibrate(raw_M, correct_M, streamed(score_N, 4), **given) == calibrate(
+            raw_M, correct_M, score_N, **given
+        )
+        found, wanted = (curve(raw_M, correct_M, pool, **given) for pool in (streamed(score_N, 4), score_N))
+        for name, values in vars(wanted).items():
+            np.testing.assert_array_equal(getattr(found, name), values)

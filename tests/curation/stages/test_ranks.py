@@ -18,7 +18,11 @@ def test_merged_runs_are_one_sort(scores: str, kind: type, monkeypatch: pytest.M
     rng = np.random.default_rng(0)
     for num_rows in (0, 1, 299, 300, 301, 5_000):
         ids_N = rng.permutation(10 * num_rows)[:num_rows] + (5 << 40)
-        raw_N = {"distinct": rng.normal(size=num_rows), "ties": rng.integers(-2, 3, num_rows), "equal": np.ones(num_rows)}
+        raw_N = {
+            "distinct": rng.normal(size=num_rows),
+            "ties": rng.integers(-2, 3, num_rows),
+            "equal": np.ones(num_rows),
+        }
         score_N = raw_N[scores].astype(kind)
         score_N[:1] = -0.0
         score_N[1:2] = np.inf
