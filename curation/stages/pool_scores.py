@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
+from pyroaring import BitMap64
 
 from curation.hashing import Int64s
 from curation.refs import TableRef
@@ -19,6 +20,7 @@ from curation.selection.bound import Bound, Question, merged, narrowed, question
 from curation.selection.order import Streamed
 from curation.stages.ranks import ranked
 from curation.tables import io, scans
+from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust
 
 Batch = tuple[Int64s, Scores]
@@ -39,6 +41,9 @@ class PoolScores:
     """Rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
     """Nor are these (schema ``schemas.TOO_LONG``)."""
+
+    only: BitMap64 | None = None
+    """No other row is ever selected; None: all may be."""
 
     @cached_property
     def num_rows(self) -> int:
@@ -71,6 +76,8 @@ class PoolScores:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
             if len(out_M):
                 never_B |= out_M[np.minimum(np.searchsorted(out_M, ids_B), len(out_M) - 1)] == ids_B
+            if self.only is not None:
+                never_B |= missing(ids_B, self.only)
             yield ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
@@ -118,6 +125,11 @@ class PoolScores:
     def ordered(self) -> Streamed:
         """The raw scores as order statistics: a pass over them now, and one for each question."""
         return Streamed(self.mapped)
+
+    @property
+    def num_scored(self) -> int:
+        """The number of rows that may be selected."""
+        return sum(self.mapped(partial(_num_at_least, float(np.finfo(np.float32).min))))
 
     def num_trusted(self, threshold: float) -> int:
         """The number of rows that may be selected and have at least this trust."""
