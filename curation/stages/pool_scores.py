@@ -1,8 +1,8 @@
 """The scores of labelled rows under one trust function, read in streams: cuts and counts without holding the pool.
 
 A large table is read by Ray tasks, each some fragments, and what they found is added up; a smaller one in this process,
-batch by batch. What is held in between follows the selected rows, not the pool: 12 bytes for each, and some 40 while
-they are sorted.
+batch by batch. Ids of selected rows come ranked and in parts (:mod:`curation.stages.ranks`), so that neither the pool
+nor the selected rows are held.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
