@@ -206,7 +206,7 @@ class _Sampling:
         drawn = []
         for arm in (ARMS[name] for name in self._job.selection.arms if ARMS[name].gold):
             if arm.ranked:
-                ids_n = TopN().cut(chooser.candidates(arm), n, seed).row_ids_n
+                ids_n = chooser.scores(arm).top(n, seed).row_ids_n
                 self._ask(ids_n[missing(ids_n, gold.right)])
             else:
                 drawn.append(arm)
