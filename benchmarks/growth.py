@@ -39,6 +39,7 @@ from curation.config import (
     SelectionConfig,
     TeacherConfig,
 )
+from curation.memory import give_back
 from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
 
@@ -267,6 +268,7 @@ WITH_RAY = ("label", "grade")
 
 def worker(stage: str, folder: Path, num_rows: int) -> dict[str, Any]:
     """One stage in this process; what it took."""
+    give_back()  # as every driver does
     peak, ended = [0.0], Event()
 
     def watch() -> None:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from curation import memory
 from curation.cluster import capacity, nodes
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
@@ -18,11 +19,14 @@ RAY_ATTEMPTS = 3
 def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iterator[None]:
     """Start or join Ray as the configuration says; a Ray that already runs is used and left running.
 
+    This process becomes the driver: from now on it gives freed memory back (:func:`curation.memory.give_back`).
+
     Raises:
         ClusterError: ``same_versions`` is set, and a node has other versions than this process.
     """
     import ray
 
+    memory.give_back()
     # Ray forks only to execute another program.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     started = not ray.is_initialized()

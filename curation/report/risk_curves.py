@@ -3,10 +3,11 @@
 Paper, figure "Risk-controlled threshold calibration". Noise at deployment is known only if the run has an audit set.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from curation import metrics
 from curation.arms import ARMS
@@ -16,8 +17,9 @@ from curation.report.measured import GradedSet
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged
+from curation.selection.order import Batch, Streamed
 from curation.selection.risk import curve
-from curation.tables import io
+from curation.tables import io, scans
 from curation.trust import get_trust
 
 
@@ -26,7 +28,7 @@ def risk_curves(
 ) -> Json | None:
     """The rule's curves at cuts through the pool, and the chosen cut; ``None`` without a risk-controlled budget.
 
-    The cuts are quantiles of the pool's scores, which are all read at once: 16 bytes a row.
+    The cuts are quantiles of the pool's scores, which are read in passes (:mod:`curation.selection.order`).
 
     ``chosen`` is ``None`` if no cut is certified. A bound is ``None`` if no calibration row is kept.
     """
@@ -36,25 +38,26 @@ def risk_curves(
     trust = ARMS[record.budget["reference"]].trust
     raw_M, correct_M = _ranked(judged["calibration"], trust, _too_long(record, "calibration"))
     out_M = _too_long(record, "pool")
-    raw_N, trust_N = _pool(record.labels["pool"], trust, out_M)
+    passes = _Passes(record.labels["pool"], trust, out_M)
+    ordered = Streamed(passes.mapped)
     found = curve(
         raw_M,
         correct_M,
-        raw_N,
+        ordered,
         alpha=risk["alpha"],
         delta=risk["delta"],
         rule=risk["rule"],
         kind=risk["kind"],
         seed=derive(run.seed, "risk"),
     )
-    least = _least_trust(raw_N, trust_N)
     threshold = record.budget["threshold"]
-    deployed = _deployed(pool, trust, [*found.threshold_G.tolist(), *([] if threshold is None else [threshold])], out_M)
+    thresholds = [*found.threshold_G.tolist(), *([] if threshold is None else [threshold])]
+    least, deployed = passes.least_trust(thresholds), _deployed(pool, trust, thresholds, out_M)
     points = [
         {
             "share": float(found.share_G[g]),
             "threshold": float(found.threshold_G[g]),
-            "trust": least(found.threshold_G[g]),
+            "trust": least[float(found.threshold_G[g])],
             "tried": bool(found.tried_G[g]),
             "calibration": _noise(found.wrong_G[g], found.kept_G[g]),
             "bound": float(found.bound_G[g]) if found.kept_G[g] else None,
@@ -65,9 +68,9 @@ def risk_curves(
     chosen = None
     if threshold is not None:
         chosen = {
-            "share": float((raw_N >= threshold).mean()),
+            "share": int(ordered.num_above([threshold], inclusive=True)[0]) / ordered.num_rows,
             "threshold": threshold,
-            "trust": least(threshold),
+            "trust": least[threshold],
             "calibration": _noise(round(risk["noise"] * risk["num_kept"]), risk["num_kept"]),
             "bound": risk["bound"],
             "deployment": deployed(threshold),
@@ -77,7 +80,7 @@ def risk_curves(
         "level": found.level,
         "start": found.start,
         "num_calibration": found.num_rows,
-        "num_pool": len(raw_N),
+        "num_pool": ordered.num_rows,
         "num_graded": None if pool is None else len(pool),
         "points": points,
         "chosen": chosen,
@@ -100,24 +103,43 @@ def _ranked(rows: Judged, trust: str, out_M: Ints) -> tuple[Floats, Bools]:
     return np.where(may_N, raw_N, -np.inf), rows.correct_N
 
 
-def _pool(labels: TableRef, trust: str, out_M: Ints) -> tuple[Floats, Floats]:
-    """Raw scores of all labelled pool rows (NaN for a row that may not be selected), and their trust."""
-    function = get_trust(trust, 0)
-    columns = list(dict.fromkeys(["row_id", "label", *function.features]))
-    table = io.read(labels, columns=columns, filter=io.answered(labels))
-    batch = pa.RecordBatch.from_arrays([column.combine_chunks() for column in table.columns], schema=table.schema)
-    may_N = table["label"].is_valid().to_numpy() & ~np.isin(table["row_id"].to_numpy(), out_M)
-    raw_N = np.where(may_N, function.raw_score(batch).astype(np.float64), np.nan)
-    return raw_N, function.score(batch).astype(np.float64)
+@dataclass(frozen=True, eq=False)
+class _Passes:
+    """The labelled rows of the pool under one trust function; pickled to every task."""
 
+    labels: TableRef
+    trust: str
+    out_M: Ints
+    """Rows that may not be selected, as those may not whose label could not be read."""
 
-def _least_trust(raw_N: Floats, trust_N: Floats) -> Callable[[float], float]:
-    """A function from a pool row's raw score to its trust; trust never falls as the raw score grows."""
-    known_N = ~np.isnan(raw_N)
-    raw_N, trust_N = raw_N[known_N], trust_N[known_N]
-    order_N = np.argsort(raw_N)
-    raw_N, trust_N = raw_N[order_N], trust_N[order_N]
-    return lambda threshold: float(trust_N[np.searchsorted(raw_N, threshold)])
+    def mapped(self, function: Callable[[Iterable[Batch]], Any]) -> Iterator[Any]:
+        """``function`` of ids and raw scores (NaN for a row that may not be selected), for each part of the rows."""
+        return scans.mapped(self.labels, lambda fragments: function(pair[:2] for pair in self._batches(fragments)))
+
+    def least_trust(self, thresholds: Sequence[float]) -> dict[float, float]:
+        """The trust of the lowest row at or above each threshold; trust never falls as the raw score grows."""
+        threshold_G = np.unique(np.asarray(thresholds, dtype=np.float64))
+        parts = [*scans.mapped(self.labels, lambda fragments: self._least(threshold_G, fragments))]
+        least_G = np.minimum.accumulate(np.min(parts, axis=0)[::-1])[::-1][1:]
+        return dict(zip(threshold_G.tolist(), least_G.tolist(), strict=True))
+
+    def _least(self, threshold_G: Floats, fragments: Sequence[int] | None) -> Floats:
+        """The least trust between each threshold and the next, below the first one at the start, float64 [G + 1]."""
+        least = np.full(len(threshold_G) + 1, np.inf)
+        for _, raw_B, trust_B in self._batches(fragments):
+            may_M = np.flatnonzero(~np.isnan(raw_B))
+            np.minimum.at(least, np.searchsorted(threshold_G, raw_B[may_M], side="right"), trust_B[may_M])
+        return least
+
+    def _batches(self, fragments: Sequence[int] | None) -> Iterator[tuple[Ints, Floats, Floats]]:
+        function = get_trust(self.trust, 0)
+        columns = {name: f"`{name}`" for name in dict.fromkeys(["row_id", *function.features])}
+        columns["is parsed"] = "label IS NOT NULL"
+        for batch in scans.batches(self.labels, columns, io.answered(self.labels), fragments):
+            ids_B = batch.column("row_id").to_numpy()
+            may_B = batch.column("is parsed").to_numpy(zero_copy_only=False) & ~np.isin(ids_B, self.out_M)
+            raw_B = np.where(may_B, function.raw_score(batch).astype(np.float64), np.nan)
+            yield ids_B, raw_B, function.score(batch).astype(np.float64)
 
 
 def _noise(num_wrong: int, num_rows: int) -> Json | None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
+from curation.selection.order import Streamed
 
 ACCEPTED = 0.5
 """The trust from which on a row counts as accepted, where the purity on the fit set or a probe is asked for (ours)."""
@@ -37,6 +38,10 @@ class PoolScores(Protocol):
 
     def trust_of_all(self) -> Scores:
         """The trust in [0, 1] of each row in the same order, NaN as for ``raw``, float32 [N]: 4 bytes a row."""
+        ...
+
+    def ordered(self) -> Streamed:
+        """The raw scores as order statistics, which hold no score."""
         ...
 
     def num_trusted(self, threshold: float) -> int:

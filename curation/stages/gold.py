@@ -5,20 +5,18 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from pyroaring import BitMap64
 
 from curation.config import DomainConfig
 from curation.domains import Domain, Example, get_domain
 from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, gold_source, is_bare
-from curation.domains.grading import read_grades
 from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
 from curation.tables import io, scans
+from curation.tables.row_ids import bitmap, missing
 
 MEASURED_ROWS = 2_000
 """The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +74,10 @@ def decide(
     pool: TableRef, labels: TableRef, audit: TableRef, domain: DomainConfig, *, wanted: GoldWanted, seed: int
 ) -> Decided:
     """Decide the source of gold arms' completions, from ``wanted`` and the format of the pool's weak completions."""
-    ids_N = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+    labelled = ids_where(labels, io.answered(labels))
     weak = weak_format(pool, labels, domain, seed=derive(seed, "format"))
     gold = Gold(GoldTexts(source="answer"), audit=audit, labels=labels, grades=None)
-    num_gold, num_solved = (int(np.isin(ids_M, ids_N).sum()) for ids_M in (gold.labelled_M, gold.solved_M))
+    num_gold, num_solved = (found.intersection_cardinality(labelled) for found in (gold.labelled, gold.solved))
     source = gold_source(weak.format, wanted, num_gold=num_gold, num_solved=num_solved)
     return Decided(source, weak, num_gold, num_solved)
 
@@ -91,29 +89,27 @@ class Gold:
         self._texts, self._audit, self._labels, self._grades = texts, audit, labels, grades
 
     @cached_property
-    def labelled_M(self) -> Int64s:
+    def labelled(self) -> BitMap64:
         """The ids of the rows with a gold label."""
-        return self._ids("gold IS NOT NULL")
+        return ids_where(self._audit, "gold IS NOT NULL")
 
     @cached_property
-    def solved_M(self) -> Int64s:
+    def solved(self) -> BitMap64:
         """The ids of the rows with a gold label and a worked solution."""
-        return self._ids("gold IS NOT NULL AND solution IS NOT NULL")
+        return ids_where(self._audit, "gold IS NOT NULL AND solution IS NOT NULL")
 
     @cached_property
-    def right_M(self) -> Int64s:
-        """The ids of the rows whose weak label is right, ascending."""
+    def right(self) -> BitMap64:
+        """The ids of the rows whose weak label is right."""
         assert self._grades is not None, "RunConfig refuses gold arms without an audit set"
-        graded = read_grades(self._grades)
-        return graded.row_ids_N[graded.correct_N]
+        return ids_where(self._grades, "correct")
 
-    def can_teach(self, row_ids_N: Int64s) -> Bools:
-        """Which rows have a completion that states the gold label, bool [N]."""
+    @cached_property
+    def teachable(self) -> BitMap64:
+        """The ids of the rows that have a completion that states the gold label."""
         if self._texts.source in ("answer", "label"):
-            return np.isin(row_ids_N, self.labelled_M)
-        if self._texts.source == "solution":
-            return np.isin(row_ids_N, self.solved_M)
-        return np.isin(row_ids_N, self.right_M) | np.isin(row_ids_N, self._sampled_M)
+            return self.labelled
+        return self.solved if self._texts.source == "solution" else self.right | self._sampled
 
     def taught(self, row_ids_n: Int64s, examples: list[Example], domain: Domain) -> list[Taught]:
         """What to train on for rows that can be taught, in their order."""
@@ -144,15 +140,14 @@ class Gold:
         return io.Lookup(self._texts.samples)
 
     @cached_property
-    def _sampled_M(self) -> Int64s:
+    def _sampled(self) -> BitMap64:
         if self._texts.samples is None:
-            return np.zeros(0, dtype=np.int64)
-        found: Int64s = io.read(self._texts.samples, ["row_id"], "completion IS NOT NULL")["row_id"].to_numpy()
-        return found
+            return BitMap64()
+        return ids_where(self._texts.samples, "completion IS NOT NULL")
 
     def _rollouts(self, row_ids_n: Int64s) -> tuple[list[str], list[str]]:
         """The teacher's right completion of each row (the weak one if it is right), and its source."""
-        weak_n = np.isin(row_ids_n, self.right_M)
+        weak_n = ~missing(row_ids_n, self.right)
         texts: list[str] = self._label_rows.take(row_ids_n, ["completion"])["completion"].to_pylist()
         if self._texts.samples is not None and not weak_n.all():
             places = np.flatnonzero(~weak_n)
@@ -161,6 +156,10 @@ class Gold:
                 texts[place] = text
         return texts, ["weak" if weak else "sample" for weak in weak_n.tolist()]
 
-    def _ids(self, filter: str) -> Int64s:
-        found: Int64s = io.read(self._audit, columns=["row_id"], filter=filter)["row_id"].to_numpy()
-        return found
+
+def ids_where(ref: TableRef, filter: str) -> BitMap64:
+    """The ids of the rows of a table that match an SQL ``filter``, read in streams."""
+    found = BitMap64()
+    for batch in scans.batches(ref, {"row_id": "row_id"}, filter):
+        found.update(bitmap(batch.column("row_id").to_numpy()))
+    return found

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +12,12 @@ from curation.domains import Domain, get_domain
 from curation.domains.grading import grade_pairs
 from curation.hashing import Int64s
 from curation.refs import TableRef
-from curation.tables import io, schemas
+from curation.tables import io, scans, schemas
 from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
-PAIRS = 2_000
-"""The number of pairs of a weak and a gold label per task."""
+PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
+"""The fewest and the most pairs of a weak and a gold label per task; between them the rows make so many tasks."""
 
 
 def grade(
@@ -31,51 +32,57 @@ def grade(
 
     An interrupted stage starts again: nothing here costs a model's pass.
     """
-    total = io.count(labels, filter=io.answered(labels))
-    parts = [schemas.GRADES.empty_table()]
-    num_done = 0
-    for graded in in_tasks(_grade, ((*pairs, domain) for pairs in _pairs(labels, gold))):
-        parts.append(graded)
-        num_done += graded.num_rows
-        if progress is not None:
-            progress(Standing(rows=num_done, total=total))
-    return io.write(pa.concat_tables(parts).sort_by("row_id"), uri)
+    total, num_done = io.count(labels, filter=io.answered(labels)), 0
+
+    def parts() -> Iterator[pa.Table]:
+        nonlocal num_done
+        for graded in in_tasks(_grade, _calls(labels, gold, domain)):
+            yield graded
+            num_done += graded.num_rows
+            if progress is not None:
+                progress(Standing(rows=num_done, total=total))
+
+    return io.write_parts(parts(), schemas.GRADES, uri)
 
 
 def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
     """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
-    table = io.read(grades)
     accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
-    correct_N = table["correct"].to_numpy()
-    judged_N = np.isin(table["row_id"].to_numpy(), accepted) & ~correct_N
-    columns = [
-        table["row_id"],
-        pa.chunked_array([correct_N | judged_N]),
-        pa.chunked_array([judged_N]),
-        table["problem"],
-    ]
-    return io.write(pa.table(columns, schema=schemas.GRADES), uri)
+
+    def parts() -> Iterator[pa.Table]:
+        for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
+            correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
+            judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
+            columns = [batch.column("row_id"), correct_B | judged_B, judged_B, batch.column("problem")]
+            yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
+
+    return io.write_parts(parts(), schemas.GRADES, uri)
 
 
-def _pairs(labels: TableRef, gold: TableRef) -> Iterator[tuple[Int64s, pa.Array, pa.Array]]:
-    """Row ids, weak and gold labels of rows that have both, at most ``PAIRS`` at a time."""
-    known = io.read(gold, columns=["row_id", "gold"], filter="gold IS NOT NULL").sort_by("row_id").combine_chunks()
-    known_M = known["row_id"].to_numpy()
-    healthy = io.answered(labels)
-    scanner = io.open_table(labels).scanner(columns=["row_id", "label"], filter=healthy, batch_size=PAIRS)
-    for batch in scanner.to_batches():
-        ids_N = batch.column("row_id").to_numpy()
-        place_N = np.searchsorted(known_M, ids_N)
-        hit_N = place_N < np.searchsorted(known_M, ids_N, side="right")
-        if hit_N.any():
-            right = known["gold"].take(pa.array(place_N[hit_N])).combine_chunks()
-            yield ids_N[hit_N], batch.column("label").filter(pa.array(hit_N)), right
+def _calls(labels: TableRef, gold: TableRef, domain: DomainConfig) -> Iterator[tuple[Any, ...]]:
+    """The arguments of each task: where rows that are in both tables lie in them, ascending by row id.
+
+    Held are the runs of ids of both tables (:class:`curation.tables.io.Lookup`), never a label.
+    """
+    in_labels, in_gold = io.Lookup(labels), io.Lookup(gold)
+    num_rows = max(PAIRS, min(MOST_PAIRS, len(in_gold) // TASKS))
+    for ids_N in in_gold.ascending(num_rows):
+        place_N = in_labels.offsets(ids_N)
+        (both_M,) = np.nonzero(place_N >= 0)
+        if len(both_M):
+            yield labels, place_N[both_M], gold, in_gold.offsets(ids_N[both_M]), domain
 
 
-def _grade(ids_N: Int64s, weak: pa.Array, right: pa.Array, domain: DomainConfig) -> pa.Table:
-    correct_N, problems = grade_pairs(weak, right, _domain(domain.model_dump_json()))
-    columns = [pa.array(ids_N), pa.array(correct_N), pa.array(np.zeros(len(ids_N), dtype=np.bool_))]
-    return pa.table([*columns, pa.array(problems, pa.string())], schema=schemas.GRADES)
+def _grade(labels: TableRef, in_labels_M: Int64s, gold: TableRef, in_gold_M: Int64s, domain: DomainConfig) -> pa.Table:
+    """The grades of those of some rows that have an answer and a gold label, in their order."""
+    present = io.open_table(labels).schema.names
+    columns = [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
+    weak, right = io.take_offsets(labels, in_labels_M, columns), io.take_offsets(gold, in_gold_M, ["gold"])["gold"]
+    both = pa.array(schemas.are_answered(weak) & right.is_valid().to_numpy())
+    weak, right = weak.filter(both).combine_chunks(), right.filter(both).combine_chunks()
+    correct_N, problems = grade_pairs(weak["label"], right, _domain(domain.model_dump_json()))
+    columns_N = [weak["row_id"], pa.array(correct_N), pa.array(np.zeros(len(correct_N), dtype=np.bool_))]
+    return pa.table([*columns_N, pa.array(problems, pa.string())], schema=schemas.GRADES)
 
 
 @lru_cache(maxsize=2)

@@ -1,8 +1,8 @@
 """The scores of labelled rows under one trust function, read in streams: cuts and counts without holding the pool.
 
 A large table is read by Ray tasks, each some fragments, and what they found is added up; a smaller one in this process,
-batch by batch. What is held in between follows the selected rows, not the pool: 12 bytes for each, and some 40 while
-they are sorted.
+batch by batch. Ids of selected rows come ranked and in parts (:mod:`curation.stages.ranks`), so that neither the pool
+nor the selected rows are held.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,13 +11,16 @@ from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
+from pyroaring import BitMap64
 
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
-from curation.selection.top_n import in_rank_order
+from curation.selection.order import Streamed
+from curation.stages.ranks import ranked
 from curation.tables import io, scans
+from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust
 
 Batch = tuple[Int64s, Scores]
@@ -38,6 +41,9 @@ class PoolScores:
     """Rows whose label could not be read are never selected."""
     too_long: TableRef | None = None
     """Nor are these (schema ``schemas.TOO_LONG``)."""
+
+    only: BitMap64 | None = None
+    """No other row is ever selected; None: all may be."""
 
     @cached_property
     def num_rows(self) -> int:
@@ -70,6 +76,8 @@ class PoolScores:
                 never_B |= ~batch.column("is parsed").to_numpy(zero_copy_only=False)
             if len(out_M):
                 never_B |= out_M[np.minimum(np.searchsorted(out_M, ids_B), len(out_M) - 1)] == ids_B
+            if self.only is not None:
+                never_B |= missing(ids_B, self.only)
             yield ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
@@ -94,8 +102,12 @@ class PoolScores:
             BudgetError: n is not positive, or larger than the number of rows with a score.
         """
         bound = self.bound(n, seed)
-        ids_n, raw_n = _stacked(self.mapped(partial(_passing, bound)))
-        return Cut(row_ids_n=in_rank_order(ids_n, raw_n, seed), threshold=bound.score)
+        return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
+
+    def ranked(self, bound: Bound) -> Iterator[Int64s]:
+        """The ids of the rows that pass, best first, in parts (:mod:`curation.stages.ranks`)."""
+        passing = scans.streamed(self.labels, lambda fragments: _passing(bound, self.batches(fragments)))
+        return ranked(passing, bound.seed)
 
     def candidates(self) -> Candidates:
         """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
@@ -110,6 +122,15 @@ class PoolScores:
         """The trust of all rows, float32 [N]."""
         return np.concatenate([*self.mapped(_scores, trust=True)])
 
+    def ordered(self) -> Streamed:
+        """The raw scores as order statistics: a pass over them now, and one for each question."""
+        return Streamed(self.mapped)
+
+    @property
+    def num_scored(self) -> int:
+        """The number of rows that may be selected."""
+        return sum(self.mapped(partial(_num_at_least, float(np.finfo(np.float32).min))))
+
     def num_trusted(self, threshold: float) -> int:
         """The number of rows that may be selected and have at least this trust."""
         return sum(self.mapped(partial(_num_at_least, threshold), trust=True))
@@ -123,13 +144,11 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
     return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
 
 
-def _passing(bound: Bound, batches: Iterable[Batch]) -> Batch:
-    def kept() -> Iterator[Batch]:
-        for ids_B, raw_B in batches:
-            place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+def _passing(bound: Bound, batches: Iterable[Batch]) -> Iterator[Batch]:
+    for ids_B, raw_B in batches:
+        place_M = np.flatnonzero(bound.passes(ids_B, raw_B))
+        if len(place_M):
             yield ids_B[place_M], raw_B[place_M]
-
-    return _stacked(kept())
 
 
 def _scores(batches: Iterable[Batch]) -> Scores:

@@ -29,6 +29,7 @@ from curation.stages.length import Limit
 from curation.stages.select import Chooser, SelectJob, budget_of
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
+from curation.tables.row_ids import missing
 from curation.teachers import Teacher
 from curation.teachers.metered import Metered
 
@@ -205,8 +206,8 @@ class _Sampling:
         drawn = []
         for arm in (ARMS[name] for name in self._job.selection.arms if ARMS[name].gold):
             if arm.ranked:
-                ids_n = TopN().cut(chooser.candidates(arm), n, seed).row_ids_n
-                self._ask(ids_n[~np.isin(ids_n, gold.right_M)])
+                ids_n = chooser.scores(arm).top(n, seed).row_ids_n
+                self._ask(ids_n[missing(ids_n, gold.right)])
             else:
                 drawn.append(arm)
         for arm in drawn:
@@ -215,11 +216,11 @@ class _Sampling:
     def _draw(self, arm: Arm, chooser: Chooser, n: int, gold: Gold, seed: int) -> None:
         candidates = chooser.candidates(arm)
         score_N = candidates.raw_score_N
-        right_N = np.isin(candidates.row_ids_N, gold.right_M) & np.isfinite(score_N)
+        right_N = ~missing(candidates.row_ids_N, gold.right) & np.isfinite(score_N)
         # No draw reaches beyond its n-th row with a right weak label.
         lowest = np.partition(score_N[right_N], -n)[-n] if right_N.sum() >= n else -np.inf
         ids_M = TopN().cut(candidates, int((score_N >= lowest).sum()), seed).row_ids_n
-        right_M = np.isin(ids_M, gold.right_M)
+        right_M = ~missing(ids_M, gold.right)
         rate = 1.0  # at first only rows that are needed in any case
         while True:
             state_M = np.where(np.isin(ids_M, self._ids), NO, UNKNOWN).astype(np.int8)

@@ -8,6 +8,7 @@ that. All arms skip rows that are too long for the student, so each trains on n 
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from curation import memory
 from curation.arms import ARMS, TOP, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import Example, attempt, get_domain
@@ -27,13 +29,13 @@ from curation.refs import ModelRef, TableRef
 from curation.registry import code
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.quotas import strata
-from curation.selection.top_n import TopN
 from curation.stages.budget import Budget, Scored, resolve
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
 from curation.stages.pool_scores import PoolScores, too_long_ids
 from curation.stages.selected import PART_ROWS, SelectedRows, write_rows
 from curation.storage.paths import Place
 from curation.tables import io, scans, schemas
+from curation.tables.row_ids import missing
 from curation.trust import get_trust
 
 Floats = npt.NDArray[np.float64]
@@ -118,17 +120,18 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
     for name in job.selection.arms:
         arm = ARMS[name]
         try:
-            cut = chooser.cut(arm)
+            taken = chooser.taken(arm)
         except BudgetError as error:
             num = len(too_long_ids(job.too_long))
             longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
             raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
-        written = write_rows(_rows(job, name, cut.row_ids_n).parts(), directory / name)
+        memory.trim()
+        written = write_rows(_rows(job, name, taken.row_ids).parts(), directory / name)
         selections.append(
             Selection(
                 arm=name,
                 **vars(written),
-                threshold=cut.threshold if arm.ranked else None,
+                threshold=taken.threshold if arm.ranked else None,
                 oracle=arm.oracle or budget.oracle or by_gold,
                 **_format(job, arm, weak, num_rows=written.num_rows, n=budget.n),
             )
@@ -201,16 +204,34 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
     return write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Taken:
+    """The rows of an arm; ``threshold`` is the raw score of the last of them."""
+
+    row_ids: Iterable[Int64s]
+    """Best first, in parts; read once."""
+    threshold: float | None
+
+
 class Chooser:
     """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed.
 
-    An arm that takes the top of its scores reads them in streams. The other rules, and gold arms, need all rows at
-    once: 12 bytes a row of the pool, 20 with its bins.
+    An arm that takes the top of its scores reads them in streams; of gold arms the ids are held, 8 bytes a selected
+    row. The other rules need all rows at once: 12 bytes a row of the pool, 20 with its bins.
     """
 
     def __init__(self, job: SelectJob, n: int) -> None:
         self._job, self._n = job, n
         self._bin_N: Int64s | None = None
+
+    def taken(self, arm: Arm) -> Taken:
+        """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
+        if self._n and arm.rule == TOP and not arm.gold:
+            scores = self.scores(arm)
+            bound = scores.bound(self._n, derive(self._job.seed, "ties"))
+            return Taken(row_ids=scores.ranked(bound), threshold=bound.score)
+        cut = self.cut(arm)
+        return Taken(row_ids=[cut.row_ids_n], threshold=cut.threshold)
 
     def cut(self, arm: Arm) -> Cut:
         """The rows of an arm, in rank order."""
@@ -229,7 +250,12 @@ class Chooser:
         # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
         seed = derive(self._job.seed, "draw")
         return PoolScores(
-            labels=self._job.labels, trust=arm.trust, seed=seed, parsed=arm.parsed, too_long=self._job.too_long
+            labels=self._job.labels,
+            trust=arm.trust,
+            seed=seed,
+            parsed=arm.parsed,
+            too_long=self._job.too_long,
+            only=self._gold.labelled if arm.gold else None,
         )
 
     @property
@@ -241,11 +267,7 @@ class Chooser:
 
     def candidates(self, arm: Arm) -> Candidates:
         """The rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
-        found = self.scores(arm).candidates()
-        raw_N = found.raw_score_N
-        if arm.gold:
-            raw_N = np.where(np.isin(found.row_ids_N, self._gold.labelled_M), raw_N, np.float32(np.nan))
-        return replace(found, raw_score_N=raw_N, **self._read_by(arm.rule))
+        return replace(self.scores(arm).candidates(), **self._read_by(arm.rule))
 
     @cached_property
     def _row_ids_N(self) -> Int64s:
@@ -276,15 +298,15 @@ class Chooser:
         An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
         weak twin, without those that cannot be taught; replacing them would make a different selection.
         """
-        candidates = self.candidates(arm)
+        scores = self.scores(arm)
         if arm.ranked or self._job.texts.source in ("answer", "label"):
-            cut = TopN().cut(candidates, self._n, seed)
-            return replace(cut, row_ids_n=cut.row_ids_n[self._gold.can_teach(cut.row_ids_n)])
-        raw_N = np.where(self._gold.can_teach(candidates.row_ids_N), candidates.raw_score_N, np.float32(np.nan))
-        num_taught = int(np.isfinite(raw_N).sum())
+            cut = scores.top(self._n, seed)
+            return replace(cut, row_ids_n=cut.row_ids_n[~missing(cut.row_ids_n, self._gold.teachable)])
+        scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
+        num_taught = scores.num_scored
         if not num_taught:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        return TopN().cut(replace(candidates, raw_score_N=raw_N), min(self._n, num_taught), seed)
+        return scores.top(min(self._n, num_taught), seed)
 
     def _accuracy_of_bins(self, num_strata: int) -> Floats:
         """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""
@@ -313,11 +335,11 @@ def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
     return found_N
 
 
-def _rows(job: SelectJob, name: str, row_ids_n: Int64s) -> SelectedRows:
+def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:
     arm = ARMS[name]
     return SelectedRows(
         name,
-        row_ids_n,
+        row_ids,
         pool=job.pool,
         labels=job.labels,
         gold=job.gold if arm.gold else None,

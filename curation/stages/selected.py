@@ -1,13 +1,12 @@
 """The selected rows of an arm: looked up, rendered and written in parts, in rank order; and the digest of all.
 
-A part at a time is held, beside 40 bytes for each selected row: its id, its places in the pool and in the labels, and
-what sorting them takes.
+Neither the rows nor their ids are ever held at once: ids come in parts, and at most ``BLOCK_ROWS`` of them are looked
+up together.
 """
 
-import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from curation.domains import Domain
+from curation.domains import Domain, Example
 from curation.errors import CurationError
 from curation.hashing import Int64s
 from curation.refs import ListDigest, TableRef
 from curation.stages.gold import Gold
 from curation.storage.cache import staged
 from curation.storage.paths import Place
-from curation.tables import io, schemas
+from curation.tables import io, json_text, schemas
 from curation.trust import TrustFunction
 
 PART_ROWS = 1 << 14
 """The number of rows that are rendered at a time: a row group of the Parquet file."""
+BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 4, 32 << 20
+"""At most so many rows, of about so many bytes, are read together: the more, the fewer bytes between them are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class SelectedRows:
     def __init__(
         self,
         arm: str,
-        row_ids_n: Int64s,
+        row_ids: Iterable[Int64s],
         *,
         pool: TableRef,
         labels: TableRef,
@@ -59,7 +60,7 @@ class SelectedRows:
         trust: TrustFunction,
         lineage: Mapping[str, Any],
     ) -> None:
-        self._arm, self._ids_n = arm, row_ids_n
+        self._arm, self._row_ids = arm, row_ids
         self._pool, self._labels, self._gold = pool, labels, gold
         self._domain, self._trust, self._lineage = domain, trust, lineage
 
@@ -70,24 +71,31 @@ class SelectedRows:
             CommitError: an id is not in the pool or its labels.
             CurationError: a trust lies outside [0, 1].
         """
-        for start in range(0, len(self._ids_n), PART_ROWS):
-            yield self._part(start, min(start + PART_ROWS, len(self._ids_n)))
-
-    @cached_property
-    def _offsets_n(self) -> tuple[Int64s, Int64s]:
-        """The place of each row in the pool and in the labels."""
-        return io.offsets(self._pool, self._ids_n), io.offsets(self._labels, self._ids_n)
-
-    def _part(self, start: int, stop: int) -> pa.Table:
-        row_ids_M = self._ids_n[start:stop]
-        in_pool_M, in_labels_M = (offsets_n[start:stop] for offsets_n in self._offsets_n)
-        examples = io.take_offsets(self._pool, in_pool_M).to_pylist()
         columns = list(dict.fromkeys(["row_id", "completion", "label", *self._trust.features]))
-        weak = io.take_offsets(self._labels, in_labels_M, columns).combine_chunks()
+        find = io.finder(self._pool), io.finder(self._labels)
+        rank, num_rows = 0, PART_ROWS
+        for ids_M in regrouped(self._row_ids, BLOCK_ROWS):
+            places_2M = np.stack([offsets(ids_M) for offsets in find])
+            start = 0
+            while start < len(ids_M):
+                in_pool_M, in_labels_M = places_2M[:, start : start + num_rows]
+                examples = io.take_offsets(self._pool, in_pool_M)
+                weak = io.take_offsets(self._labels, in_labels_M, columns)
+                for low in range(0, len(in_pool_M), PART_ROWS):
+                    of_part = weak.slice(low, PART_ROWS).combine_chunks()
+                    yield self._part(rank + start + low, examples.slice(low, PART_ROWS).to_pylist(), of_part)
+                start += len(in_pool_M)
+                num_parts = BLOCK_BYTES * len(in_pool_M) // (examples.nbytes + weak.nbytes) // PART_ROWS
+                num_rows = PART_ROWS * min(max(num_parts, 1), BLOCK_ROWS // PART_ROWS)
+            rank += len(ids_M)
+
+    def _part(self, rank: int, examples: list[Example], weak: pa.Table) -> pa.Table:
+        """Rows of consecutive ranks from ``rank`` on, by their examples and labels."""
+        row_ids_M = weak["row_id"].to_numpy()
         values: dict[str, Any] = {name: [value] * len(examples) for name, value in self._lineage.items()}
         values |= {
             "row_id": row_ids_M,
-            "rank": np.arange(start, stop),
+            "rank": np.arange(rank, rank + len(row_ids_M)),
             "trust": self._scored(weak),
             "prompt": [self._domain.prompt(example) for example in examples],
             "completion": weak["completion"],
@@ -118,27 +126,65 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
     Replaces what an interrupted run left there.
     """
     parquet, jsonl, digest = stem.with_suffix(".parquet"), stem.with_suffix(".jsonl"), ListDigest()
-    lengths = [np.zeros(0, dtype=np.int32)]
+    lengths = Lengths()
     with staged(parquet) as path, staged(jsonl) as text:
         with pq.ParquetWriter(path, schemas.SELECTION) as writer, text.open("w") as file:
             for part in parts:
                 writer.write_table(part)
-                rows = part.to_pylist()
-                file.writelines(json.dumps(row) + "\n" for row in rows)
-                digest.extend({"row_id": row["row_id"], "completion": row["completion"]} for row in rows)
-                lengths.append(pc.utf8_length(part["completion"]).drop_null().to_numpy())
+                texts = {name: json_text.values(part[name]) for name in part.column_names}
+                file.write("".join(f"{text}\n" for text in json_text.objects(texts)))
+                pairs = zip(texts["completion"], texts["row_id"], strict=True)
+                digest.extend_texts(
+                    [f'{{"completion":{completion},"row_id":{row_id}}}' for completion, row_id in pairs]
+                )
+                lengths.add(part["completion"])
         with pq.ParquetFile(path) as written:
             batches = (batch.cast(schemas.SELECTION) for batch in written.iter_batches(PART_ROWS))
             table = io.write_batches(batches, schemas.SELECTION, str(stem.with_suffix(".lance")))
-    lengths_n = np.concatenate(lengths)
     return Written(
         table=table,
         parquet=str(parquet),
         jsonl=str(jsonl),
         num_rows=digest.num_items,
         digest=digest.hexdigest,
-        median_characters=float(np.median(lengths_n)) if len(lengths_n) else None,
+        median_characters=lengths.median,
     )
+
+
+class Lengths:
+    """The lengths of texts in characters, counted by length."""
+
+    def __init__(self) -> None:
+        self._counts = Counter[int]()
+
+    def add(self, texts: pa.ChunkedArray) -> None:
+        """Count texts; nulls have no length."""
+        length_G, count_G = np.unique(pc.utf8_length(texts).drop_null().to_numpy(), return_counts=True)
+        self._counts.update(dict(zip(length_G.tolist(), count_G.tolist(), strict=True)))
+
+    @property
+    def median(self) -> float | None:
+        """The median, as numpy's; None without a text."""
+        if not (total := self._counts.total()):
+            return None
+        length_G = sorted(self._counts)
+        ends_G = np.cumsum([self._counts[length] for length in length_G])
+        middle = np.searchsorted(ends_G, [(total - 1) // 2, total // 2], side="right")
+        return (length_G[middle[0]] + length_G[middle[1]]) / 2
+
+
+def regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:
+    """The same ids in the same order, ``num_rows`` at a time; the last part may be smaller."""
+    held: list[Int64s] = []
+    for part in parts:
+        held.append(part)
+        if sum(map(len, held)) >= num_rows:
+            ids_M = np.concatenate(held)
+            stop = len(ids_M) - len(ids_M) % num_rows
+            yield from (ids_M[start : start + num_rows] for start in range(0, stop, num_rows))
+            held = [ids_M[stop:].copy()]
+    if held and len(rest_M := np.concatenate(held)):
+        yield rest_M
 
 
 def _column(values: Any, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:

@@ -1,12 +1,14 @@
 """Lance tables: create, open, read and count them; take rows by id."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from lance.fragment import FragmentMetadata, write_fragments
 
 from curation.errors import CommitError
 from curation.refs import TableRef
@@ -17,6 +19,11 @@ from curation.tables.row_ids import SCAN_ROWS, in_order
 # Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
 os.environ.setdefault("OBJECT_STORE_CLIENT_MAX_RETRIES", "1000")
 os.environ.setdefault("OBJECT_STORE_CLIENT_RETRY_TIMEOUT", str(PATIENCE_SECONDS))
+
+FRAGMENT_ROWS = 1 << 18
+"""Of a fragment that is written from batches: Lance holds up to 8 MB of each column until it ends."""
+MOST_RUNS = 1 << 20
+"""A lookup of more runs is not held by :func:`finder`: 24 MiB."""
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
@@ -59,7 +66,30 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, uri: str
     place(uri).parent.mkdir(parents=True, exist_ok=True)
     mode = "overwrite" if place(uri).exists() else "create"
     reader = pa.RecordBatchReader.from_batches(schema, batches)
-    return TableRef(uri=uri, version=lance.write_dataset(reader, uri, schema=schema, mode=mode).version)
+    written = lance.write_dataset(reader, uri, schema=schema, mode=mode, max_rows_per_file=FRAGMENT_ROWS)
+    return TableRef(uri=uri, version=written.version)
+
+
+def write_parts(parts: Iterable[pa.Table], schema: pa.Schema, uri: str) -> TableRef:
+    """As :func:`write_batches`, some ``FRAGMENT_ROWS`` rows at a time; an error in ``parts`` is raised as it is."""
+    empty = write(schema.empty_table(), uri)
+    fragments: list[FragmentMetadata] = []
+    held: list[pa.Table] = []
+
+    def flush() -> None:
+        fragments.extend(write_fragments(pa.concat_tables(held), uri, schema=schema, mode="append"))
+        held.clear()
+
+    for part in parts:
+        held.append(part)
+        if sum(table.num_rows for table in held) >= FRAGMENT_ROWS:
+            flush()
+    if sum(table.num_rows for table in held):
+        flush()
+    if not fragments:
+        return empty
+    operation = lance.LanceOperation.Append(fragments)
+    return TableRef(uri=uri, version=lance.LanceDataset.commit(uri, operation, read_version=empty.version).version)
 
 
 def open_table(ref: TableRef) -> lance.LanceDataset:
@@ -122,13 +152,34 @@ def offsets(ref: TableRef, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[n
 
 
 class Lookup:
-    """Repeated :func:`take`: holds 16 bytes per row of the table instead of scanning its ids each time."""
+    """Repeated :func:`take`: holds the runs of consecutive ids in the table instead of scanning its ids each time.
+
+    24 bytes a run: few for ids by position in a file, one a row for ids without any order.
+    """
 
     def __init__(self, ref: TableRef) -> None:
         self._ref = ref
-        ids_M = np.concatenate([np.empty(0, dtype=np.int64), *in_order(open_table(ref), SCAN_ROWS)])
-        self._offsets_M = np.argsort(ids_M)
-        self._sorted_M = ids_M[self._offsets_M]
+        parts = [np.zeros((3, 0), dtype=np.int64), *_runs(ref)]
+        start_R, offset_R, size_R = np.concatenate(parts, axis=1)
+        order_R = np.argsort(start_R)
+        self._start_R, self._offset_R, self._size_R = start_R[order_R], offset_R[order_R], size_R[order_R]
+
+    def __len__(self) -> int:
+        """The number of rows of the table."""
+        return int(self._size_R.sum())
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs it holds."""
+        return len(self._start_R)
+
+    def ascending(self, num_rows: int) -> "Iterator[npt.NDArray[np.int64]]":
+        """All ids of the table in ascending order, at most ``num_rows`` at a time."""
+        end_R = np.cumsum(self._size_R)
+        for begin in range(0, len(self), num_rows):
+            place_N = np.arange(begin, min(begin + num_rows, len(self)))
+            run_N = np.searchsorted(end_R, place_N, side="right")
+            yield self._start_R[run_N] + place_N - (end_R - self._size_R)[run_N]
 
     def take(self, row_ids_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:
         """The rows with the given ids, in the order of ``row_ids_N`` (see :func:`take`)."""
@@ -136,11 +187,30 @@ class Lookup:
 
     def offsets(self, row_ids_N: "npt.NDArray[np.int64]") -> "npt.NDArray[np.int64]":
         """The position of each id in the table, int64 [N], for :func:`take_offsets`; -1 for an id that is not in it."""
-        place_N = np.minimum(np.searchsorted(self._sorted_M, row_ids_N), len(self._sorted_M) - 1)
-        offsets_N = np.full(len(row_ids_N), -1, dtype=np.int64)
-        if len(self._sorted_M):
-            offsets_N = np.where(self._sorted_M[place_N] == row_ids_N, self._offsets_M[place_N], -1)
-        return offsets_N
+        if not self.num_runs:
+            return np.full(len(row_ids_N), -1, dtype=np.int64)
+        run_N = np.maximum(np.searchsorted(self._start_R, row_ids_N, side="right") - 1, 0)
+        after_N = row_ids_N - self._start_R[run_N]
+        return np.where((after_N >= 0) & (after_N < self._size_R[run_N]), self._offset_R[run_N] + after_N, -1)
+
+
+def finder(ref: TableRef) -> "Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]":
+    """:func:`offsets` for repeated calls in bounded memory: by a :class:`Lookup`, or a scan a call if it were large."""
+    num_runs = 0
+    for runs_3R in _runs(ref):
+        num_runs += runs_3R.shape[1]
+        if num_runs > MOST_RUNS:
+            return partial(offsets, ref)
+    return Lookup(ref).offsets
+
+
+def _runs(ref: TableRef) -> "Iterator[npt.NDArray[np.int64]]":
+    """First id, position and number of rows of each run of consecutive ids, int64 [3, R], in the table's order."""
+    offset = 0
+    for ids_N in in_order(open_table(ref), SCAN_ROWS):
+        (first_R,) = np.nonzero(np.diff(ids_N, prepend=ids_N[0]) != 1)
+        yield np.stack([ids_N[first_R], offset + first_R, np.diff(first_R, append=len(ids_N))])
+        offset += len(ids_N)
 
 
 def take_offsets(ref: TableRef, offsets_N: "npt.NDArray[np.int64]", columns: Sequence[str] | None = None) -> pa.Table:

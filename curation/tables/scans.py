@@ -56,15 +56,26 @@ def mapped(ref: TableRef, function: Callable[[Sequence[int] | None], Result]) ->
         UserError: as the function raised it.
         ray.exceptions.RayError: another error in a task, or its process or node died too often.
     """
+    yield from streamed(ref, lambda fragments: [function(fragments)])
+
+
+def streamed(ref: TableRef, function: Callable[[Sequence[int] | None], Iterable[Result]]) -> Iterator[Result]:
+    """What ``function`` yields, in the order of the table: one by one or, of a large table, those of a task together.
+
+    Raises:
+        UserError: as the function raised it.
+        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    """
     parts = _parts((item.fragment_id, item.metadata.physical_rows) for item in open_table(ref).get_fragments())
     if len(parts) < 2:
-        yield function(None)
+        yield from function(None)
         return
 
-    def of_part(numbers: list[int]) -> Result:  # Ray takes no bound method
-        return function(numbers)
+    def of_part(numbers: list[int]) -> list[Result]:
+        return list(function(numbers))
 
-    yield from in_tasks(of_part, ((numbers,) for numbers in parts))
+    for found in in_tasks(of_part, ((numbers,) for numbers in parts)):
+        yield from found
 
 
 def _parts(fragments: Iterable[tuple[int, int]]) -> list[list[int]]:

@@ -5,6 +5,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 FILE_SHIFT = 40
@@ -105,6 +107,12 @@ states and error are null. No arm selects a dropped row."""
 def answered(labels: pa.Schema) -> str:
     """An SQL filter for the rows of a labels table that have an answer: without error, and not dropped."""
     return f"error IS NULL AND NOT {DROPPED}" if DROPPED in labels.names else "error IS NULL"
+
+
+def are_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
+    """Which rows of a labels table have an answer, bool [N]: :func:`answered` for rows in memory."""
+    are_N = labels["error"].is_null().to_numpy()
+    return are_N & ~labels[DROPPED].to_numpy() if DROPPED in labels.column_names else are_N
 
 
 def kept_states(schema: pa.Schema, states: Sequence[str]) -> pa.Schema:

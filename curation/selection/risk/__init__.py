@@ -40,6 +40,7 @@ import numpy.typing as npt
 
 from curation.errors import ConfigError, UserError
 from curation.selection.budget import Count, Pool
+from curation.selection.order import Ordered, Sorted, Streamed
 from curation.selection.risk.curve import Curve, curve_of
 from curation.selection.risk.ours import fixed_sequence
 from curation.selection.risk.paper import hoeffding, hoeffding_bonferroni, hoeffding_grid, hoeffding_split
@@ -76,7 +77,7 @@ class RiskCut:
 def calibrate(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
-    pool_scores_N: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike | Streamed,
     *,
     alpha: float,
     delta: float,
@@ -91,7 +92,8 @@ def calibrate(
         scores_M: raw scores of the calibration rows, larger is better; -inf for a row that may not be selected (its
             label could not be read). Such a row counts as a calibration row and lies below every cut.
         correct_M: whether the weak label is right, bool.
-        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected.
+        pool_scores_N: raw scores of all pool rows; -inf or NaN for a row that may not be selected. Or what answers for
+            them without holding them (``curation.selection.order.Streamed``), only without a ``floor``.
         alpha: the highest allowed noise, in (0, 1).
         delta: the highest allowed probability of failure over draws of the calibration rows, in (0, 1).
         rule: see the module's docstring.
@@ -113,7 +115,7 @@ def calibrate(
 def curve(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
-    pool_scores_N: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike | Streamed,
     *,
     alpha: float,
     delta: float,
@@ -131,7 +133,7 @@ def curve(
 def _problem(
     scores_M: npt.ArrayLike,
     correct_M: npt.ArrayLike,
-    pool_scores_N: npt.ArrayLike,
+    pool_scores_N: npt.ArrayLike | Streamed,
     alpha: float,
     delta: float,
     rule: Rule,
@@ -141,29 +143,35 @@ def _problem(
 ) -> Problem:
     _check_settings(alpha, delta, rule, kind)
     scores_M, correct_M = _checked_rows(scores_M, correct_M)
-    pool_N = np.asarray(pool_scores_N)
-    if floor is not None:
-        pool_N = pool_N[pool_N >= floor]
-        if (scores_M < floor).any():
-            raise UserError(
-                f"calibration rows: {int((scores_M < floor).sum()):,} score less than their floor {floor:g}; give only "
-                "rows that were drawn above it"
-            )
-    selectable_N = np.sort(pool_N[pool_N > -np.inf])  # false for NaN, too
-    if pool_N.ndim != 1 or len(selectable_N) == 0:
-        raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
+    if floor is not None and (scores_M < floor).any():
+        raise UserError(
+            f"calibration rows: {int((scores_M < floor).sum()):,} score less than their floor {floor:g}; give only "
+            "rows that were drawn above it"
+        )
+    pool = _ordered(pool_scores_N, floor)
+    if not pool.num_scored:
+        raise UserError(f"risk control: no row of the pool has a score (of {pool.num_rows:,}); check the score stage")
     return Problem(
         rows=Rows.sort(scores_M, correct_M),
         scores_M=scores_M,
         correct_M=correct_M,
-        selectable_N=selectable_N,
-        num_pool=len(pool_N),
+        pool=pool,
         alpha=alpha,
         delta=delta,
         kind=kind,
         seed=seed,
         floor=floor,
     )
+
+
+def _ordered(pool_scores_N: npt.ArrayLike | Streamed, floor: float | None) -> Ordered:
+    if isinstance(pool_scores_N, Streamed):
+        assert floor is None, "the rows above a floor are few, and given"
+        return pool_scores_N
+    pool_N = np.asarray(pool_scores_N)
+    if pool_N.ndim != 1:
+        raise UserError(f"risk control: no row of the pool has a score (shape {pool_N.shape}); check the score stage")
+    return Sorted(pool_N if floor is None else pool_N[pool_N >= floor])
 
 
 _RULES: Mapping[Rule, Callable[[Problem], Found]] = {
@@ -249,13 +257,14 @@ class Certified:
     def count(self, pool: Pool) -> Count:
         """How many pass; none where no threshold can be certified."""
         assert pool.calibration is not None, "declared"
-        raw_M, raw_N = pool.calibration.raw_M, pool.raw_N
+        assert pool.scores is not None, "declared"
+        raw_M, ordered = pool.calibration.raw_M, pool.scores.ordered()
         cut = calibrate(
             np.where(np.isnan(raw_M), -np.inf, raw_M),  # a row without a score is never selected, here as in the pool
             pool.calibration.correct_M,
-            raw_N,
+            ordered,
             **asdict(self),
             seed=pool.seed,
         )
-        n = 0 if cut.threshold is None else int((raw_N >= cut.threshold).sum())
+        n = 0 if cut.threshold is None else int(ordered.num_above([cut.threshold], inclusive=True)[0])
         return Count(n, threshold=cut.threshold, risk={**asdict(self), **asdict(cut)})

@@ -47,7 +47,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
     wanted_S = np.arange(1, NUM_POINTS + 1) / NUM_POINTS
     quantile_S = problem.quantiles(wanted_S)
     threshold_G = distinct(quantile_S)
-    above_G = len(problem.selectable_N) - np.searchsorted(problem.selectable_N, threshold_G, side="left")
+    above_G = problem.pool.num_above(threshold_G, inclusive=True)
     _, kept_G, wrong_G = rows.at(threshold_G)
     start = 0.0
     reached_G = wanted_S[np.searchsorted(-quantile_S, -threshold_G, side="right") - 1]
@@ -59,7 +59,7 @@ def curve_of(problem: Problem, rule: Rule) -> Curve:
     upper = exact_upper if rule == "fixed_sequence" else hoeffding_upper
     return Curve(
         threshold_G=threshold_G,
-        share_G=above_G / problem.num_pool,
+        share_G=above_G / problem.pool.num_rows,
         kept_G=kept_G,
         wrong_G=wrong_G,
         bound_G=upper(kept_G, wrong_G, level),

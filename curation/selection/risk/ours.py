@@ -24,9 +24,8 @@ def fixed_sequence(problem: Problem) -> Found:
         boundary_G = padded_M[ranks(share_G, num_rows)]
         kept_G = np.searchsorted(-rows.score_M, -boundary_G, side="left")
         # the smallest pool score above the boundary, not the next float: that one would not survive a cast to float32
-        place_G = np.searchsorted(problem.selectable_N, boundary_G, side="right")
-        last = len(problem.selectable_N) - 1
-        threshold_G = np.where(place_G <= last, problem.selectable_N[np.minimum(place_G, last)], np.inf)
+        above_G = problem.pool.num_above(boundary_G, inclusive=False)
+        threshold_G = np.where(above_G > 0, problem.pool.at_ranks(np.maximum(above_G, 1)), np.inf)
         candidates = Candidates(threshold_G, kept_G, rows.wrong_M[kept_G])
     bound_G = exact_upper(candidates.kept_G, candidates.wrong_G, problem.delta)
     start = int(_starts(problem, share_G, np.array([num_rows]))[0])

@@ -6,6 +6,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from curation.selection.order import Ordered
+
 Rule = Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"]
 Kind = Literal["threshold", "top_k"]
 Floats = npt.NDArray[np.floating[Any]]
@@ -58,9 +60,8 @@ class Problem:
     rows: Rows
     scores_M: Floats
     correct_M: npt.NDArray[np.bool_]
-    selectable_N: Floats
-    """Scores of the pool rows that may be selected, ascending."""
-    num_pool: int
+    pool: Ordered
+    """The scores of the pool rows, of those above the floor if there is one."""
     alpha: float
     delta: float
     kind: Kind
@@ -70,8 +71,7 @@ class Problem:
 
     def quantiles(self, share_G: Floats) -> Floats:
         """The scores at or above which these shares of the pool lie (at most all rows that may be selected)."""
-        rank_G = np.minimum(ranks(share_G, self.num_pool), len(self.selectable_N))
-        return self.selectable_N[-rank_G]
+        return self.pool.at_ranks(np.minimum(ranks(share_G, self.pool.num_rows), self.pool.num_scored))
 
 
 class Found(NamedTuple):

@@ -323,6 +323,39 @@ def test_a_lookup_takes_what_take_takes(examples):
             take(missing)
 
 
+def test_a_lookup_holds_runs_and_a_finder_few_of_them(tmp_path, monkeypatch):
+    ids_N = np.concatenate([np.arange(500, 900), np.arange(100), [7_000], np.arange(900, 950), np.arange(-9, -3)])
+    uri = str(tmp_path / "r.lance")
+    lance.write_dataset(pa.table({"row_id": ids_N}), uri, max_rows_per_file=120)
+    ref = io.latest(uri)
+    lookup = io.Lookup(ref)
+    assert len(lookup) == len(ids_N) and lookup.num_runs == 5
+    parts = [*lookup.ascending(64)]
+    assert {len(part) for part in parts[:-1]} == {64} and np.array_equal(np.concatenate(parts), np.sort(ids_N))
+    asked = np.concatenate([np.random.default_rng(2).permutation(ids_N), [-10, -3, 100, 499, 950, 6_999, 7_001]])
+    place = {row_id: place for place, row_id in enumerate(ids_N.tolist())}
+    for most in (io.MOST_RUNS, 4):  # by runs, and by a scan
+        monkeypatch.setattr(io, "MOST_RUNS", most)
+        assert io.finder(ref)(asked).tolist() == [place.get(row_id, -1) for row_id in asked.tolist()]
+
+
+def test_parts_are_written_as_one_table(tmp_path, monkeypatch):
+    monkeypatch.setattr(io, "FRAGMENT_ROWS", 10)
+    schema, uri = pa.schema([schemas.ROW_ID]), str(tmp_path / "p.lance")
+    parts = [pa.table([pa.array(range(low, low + 4))], schema=schema) for low in range(0, 24, 4)]
+    for given, sizes in ((parts, [12, 12]), (parts[:1], [4]), ([], [])):
+        ref = io.write_parts(iter(given), schema, uri)
+        assert [fragment.count_rows() for fragment in io.open_table(ref).get_fragments()] == sizes
+        assert io.read(ref)["row_id"].to_pylist() == list(range(4 * len(given))) and io.latest(uri) == ref
+
+    def broken():
+        yield parts[0]
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        io.write_parts(broken(), schema, uri)
+
+
 def test_a_lookup_of_shuffled_fragments_and_of_nothing(tmp_path):
     ids_N = np.random.default_rng(1).permutation(100)
     uri = str(tmp_path / "t.lance")
@@ -332,6 +365,7 @@ def test_a_lookup_of_shuffled_fragments_and_of_nothing(tmp_path):
     for table in (io.Lookup(ref).take(wanted, ["square"]), io.take(ref, wanted, ["square"])):
         assert table["square"].to_pylist() == [49, 9801, 0]
     empty = io.create(str(tmp_path / "e.lance"), pa.schema([schemas.ROW_ID]))
+    assert not [*io.Lookup(empty).ascending(8)]
     assert io.Lookup(empty).take(ids_N[:0]).num_rows == 0
     with pytest.raises(CommitError, match="100 of 100 ids are not in it"):
         io.Lookup(empty).take(ids_N)

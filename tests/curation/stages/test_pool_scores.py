@@ -1,5 +1,7 @@
 """Scores of a pool that are read in streams: the same cut in this process, in Ray tasks, and of all rows at once."""
 
+from dataclasses import replace
+
 import lance
 import numpy as np
 import pyarrow as pa
@@ -8,9 +10,11 @@ import pytest
 from curation.errors import BudgetError, SourceError
 from curation.refs import ListDigest, TableRef, fingerprint
 from curation.report import pool_grid
+from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, scans, schemas
+from curation.tables.row_ids import bitmap
 
 NUM_ROWS = 5_000
 
@@ -46,6 +50,7 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
     candidates = scores.candidates()
     num = int((~np.isnan(candidates.raw_score_N)).sum())
     wanted = {n: TopN().cut(candidates, n, 5) for n in (1, 700, num)}
+    third_N = np.arange(len(candidates.row_ids_N)) % 3 == 0
     counted = pool_grid_counts(labels)
     for size in (scans.ROWS_IN_PROCESS, 1000):  # in this process, and in a task for every two fragments
         monkeypatch.setattr(scans, "ROWS_IN_PROCESS", size)
@@ -56,6 +61,12 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         again = scores.candidates()
         assert np.array_equal(again.row_ids_N, candidates.row_ids_N)
         assert np.array_equal(scores.raw(), candidates.raw_score_N, equal_nan=True)
+        ordered, held = scores.ordered(), Sorted(candidates.raw_score_N)
+        assert (ordered.num_rows, ordered.num_scored, scores.num_scored) == (held.num_rows, num, num)
+        assert ordered.at_ranks(np.arange(1, num + 1)).tolist() == held.at_ranks(np.arange(1, num + 1)).tolist()
+        some = replace(scores, only=bitmap(candidates.row_ids_N[::3]))
+        less = TopN().cut(replace(candidates, raw_score_N=np.where(third_N, candidates.raw_score_N, np.nan)), 50, 5)
+        assert np.array_equal(some.top(50, 5).row_ids_n, less.row_ids_n)
         trust_N = scores.trust_of_all()
         assert scores.num_trusted(0.5) == int((trust_N >= 0.5).sum()) > 0
         assert np.array_equal(np.isnan(trust_N) | np.isnan(scores.raw()), np.isnan(scores.raw()))

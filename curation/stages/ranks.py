@@ -1,0 +1,108 @@
+"""Selected rows in the order of their ranks, however many they are: sorted in runs on the local disk, then merged.
+
+Up to ``RUN_ROWS`` rows are sorted in memory. More are written to a file without a name, run by run, 20 to 24 bytes a
+row, and all runs are read back together, each a block at a time, so that about ``RUN_ROWS`` rows are held. The order is
+that of :func:`curation.selection.top_n.in_rank_order`.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.hashing import Int64s, hash64
+from curation.selection.score_keys import Floats, keys
+
+RUN_ROWS = 1 << 18
+LEAST_BLOCK = 256
+
+Records = npt.NDArray[np.void]
+
+
+def ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int64s]:
+    """The ids of some rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN.
+
+    Equal scores are ordered by a seeded hash of the id.
+    """
+    with tempfile.TemporaryFile(prefix="curation-ranks-") as file:
+        runs = _Runs(file)
+        for row_ids_B, score_B in batches:
+            for start in range(0, len(row_ids_B), RUN_ROWS):
+                runs.add(_records(row_ids_B[start : start + RUN_ROWS], score_B[start : start + RUN_ROWS], seed))
+        yield from runs.merged()
+
+
+class _Runs:
+    """Rows that are added in any order, sorted ``RUN_ROWS`` at a time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._sizes: list[int] = []
+        self._held: list[Records] = []
+        self._num_held = 0
+
+    def add(self, records: Records) -> None:
+        if self._num_held + len(records) > RUN_ROWS:
+            self._spill()
+        self._held.append(records)
+        self._num_held += len(records)
+
+    def merged(self) -> Iterator[Int64s]:
+        """The ids of all, sorted."""
+        if not self._sizes:
+            if self._num_held:
+                yield self._sorted()["row_id"].copy()
+            return
+        kind = self._held[0].dtype
+        self._spill()
+        self._file.flush()
+        ends = np.cumsum(self._sizes)
+        starts, most = ends - self._sizes, max(LEAST_BLOCK, RUN_ROWS // len(ends))
+        blocks = [np.empty(0, dtype=kind) for _ in ends]
+        while True:
+            for run, block in enumerate(blocks):
+                if not len(block) and starts[run] < ends[run]:
+                    self._file.seek(int(starts[run]) * kind.itemsize)
+                    blocks[run] = np.fromfile(self._file, kind, min(most, int(ends[run] - starts[run])))
+                    starts[run] += len(blocks[run])
+            # Behind the last row that was read of a run there may be others that come before rows of other runs.
+            unread = [block[-1] for block, start, end in zip(blocks, starts, ends, strict=True) if start < end]
+            if not unread:
+                parts = blocks
+            else:
+                last = min(unread, key=lambda record: (record["key"], record["tie"]))
+                stops = [_upto(block, last) for block in blocks]
+                parts = [block[:stop] for block, stop in zip(blocks, stops, strict=True)]
+                blocks = [block[stop:] for block, stop in zip(blocks, stops, strict=True)]
+            yield _in_order(np.concatenate(parts))["row_id"].copy()
+            if not unread:
+                return
+
+    def _sorted(self) -> Records:
+        records, self._held, self._num_held = np.concatenate(self._held), [], 0
+        return _in_order(records)
+
+    def _spill(self) -> None:
+        self._sizes.append(self._num_held)
+        self._sorted().tofile(self._file)
+
+
+def _records(row_ids_B: Int64s, score_B: Floats, seed: int) -> Records:
+    """Rows as records that sort by rank: the score's key with all its bits turned, the hash, the id."""
+    key_B = ~keys(score_B)
+    records: Any = np.empty(len(row_ids_B), dtype=[("key", key_B.dtype), ("tie", np.uint64), ("row_id", np.int64)])
+    records["key"], records["tie"], records["row_id"] = key_B, hash64(row_ids_B, seed), row_ids_B
+    return records  # type: ignore[no-any-return]
+
+
+def _in_order(records: Records) -> Records:
+    ordered: Records = records[np.lexsort((records["tie"], records["key"]))]
+    return ordered
+
+
+def _upto(block: Records, last: Any) -> int:
+    """How many records of a sorted block come no later than ``last``."""
+    low, high = (int(np.searchsorted(block["key"], last["key"], side=side)) for side in ("left", "right"))
+    return low + int(np.searchsorted(block["tie"][low:high], last["tie"], side="right"))

@@ -1,0 +1,50 @@
+"""Ranks of rows that do not fit into memory are those of one sort."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation.selection.top_n import in_rank_order
+from curation.stages import ranks
+from curation.stages.ranks import ranked
+from curation.stages.selected import Lengths, regrouped
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("scores", ["distinct", "ties", "equal"])
+def test_merged_runs_are_one_sort(scores: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "RUN_ROWS", 300)
+    monkeypatch.setattr(ranks, "LEAST_BLOCK", 7)
+    rng = np.random.default_rng(0)
+    for num_rows in (0, 1, 299, 300, 301, 5_000):
+        ids_N = rng.permutation(10 * num_rows)[:num_rows] + (5 << 40)
+        raw_N = {
+            "distinct": rng.normal(size=num_rows),
+            "ties": rng.integers(-2, 3, num_rows),
+            "equal": np.ones(num_rows),
+        }
+        score_N = raw_N[scores].astype(kind)
+        score_N[:1] = -0.0
+        score_N[1:2] = np.inf
+        cuts = np.sort(rng.integers(0, num_rows + 1, 9))
+        parts = [*ranked(zip(np.split(ids_N, cuts), np.split(score_N, cuts), strict=True), 7)]
+        found = np.concatenate([np.zeros(0, np.int64), *parts])
+        assert np.array_equal(found, in_rank_order(ids_N, score_N, 7))
+        assert all(len(part) <= 600 for part in parts)
+
+
+def test_rows_are_regrouped() -> None:
+    parts = np.split(np.arange(100), [0, 3, 3, 50, 51])
+    groups = [*regrouped(parts, 16)]
+    assert [len(group) for group in groups] == [16] * 6 + [4] and np.array_equal(np.concatenate(groups), np.arange(100))
+    assert [*regrouped([], 16)] == [] and [len(group) for group in regrouped(parts, 50)] == [50, 50]
+
+
+def test_a_counted_median_is_numpys() -> None:
+    rng = np.random.default_rng(1)
+    for num in (1, 2, 7, 100):
+        lengths, drawn = Lengths(), ["é" * int(size) for size in rng.integers(0, 9, num)]
+        for half in (drawn[: num // 2], drawn[num // 2 :]):
+            lengths.add(pa.chunked_array([pa.array([*half, None], pa.string())]))
+        assert lengths.median == np.median([len(text) for text in drawn])
+    assert Lengths().median is None
