@@ -98,11 +98,10 @@ def describe(
             "cuts and writes all rows again (none is labelled again), or keep the old rule"
         )
     base = [rnd.name for rnd in rounds] if made is None or recut else list(made["rounds"])
-    settings: dict[str, Any] = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    settings = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
     ask, gated = config.teacher.asking(package.description.ask), {}
     if first_cut is not None and first_cut.inputs:
         ask, gated = ask.model_copy(update={"states": first_cut.told.states}), first_cut.inputs
-        settings["break_even"] = first_cut.found.break_even
     model = asked(teacher, ask, name="backend")
     looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
     cut = Stage(
@@ -117,6 +116,7 @@ def describe(
             "seed": config.seed,
         },
         settings={"keep": config.keep, "uri": package.uri},
+        revision=2,  # it counts dropped rows
     )
     stages = {rnd.name: Stages(*looked[rnd.name], _writing(config, package, rnd, looked, cut)) for rnd in rounds}
     return Described(rounds=stages, cut=cut)
@@ -153,7 +153,7 @@ def _looking(
             "domain": rnd.rows.domain,
             "columns": list(rnd.rows.columns),
         },
-        settings={name: settings[name] for name in ("commit_seconds", "fragment_mb")},
+        settings=settings,
         rows=num_rows,
     )
     labelled = model.stage(f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows)
@@ -251,7 +251,6 @@ def label_pool(
     commit_seconds: float,
     fragment_mb: int,
     first_cut: Mapping[str, float] | None = None,
-    break_even: float = 0.0,
 ) -> Done:
     """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
     from curation.stages.first_cut import Cut
@@ -260,7 +259,7 @@ def label_pool(
     told, cut, further = packaged.description, None, ()
     if first_cut is not None:
         assert told.cascade is not None and packaged.first is not None, "settle refuses a package without"
-        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=break_even)
+        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=first_cut["break_even"])
         further = told.cascade.inputs
     return label(
         task,
