@@ -34,7 +34,8 @@ class Settled:
         """What labels depend on: an argument of the stages that label and compare; nothing where it is off."""
         if self.found.threshold is None:
             return {}
-        return {"first_cut": {**self.goal, "threshold": self.found.threshold}}
+        found = self.found
+        return {"first_cut": {**self.goal, "threshold": found.threshold, "break_even": found.break_even}}
 
 
 def settle(

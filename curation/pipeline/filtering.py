@@ -105,7 +105,6 @@ def describe(
     ask, gated = config.teacher.asking(package.description.ask), {}
     if first_cut is not None and first_cut.inputs:
         ask, gated = ask.model_copy(update={"states": first_cut.told.states}), first_cut.inputs
-        settings["break_even"] = first_cut.found.break_even
     model = asked(teacher, ask, name="backend")
     looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
     cut = Stage(
@@ -120,6 +119,7 @@ def describe(
             "seed": config.seed,
         },
         settings={"keep": config.keep, "uri": package.uri},
+        revision=2,  # it counts dropped rows
     )
     rank = (
         ranking(config, function, {name: looked[name][1] for name in base}, base, cut) if config.output.rank else None
@@ -164,7 +164,7 @@ def _looking(
             "domain": rnd.rows.domain,
             "columns": list(rnd.rows.columns),
         },
-        settings={name: settings[name] for name in ("commit_seconds", "fragment_mb")},
+        settings=settings,
         rows=num_rows,
     )
     labelled = model.stage(f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows)
@@ -234,7 +234,6 @@ def label_pool(
     commit_seconds: float,
     fragment_mb: int,
     first_cut: Mapping[str, float] | None = None,
-    break_even: float = 0.0,
 ) -> Done:
     """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
     from curation.stages.first_cut import Cut
@@ -243,7 +242,7 @@ def label_pool(
     told, cut, further = packaged.description, None, ()
     if first_cut is not None:
         assert told.cascade is not None and packaged.first is not None, "settle refuses a package without"
-        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=break_even)
+        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=first_cut["break_even"])
         further = told.cascade.inputs
     return label(
         task,
