@@ -17,7 +17,7 @@ from curation.loading import (
     hub_commit,
     load_weights,
 )
-from curation.own_code import allowed_code, check_head
+from curation.own_code import allowed_code, check_head, file_of
 from curation.refs import ModelRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
@@ -58,6 +58,8 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
             configuration_of(ref)
         else:  # nothing of it is run here
             check_files(ref)
+            if file_of(ref, "config.json") is None:
+                raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id")
     except ModelError as error:
         if isinstance(error.__cause__, OSError | ValueError):
             reason = first_line(error.__cause__)
