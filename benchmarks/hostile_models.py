@@ -225,7 +225,7 @@ MODELS = (
     Case(
         name="configuration that names a pickle",
         make=key_of("model/config.json", transformers_weights="adapter_model.bin"),
-        says="transformers_weights names",
+        says="transformers_weights of its config.json names",
     ),
     Case(name="pickled adapter in the model's folder", make=embedded_adapter, says="holds an adapter, too"),
     Case(name="pickled adapter", make=pickled_adapter, says="its weights are pickled"),

@@ -123,6 +123,8 @@ def check_files(ref: ModelRef) -> None:
     Raises:
         ModelError: the message names the file.
     """
+    if ref.adapter is not None:
+        check_adapter(ref.adapter)
     path = place(ref.base)
     if path.exists():
         if not (path / "config.json").is_file():
@@ -143,8 +145,6 @@ def check_files(ref: ModelRef) -> None:
             "adapter's files to a directory of their own and name that one as adapter"
         )
     check_code(ref)
-    if ref.adapter is not None:
-        check_adapter(ref.adapter)
 
 
 def check_adapter(adapter: str) -> None:

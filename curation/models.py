@@ -17,7 +17,7 @@ from curation.loading import (
     hub_commit,
     load_weights,
 )
-from curation.own_code import allowed_code, check_head
+from curation.own_code import allowed_code, check_head, file_of
 from curation.refs import ModelRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
@@ -38,7 +38,7 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
         base: a directory, or a hub id.
         revision: of a hub id; a branch or a tag is replaced by its commit.
         adapter: a directory that peft saved.
-        code: what ``loading.allowed_code`` gives; None: the model's own code never runs.
+        code: what ``own_code.allowed_code`` gives; None: the model's own code never runs.
 
     Raises:
         ModelError: it is neither a directory that ``loading.check_files`` accepts nor a reachable hub id; or the model
@@ -54,7 +54,12 @@ def resolve(base: str, revision: str | None = None, adapter: str | None = None, 
         raise ModelError(f"model {base!r}: no such directory; give one that save_pretrained made, or a hub id")
     ref = ModelRef(base=base, revision=hub_commit(base, revision) or revision, adapter=adapter, code=code)
     try:
-        configuration_of(ref)
+        if code is None:
+            configuration_of(ref)
+        else:  # nothing of it is run here
+            check_files(ref)
+            if file_of(ref, "config.json") is None:
+                raise ModelError(f"model {base!r} is neither a local directory nor a reachable hub id")
     except ModelError as error:
         if isinstance(error.__cause__, OSError | ValueError):
             reason = first_line(error.__cause__)

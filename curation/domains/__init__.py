@@ -32,7 +32,7 @@ __all__ = [
 
 Example = Mapping[str, Any]
 T = TypeVar("T")
-PARTS = ("forms", "columns", "read", "gold", "prompt", "parse", "is_correct")
+PARTS = ("read", "gold", "prompt", "parse", "is_correct")
 """What a class has that is made with options from a configuration or a trust package, which may be a stranger's."""
 
 

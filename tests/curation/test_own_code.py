@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from curation import loading, models
 from curation.cli import main
+from curation.config import ModelConfig
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError, ModelError
 from curation.own_code import check_code
@@ -187,6 +188,10 @@ def test_a_hub_id_is_pinned_to_its_commit(tiny_model, tmp_path: Path, monkeypatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     ref = models.resolve("org/tiny")
     assert ref.revision == commit and models.load_model(ref).config.hidden_size == 32
+    allowed = ModelConfig(path="org/tiny", revision=commit, allow_remote_code=True)
+    assert models.named(allowed) == replace(ref, code=commit)
+    with pytest.raises(ModelError, match="'org/gone' is neither a local directory nor a reachable hub id"):
+        models.named(allowed.model_copy(update={"path": "org/gone"}))
     (cached / "snapshots" / commit / "model.safetensors").unlink()
     (cached / "snapshots" / commit / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ModelError, match="no weights in safetensors") as refused:

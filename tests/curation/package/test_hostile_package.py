@@ -46,7 +46,7 @@ def test_a_package_cannot_name_a_command_as_its_domain(good: TrustPackage, tmp_p
     ran = tmp_path / "ran"
     options = {"name": "subprocess:Popen", "args": ["touch", str(ran)]}
     found = load(sealed(good, tmp_path / "copy", lambda told: told.update(domain=options)))
-    with pytest.raises(ConfigError, match="'subprocess:Popen' is no domain: it has no forms"):
+    with pytest.raises(ConfigError, match="'subprocess:Popen' is no domain: it has no read"):
         check_fits(found)
     with pytest.raises(ConfigError, match="'os:system' is no domain"):
         get_domain(DomainConfig.model_validate({"name": "os:system", "command": f"touch {ran}"}))
