@@ -147,11 +147,12 @@ class Manifest:
             self._lost = find_lost(self.directory, sealed)
         return self._lost
 
-    def seal(self, outputs: Any) -> Sealed:
-        """The files that outputs name."""
+    def seal(self, name: str, outputs: Any) -> Sealed:
+        """The files that the outputs of a stage name."""
         known = {}
         for record in list(self.stages.values()):
-            known |= Sealed.from_json(record.sealed).files
+            if record.name != name:  # it may have been made again
+                known |= Sealed.from_json(record.sealed).files
         return seal(self.directory, outputs, known)
 
     def redo(self, names: Iterable[str]) -> None:

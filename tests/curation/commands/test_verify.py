@@ -122,7 +122,7 @@ def test_rows_that_are_not_those_that_were_committed_are_told(tmp_path: Path, ho
             lance.dataset(ref.uri).delete("row_id = 8")
     manifest = Manifest.load(directory)
     record = manifest.stages["gen-0/label"]
-    told = manifest.seal({"labels": io.latest(ref.uri).to_json()}).to_json()
+    told = manifest.seal("gen-0/label", {"labels": io.latest(ref.uri).to_json()}).to_json()
     told["tables"][0]["rows"] = record.sealed["tables"][0]["rows"]
     record.sealed.clear()
     record.sealed.update(told)
