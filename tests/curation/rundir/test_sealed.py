@@ -184,7 +184,7 @@ def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):
     data.write_bytes(data.read_bytes()[:-1] + b"?")
     with pytest.raises((OSError, ValueError)) as cut:
         io.read(ref)
-    assert of_lance(cut.value).== "a file of a table is damaged, and cannot be read"
+    assert of_lance(cut.value) == "a file of a table is damaged, and cannot be read"
     assert of_lance(ValueError("x")) is None
     full = OSError("LanceError(IO): No space left on device (os error 28), rust/lance-io/src/local.rs:12:3")
     assert of_lance(full) == "LanceError(IO): No space left on device (os error 28)"
