@@ -95,8 +95,9 @@ class Manifest:
                     "to start again"
                 )
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            kept = {"token": written.token, "guard": guard, "attempts": raw.get("attempts", {})}
-            return cls(directory, raw["identity"], raw["files"], stages, **kept)
+            attempts = raw.get("attempts", {})
+            token = written.token
+            return cls(directory, raw["identity"], raw["files"], stages, token=token, guard=guard, attempts=attempts)
         except RunDirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
