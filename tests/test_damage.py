@@ -35,6 +35,12 @@ def test_what_is_lost_is_made_again_or_refused_with_a_command_that_works(tmp_pat
     assert curate("run", run.config).returncode == 0 and len(run.labelled()) == asked
     assert curate("verify", run.directory).returncode == 0
 
+    (source,) = run.directory.glob("prepare-*/source.lance")
+    shutil.rmtree(source)
+    again = curate("run", run.config)
+    assert again.returncode == 0, again.stderr
+    assert curate("verify", run.directory).returncode == 0
+
     (labels,) = run.directory.glob("gen-0/label-pool-*/labels.lance")
     sorted((labels / "data").iterdir(), key=lambda path: path.stat().st_size)[-1].unlink()
     for verb in ("run", "report"):
