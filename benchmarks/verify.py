@@ -63,7 +63,7 @@ def write(home: Path, num_rows: int) -> tuple[float, float]:
     (home / "neural.jsonl").write_bytes(os.urandom(1 << 16))
     outputs = {"labels": io.latest(uri).to_json(), "model": str(home / "model"), "jsonl": str(home / "neural.jsonl")}
     manifest = Manifest.load(home)
-    manifest.record("label", {}, outputs, rows=num_rows, seconds=1.0, sealed=manifest.seal(outputs))
+    manifest.record("label", {}, outputs, rows=num_rows, seconds=1.0, sealed=manifest.seal("label", outputs))
     return writing, digesting
 
 

@@ -104,14 +104,24 @@ REFUSALS = (OSError, RuntimeError, ValueError)
 """The exceptions that Lance raises when the store fails or refuses; Lance has no class of its own for that."""
 
 _LANCE = re.compile(r"LanceError|(?:^|[/ ])rust/lance|/rustc/|\.rs:\d+")
+_SOURCE = re.compile(r",? *\S+\.rs:\d+(:\d+)?")
 _MISSING = re.compile(r"not found: (\S+?),?(?:\s|$)", re.IGNORECASE)
+_DAMAGED = re.compile(
+    r"decode|protobuf|magic|corrupt|outside of file|out of (?:bounds|range)|unexpected end|utf-?8|truncated",
+    re.IGNORECASE,
+)
 
 
 def of_lance(error: BaseException) -> str | None:
-    """An error of Lance in our words, without the paths of its compiler; ``None`` for an error of another origin."""
-    text = str(error)
+    """An error of Lance in our words, without the paths of its compiler; ``None`` for an error of another origin.
+
+    What the store says (e.g. a full disk) is left as it is.
+    """
+    text = " ".join(str(error).split())
     if not _LANCE.search(text):
         return None
     if (missing := _MISSING.search(text)) is not None:
-        return f"a file of a table is missing ({missing[1].rstrip(',')})"
-    return "a file of a table cannot be read: it is damaged, or its store does not answer"
+        return f"a file of a table is missing ({missing[1]})"
+    if _DAMAGED.search(_SOURCE.sub("", text)):
+        return "a file of a table is damaged, and cannot be read"
+    return _SOURCE.sub("", text)

@@ -46,7 +46,7 @@ class StageRecord:
     seconds: float
     started: str
     sealed: dict[str, Any] = field(default_factory=dict)
-    """The files that it left (:class:`curation.rundir.sealed.Sealed`)."""
+    """The files that it left (:class:`curation.rundir.sealed.Sealed`); empty where they were not looked at."""
 
 
 def record_in(folder: Place) -> Place | None:
@@ -96,14 +96,16 @@ class Manifest:
             if written is None:
                 return cls(directory, {}, {}, {}, guard=guard)
             raw = json.loads(written.text)
-            if raw.get("format", 1) != 1 and written.text != _signed(written.text):
+            is_signed = written.text.startswith(_HEAD) or raw.get("format") == FORMAT
+            if is_signed and written.text != signed(written.text):
                 raise RunDirError(
                     f"{path}: is damaged, its text does not match its digest; restore it from a copy, or move it away "
                     "to start again"
                 )
             stages = {name: StageRecord(**item) for name, item in raw["stages"].items()}
-            kept = {"token": written.token, "guard": guard, "attempts": raw.get("attempts", {})}
-            return cls(directory, raw["identity"], raw["files"], stages, **kept)
+            attempts = raw.get("attempts", {})
+            token = written.token
+            return cls(directory, raw["identity"], raw["files"], stages, token=token, guard=guard, attempts=attempts)
         except RunDirError:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -154,11 +156,12 @@ class Manifest:
             self._lost = find_lost(self.directory, sealed)
         return self._lost
 
-    def seal(self, outputs: Any) -> Sealed:
-        """The files that outputs name."""
+    def seal(self, name: str, outputs: Any) -> Sealed:
+        """The files that the outputs of a stage name."""
         known = {}
         for record in list(self.stages.values()):
-            known |= Sealed.from_json(record.sealed).files
+            if record.name != name:  # it may have been made again
+                known |= Sealed.from_json(record.sealed).files
         return seal(self.directory, outputs, known)
 
     def redo(self, names: Iterable[str]) -> None:
@@ -192,7 +195,7 @@ class Manifest:
             rows=rows,
             seconds=round(seconds, 3),
             started=(datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds"),
-            sealed=(sealed or Sealed()).to_json(),
+            sealed={} if sealed is None else sealed.to_json(),
         )
         self.stages[name] = record
         self._lost = {other: lost for other, lost in self.lost.items() if other != name}
@@ -221,7 +224,7 @@ class Manifest:
             "attempts": self.attempts,
             "stages": {name: vars(record) for name, record in self.stages.items()},
         }
-        path, text = self.directory / "manifest.json", _signed(json.dumps(value, indent=1))
+        path, text = self.directory / "manifest.json", signed(json.dumps(value, indent=1))
         if not isinstance(path, Remote):
             write_atomically(path, text)
             return
@@ -233,10 +236,10 @@ class Manifest:
 
 
 def _read(path: Path) -> Written | None:
-    return Written(text=path.read_text(), token="") if path.exists() else None
+    return Written(text=path.read_bytes().decode(), token="") if path.exists() else None
 
 
-def _signed(text: str) -> str:
+def signed(text: str) -> str:
     """The text of a manifest with its digest, SHA-256 of the text with zeros in place of the digest."""
     start, stop = len(_HEAD), len(_HEAD) + len(_NO_DIGEST)
     plain = _HEAD + _NO_DIGEST + text[stop:]

@@ -248,7 +248,7 @@ class Run:
             )
             self.manifest.event("started", stage=name, why=status.words)
             done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
-            sealed = self.manifest.seal(done.outputs)
+            sealed = self.manifest.seal(name, done.outputs)
         except Stopped:
             return
         except BaseException as raised:  # SystemExit of a library too

@@ -6,6 +6,7 @@ only the digest of that file and of the table's version, and stays small. :func:
 with a listing; it reads no data. ``curate verify`` reads everything.
 """
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -53,7 +54,8 @@ class Sealed:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
-        return asdict(self)
+        value: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import lance
 import pyarrow as pa
+from lance.schema import LanceSchema
 
 from curation.errors import CommitError
 from curation.refs import TableRef
@@ -39,17 +40,18 @@ def add_columns(
     numbers = [(fragment.fragment_id,) for fragment in dataset.get_fragments()]
     if numbers:
 
-        def merge(number: int) -> str:
+        def merge(number: int) -> tuple[str, LanceSchema]:
             fragment = lance.dataset(ref.uri, version=version).get_fragment(number)
             if fragment is None:
                 raise CommitError(f"{ref.uri}: fragment {number} is not in version {version}")
             before = {file.path for file in fragment.metadata.files}
-            metadata, _ = fragment.merge_columns(compute, columns=list(columns))
-            return json.dumps(sums.with_sums(ref.uri, metadata, known=before))
+            metadata, schema = fragment.merge_columns(compute, columns=list(columns))
+            return json.dumps(sums.with_sums(ref.uri, metadata, known=before)), schema
 
-        fragments, found = sums.parted(json.loads(merged) for merged in in_tasks(merge, numbers))
-        schema = pa.schema([*dataset.schema, *added])
-        operation = lance.LanceOperation.Merge(fragments, schema)
+        merged = list(in_tasks(merge, numbers))
+        fragments, found = sums.parted(json.loads(text) for text, _ in merged)
+        # its own schema numbers the columns: the number of a dropped one is given to no other
+        operation = lance.LanceOperation.Merge(fragments, merged[0][1])
         guard()
         sums.append(ref.uri, found)
         version = lance.LanceDataset.commit(ref.uri, operation, read_version=version).version

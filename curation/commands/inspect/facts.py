@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import lance
 import pyarrow as pa
 
-from curation.errors import RowError, TableError
+from curation.errors import RowError, TableError, of_lance
 from curation.tables.schemas import ERROR
 
 NUM_VERSIONS = 20
@@ -127,7 +127,7 @@ def examine(uri: str, question: Question) -> Facts:
     except (OSError, RuntimeError, ValueError) as error:
         if isinstance(error, TableError):
             raise
-        raise TableError(f"{uri}: cannot be read ({plain(error)})") from error
+        raise TableError(f"{uri}: cannot be read ({of_lance(error) or plain(error)})") from error
 
 
 def plain(error: Exception) -> str:
@@ -139,7 +139,7 @@ def _open(uri: str, version: int | None) -> Any:
     try:
         newest = lance.dataset(uri)
     except (OSError, RuntimeError, ValueError) as error:
-        raise TableError(f"{uri}: is not a Lance table ({plain(error)})") from error
+        raise TableError(f"{uri}: is not a Lance table ({of_lance(error) or plain(error)})") from error
     if version is None:
         return newest
     known = [item["version"] for item in newest.versions()]

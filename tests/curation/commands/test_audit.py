@@ -18,7 +18,7 @@ from curation.commands.audit.folder import ROWS, open_audit
 from curation.hashing import derive, hash64
 from curation.metrics import share_of_finite
 from curation.refs import TableRef
-from curation.rundir.manifest import Manifest
+from curation.rundir.manifest import Manifest, signed
 from curation.selection.risk import calibrate
 from curation.tables import io
 
@@ -324,7 +324,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path
     assert "nothing is selected yet" in refused("empty") and "--until gen-0/select" in refused("empty")
     assert "there is none; draw one" in refused("empty", "--serve")
     foreign = (run.directory / "manifest.json").read_text().replace('"naive": {', '"centroids": {')
-    (tmp_path / "empty" / "manifest.json").write_text(foreign)
+    (tmp_path / "empty" / "manifest.json").write_text(signed(foreign))
     assert "'centroids', whose module cannot be imported here" in refused("empty")
     where = (run.directory, "--folder", "audits")
     assert "the arms naive, neural" in refused(*where, "--arm", "ground_truth")

@@ -32,6 +32,7 @@ from curation.models import load_model
 from curation.package import TrustPackage
 from curation.package import load as load_package
 from curation.refs import ModelRef
+from curation.rundir.manifest import signed
 from curation.storage import digest
 from curation.storage.digest import model_digest
 from curation.storage.paths import Remote, place
@@ -91,7 +92,7 @@ def changed(finished: tuple[Path, Any], directory: Path, change: Callable[[dict[
     shutil.copytree(finished[0], copy)
     manifest = json.loads((copy / "manifest.json").read_text())
     change(manifest["stages"], copy)
-    (copy / "manifest.json").write_text(json.dumps(manifest))
+    (copy / "manifest.json").write_text(signed(json.dumps(manifest, indent=1)))
     return copy
 
 

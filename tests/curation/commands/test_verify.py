@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
 from curation.tables import commits, io
 from curation.tables.contents import files_of
+from curation.tables.files import write_file
 
 NUM_FLIPS = 200
 
@@ -122,7 +124,7 @@ def test_rows_that_are_not_those_that_were_committed_are_told(tmp_path: Path, ho
             lance.dataset(ref.uri).delete("row_id = 8")
     manifest = Manifest.load(directory)
     record = manifest.stages["gen-0/label"]
-    told = manifest.seal({"labels": io.latest(ref.uri).to_json()}).to_json()
+    told = manifest.seal("gen-0/label", {"labels": io.latest(ref.uri).to_json()}).to_json()
     told["tables"][0]["rows"] = record.sealed["tables"][0]["rows"]
     record.sealed.clear()
     record.sealed.update(told)
@@ -156,3 +158,36 @@ def test_a_changed_manifest_is_refused_by_all_who_read_it(made: Path, tmp_path: 
     assert result.exit_code == 2 and "is damaged, its text does not match its digest" in result.output
     (damage,) = checked(copy).damage
     assert damage.path == "manifest.json"
+
+
+def test_the_output_of_a_filter_is_read_with_its_own_run(tmp_path: Path):
+    home = tmp_path / "out"
+    run(home / "_curation")
+    table = rows(np.arange(50))
+    written = write_file(table.to_batches(), table.schema, home / "data" / "part-01234567-00000.parquet", "parquet")
+    lance.write_dataset(table, str(home / "data" / "rows-01234567.lance"))
+    named = [written.to_json(), {"path": "rows-01234567.lance", "rows": 50, "version": 1}]
+    content = {"files": [{**file, "path": f"data/{file['path']}"} for file in named]}
+    (home / "filter.json").write_text(json.dumps(content))
+    assert checked(home).damage == []
+    path = home / "data" / written.path
+    path.write_bytes(path.read_bytes()[:-5] + b"?" + path.read_bytes()[-4:])
+    lance.dataset(str(home / "data" / "rows-01234567.lance")).delete("row_id = 3")
+    content["files"][1]["version"] = 2
+    (home / "filter.json").write_text(json.dumps(content))
+    assert [(item.path, item.problem) for item in checked(home).damage] == [
+        (f"data/{written.path}", "its content changed"),
+        ("data/rows-01234567.lance", "has 49 rows with 49 row ids, and filter.json names 50"),
+    ]
+
+
+def test_a_trust_package_is_read(tmp_path: Path):
+    from tiny_package import tiny_package
+
+    package = Path(tiny_package(tmp_path / "package").uri)
+    assert checked(package).damage == [] and checked(package).files > 2
+    weights = package / "trust" / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    (damage,) = checked(package).damage
+    assert "weights.safetensors has" in damage.problem and "copy it again" in damage.redo

@@ -180,3 +180,15 @@ def test_events_are_appended_a_line_each(tmp_path: Path):
     assert [line["stage"] for line in lines] == ["gen-0/select", "gen-1/select"]
     assert all(line["event"] == "finished" and line["path"] == "x" for line in lines)
     assert lines[0]["time"] <= lines[1]["time"] <= time.time() + 0.001  # the log keeps milliseconds
+
+
+@pytest.mark.parametrize("where", range(0, 240, 5))
+def test_any_changed_byte_of_a_manifest_is_found(tmp_path: Path, where: int):
+    """Also in the names of the format and of the digest, and between line ends."""
+    Manifest.load(tmp_path).record("select", INPUTS, {"n": 5}, rows=5, seconds=1)
+    path = tmp_path / "manifest.json"
+    content = path.read_bytes()
+    for place in range(where, where + 5):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 7]) + content[place + 1 :])
+        with pytest.raises(RunDirError, match=r"manifest\.json: is (damaged|not a manifest)"):
+            Manifest.load(tmp_path)

@@ -71,7 +71,8 @@ def test_weights_that_were_cut_off_are_fitted_again(copy: Path):
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     run(copy)
-    assert path.read_bytes() == content
+    assert len(path.read_bytes()) == len(content) and path.read_bytes() != content
+    assert not verify(str(copy), lambda _: None).damage
 
 
 def test_a_whole_table_that_is_gone_is_made_again(copy: Path):
@@ -183,5 +184,7 @@ def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):
     data.write_bytes(data.read_bytes()[:-1] + b"?")
     with pytest.raises((OSError, ValueError)) as cut:
         io.read(ref)
-    assert of_lance(cut.value).startswith("a file of a table cannot be read")
+    assert of_lance(cut.value) == "a file of a table is damaged, and cannot be read"
     assert of_lance(ValueError("x")) is None
+    full = OSError("LanceError(IO): No space left on device (os error 28), rust/lance-io/src/local.rs:12:3")
+    assert of_lance(full) == "LanceError(IO): No space left on device (os error 28)"
