@@ -1,4 +1,5 @@
 import csv
+import datetime
 import json
 from pathlib import Path
 
@@ -246,7 +247,8 @@ def test_values_that_python_has_no_type_for_are_texts(tmp_path: Path) -> None:
     far, odd = pa.array([2**50, 0], pa.timestamp("ms")), pa.array([1, 2], pa.timestamp("ns", "No/Where"))
     pq.write_table(pa.table({"far": far}), tmp_path / "x.parquet")
     (batch,) = read_rows(found(tmp_path / "x.parquet")[0])
-    assert [row["far"] for row in raw_rows(batch)][1] == "1970-01-01 00:00:00.000"
+    first, second = (row["far"] for row in raw_rows(batch))
+    assert str(2**50) in first and second == datetime.datetime(1970, 1, 1)
     with pytest.raises(SourceError, match=r"column 'odd' cannot be read: .*No/Where"):
         raw_rows(pa.RecordBatch.from_arrays([odd], ["odd"]))
 
