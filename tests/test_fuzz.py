@@ -1,4 +1,4 @@
-"""Random source files and configurations against one oracle (benchmarks/fuzz); the long form is ``make fuzz``."""
+"""Random source files and configurations against one oracle (benchmarks/fuzz); ``python -m benchmarks.fuzz`` is the long form."""
 
 from pathlib import Path
 
