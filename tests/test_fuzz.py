@@ -1,4 +1,4 @@
-"""Random source files and configurations against one oracle (benchmarks/fuzz); ``python -m benchmarks.fuzz`` is the long form."""
+"""Random source files and configurations against one oracle; ``python -m benchmarks.fuzz`` is the long form."""
 
 from pathlib import Path
 

@@ -155,6 +155,13 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
     ]
 
 
+def test_a_boolean_among_numbers_is_not_0(tmp_path: Path) -> None:
+    rows = [{"a": 2.5, "b": [1.0, False], "c": {"d": 1}}, {"a": True, "b": [], "c": {"d": False}}]
+    wanted = [{"a": "2.5", "b": "[1.0, false]", "c": '{"d": 1}'}, {"a": "true", "b": "[]", "c": '{"d": false}'}]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert rows_of(found(tmp_path / "x.jsonl")[0]) == wanted
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
