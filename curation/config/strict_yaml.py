@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self._open:
                 raise ConfigError(
