@@ -155,6 +155,11 @@ def test_jsonl_takes_nulls_other_orders_and_mixed_types(tmp_path: Path) -> None:
     ]
 
 
+def test_a_csv_row_of_spaces_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('a\n1\n  \n\n""\n2\n')
+    assert [row["a"] for row in rows_of(found(tmp_path / "x.csv")[0])] == ["1", "  ", None, "2"]
+
+
 def test_a_boolean_among_numbers_is_not_0(tmp_path: Path) -> None:
     rows = [{"a": 2.5, "b": [1.0, False], "c": {"d": 1}}, {"a": True, "b": [], "c": {"d": False}}]
     wanted = [{"a": "2.5", "b": "[1.0, false]", "c": '{"d": 1}'}, {"a": "true", "b": "[]", "c": '{"d": false}'}]
