@@ -1,9 +1,11 @@
-"""Reads YAML as written or refuses it: PyYAML's safe types, and nothing that is dropped, endless or too deep.
+"""Reads YAML as written or refuses it: the values of JSON, and nothing that is dropped, endless or too deep.
 
 PyYAML keeps the last of two equal keys, follows an anchor into itself, recurses as deep as the text nests, and lets
 other exceptions than its own out of values such as ``2020-13-01``. Here each of these is an error that names its lines.
+So are dates, sets, infinity and keys that are not text: a run writes its configuration down, and reads it again.
 """
 
+import math
 import re
 from collections.abc import Hashable
 from typing import Any
@@ -19,7 +21,10 @@ MAX_DEPTH = 50
 MAX_VALUES = 100_000
 """Values of one text with the anchors written out: ten anchors of ten references each would be 10^10."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MERGE = "tag:yaml.org,2002:merge"
+_TAG = "tag:yaml.org,2002:"
+_MERGE = f"{_TAG}merge"
+_KINDS = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
+"""What a run can write down, as JSON has it; not dates and sets."""
 
 
 def parse(text: str) -> Any:
@@ -49,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent):
             if event.anchor in self._open:
                 raise ConfigError(
@@ -90,6 +95,10 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = "<<" if key_node.tag == _MERGE else self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable):  # another is refused when the mapping is made
+                if not isinstance(key, str):
+                    raise ConfigError(
+                        f"line {_line(key_node)}: the key {quoted(str(key))} is not a text; put it in quotes"
+                    )
                 if key in seen:
                     first, second = _line(seen[key]), _line(key_node)
                     where = f"lines {first} and {second}" if first < second else f"line {first}"
@@ -97,15 +106,22 @@ class _Loader(yaml.SafeLoader):
                 seen[key] = key_node
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        if kind not in _KINDS:
+            what = f"{quoted(str(node.value))} is" if isinstance(node, ScalarNode) else "here stands"
+            raise ConfigError(f"line {_line(node)}: {what} a {quoted(kind)}, and no key takes one; write it as a text")
         try:
             value = super().construct_object(node, deep=deep)
         except ConfigError:
             raise
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            kind = node.tag.removeprefix("tag:yaml.org,2002:")
             raise ConfigError(
                 f"line {_line(node)}: {quoted(str(node.value))} is not a {kind}; correct it, or put it in quotes"
             ) from error
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(
+                f"line {_line(node)}: {quoted(str(node.value))} is not a finite number; leave the key out"
+            )
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             raise ConfigError(
                 f"line {_line(node)}: {quoted(value)} has half of a surrogate pair; write the character itself"

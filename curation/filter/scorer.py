@@ -21,6 +21,7 @@ from curation.errors import RowError, SourceError
 from curation.package import TrustPackage
 from curation.refs import ModelRef
 from curation.sources.missing import present
+from curation.stages.deal import misfit
 from curation.stages.label_chunks import label_rows
 from curation.teachers import load_teacher
 from curation.trust import load_fitted
@@ -113,13 +114,15 @@ def read(domain: Domain, raw: Row) -> dict[str, Any]:
     """The example of a row of a user's file, or of a row that is one already.
 
     Raises:
-        RowError: the domain cannot read it, or ``missing_column``.
+        RowError: the domain cannot read it, ``missing_column``, or ``bad_value``.
     """
     if missing := lacking(domain, raw):
         raise RowError(f"missing_column: {', '.join(missing)}")
-    if any(set(form) <= raw.keys() for form in domain.forms):
-        return dict(domain.read(raw))
-    return {name: raw[name] for name in domain.columns.names}
+    own = not any(set(form) <= raw.keys() for form in domain.forms)
+    example = {name: raw[name] for name in domain.columns.names} if own else dict(domain.read(raw))
+    if problem := misfit(example, domain.columns):
+        raise RowError(problem)
+    return example
 
 
 def lacking(domain: Domain, columns: Collection[str]) -> list[str]:

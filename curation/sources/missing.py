@@ -46,12 +46,19 @@ def raw_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _values(name: str, column: pa.Array) -> list[Any]:
-    """The values in Python; in a column with one that Python has no type for (a date after 9999), as Arrow's texts."""
+    """The values in Python; one that Python has no type for (a date after 9999) is Arrow's text of it."""
     try:
         values: list[Any] = column.to_pylist()
     except (OverflowError, ValueError):
+        values = [_value(name, value) for value in column]
+    return values
+
+
+def _value(name: str, value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
         try:
-            values = column.cast(pa.string()).to_pylist()
+            return value.cast(pa.string()).as_py()
         except pa.ArrowException as error:
             raise SourceError(f"column {quoted(name)} cannot be read: {message(error)}; leave it out") from error
-    return values

@@ -204,9 +204,21 @@ def _range(file: SourceFile, start: int, stop: int) -> Iterator[tuple[int, bytes
 
 def _column(values: list[Any]) -> pa.Array:
     try:
-        return pa.array(values)
+        column = pa.array(values)
+        if pa.types.is_string(column.type) or all(_fits(value, column.type) for value in values):
+            return column
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+        pass
+    return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    """Whether a type holds a value as it is: Arrow turns a boolean among numbers into 0 or 1."""
+    if pa.types.is_list(kind):
+        return value is None or all(_fits(part, kind.value_type) for part in value)
+    if pa.types.is_struct(kind):
+        return value is None or all(_fits(value.get(field.name), field.type) for field in kind)
+    return pa.types.is_boolean(kind) or not isinstance(value, bool)
 
 
 def _text(value: Any) -> str:

@@ -48,7 +48,7 @@ def records(path: str, form: str, offset: int, number: int) -> Iterator[tuple[in
             odd ^= form == "csv" and line.count(b'"') % 2 == 1
             if not odd:
                 record = (parts[0] if len(parts) == 1 else b"".join(parts)).removeprefix(_BOM if start == 0 else b"")
-                if record.strip():
+                if record.strip(b"\r\n" if form == "csv" else None):  # in CSV spaces are a value
                     yield start, record
                     number += 1
                 parts, start = [], offset

@@ -22,6 +22,7 @@ from curation.passes.models import Models
 from curation.signals import Signal, Weak, get_signal, label_request
 from curation.signals.measure import measure
 from curation.stages.asks import Ask, Values
+from curation.stages.deal import misfit
 from curation.stages.first_cut import Cut, PromptGate
 from curation.stages.reduce import Reduction
 from curation.tables import commits, schemas
@@ -29,6 +30,8 @@ from curation.teachers import Teacher, knows_gates
 from curation.teachers.completions import error_batch
 from curation.teachers.metered import Metered
 from curation.telemetry import metrics
+
+_LABEL = pa.schema([pa.field("label", pa.string())])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +210,8 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
         label = None
         if problems[place] is None and completion is not None:
             label, problem = attempt(lambda: domain.parse(completion, by_id[row_id]))  # noqa: B023 (called at once)
+            if not problem and (problem := misfit({"label": label}, _LABEL)):
+                label = None
             problems[place] = problem or None
         labels.append(label)
     index = batch.schema.get_field_index("error")
@@ -214,4 +219,4 @@ def _parsed(batch: pa.RecordBatch, domain: Domain, by_id: Mapping[int, Example])
 
 
 def _with_labels(batch: pa.RecordBatch, labels: list[str | None]) -> pa.RecordBatch:
-    return batch.add_column(2, pa.field("label", pa.string()), pa.array(labels, pa.string()))
+    return batch.add_column(2, _LABEL.field("label"), pa.array(labels, pa.string()))

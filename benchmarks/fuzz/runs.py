@@ -1,0 +1,45 @@
+"""Runs hypothesis over one kind of input."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+
+from benchmarks.fuzz.configs import check_configuration, configurations, prepare
+from benchmarks.fuzz.files import check_file, files
+
+KINDS = ("files", "configurations")
+BOUND_MS = 20_000
+"""No input may take longer: one that does counts as a hang."""
+
+
+def fuzz(kind: str, folder: Path, *, num: int, seed: int, shrink: bool = True) -> None:
+    """Try ``num`` inputs of a kind; the same seed tries the same ones. ``shrink`` makes a failing one small.
+
+    Raises:
+        AssertionError: an input is read wrongly or refused badly; any other exception is one that escaped.
+    """
+    prepare(folder)
+    check: Callable[[], None]
+    if kind == "files":
+
+        @hypothesis.given(files())
+        def check(given: tuple) -> None:
+            check_file(folder, *given)
+
+    else:
+
+        @hypothesis.given(configurations())
+        def check(given: tuple) -> None:
+            check_configuration(folder, *given)
+
+    bounded = settings(
+        max_examples=num,
+        deadline=BOUND_MS,
+        database=None,
+        print_blob=False,
+        phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
+        suppress_health_check=list(HealthCheck),
+    )
+    hypothesis.seed(seed)(bounded(check))()
