@@ -92,7 +92,8 @@ def look(config: FilterConfig, *, recut: bool = False) -> Opened:
     Raises:
         UserError: as :func:`check` and :func:`open_filter`.
     """
-    return open_filter(config, *check(config), recut=recut, save=False)
+    guard = lease.unguarded  # for nothing is written
+    return open_filter(config, *check(config), recut=recut, save=False, guard=guard)
 
 
 def open_filter(
@@ -102,7 +103,7 @@ def open_filter(
     *,
     recut: bool,
     save: bool,
-    guard: lease.Guard = lease.unguarded,
+    guard: lease.Guard,
 ) -> Opened:
     """The output of a filter, checked against its configuration, with files that are new in the pool as a new round.
 
