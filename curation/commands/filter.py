@@ -88,7 +88,7 @@ def summary(filtered: Filtered, home: str) -> Iterator[str]:
         yield from _saved(content["first_cut"], cut["num_short"])
         labelled += content["first_cut"]["dropped"]
     rule = f"cut {cut['id']} {rule_words(cut['rule'])}"
-    of = "the labelled and dropped" if "first_cut" in content else "the labelled"
+    of = "the labelled and dropped" if content.get("first_cut", {}).get("dropped") else "the labelled"
     share = f" ({100 * content['kept'] / labelled:.2f} % of {of})" if labelled else ""
     yield f"kept: {content['kept']:,}{share}, trust {cut['lowest_trust']:.4f} and more; {rule}"
     if len(rounds) > 1 and (later := [item for item in rounds if item["round"] not in cut["rounds"]]):

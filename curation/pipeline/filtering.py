@@ -239,11 +239,12 @@ def label_pool(
     from curation.stages.first_cut import Cut
 
     packaged = load(uri)
-    told, cut, further = packaged.description, None, ()
+    told, cut = packaged.description, None
+    states = dict.fromkeys(told.sample.states)
     if first_cut is not None:
         assert told.cascade is not None and packaged.first is not None, "settle refuses a package without"
         cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=first_cut["break_even"])
-        further = told.cascade.inputs
+        states |= dict.fromkeys(told.cascade.inputs)
     return label(
         task,
         examples=examples,
@@ -257,7 +258,7 @@ def label_pool(
         share=None,
         projection=None,
         fitted={told.trust: packaged.trust},
-        sample={"states": list(dict.fromkeys([*told.sample.states, *further])), "seed": seed},
+        sample={"states": list(states), "seed": seed},
         signals={},
         commit_seconds=commit_seconds,
         fragment_mb=fragment_mb,
@@ -275,15 +276,15 @@ def compare(
     first_cut: Mapping[str, float] | None = None,
 ) -> Done:
     """Compare a round's hidden states with the package's; with a first cut, of rows that pass it, on each side."""
-    packaged, how = load(uri), {}
-    further: Sequence[str] = ()
-    if first_cut is not None:
+    packaged = load(uri)
+    if first_cut is None:
+        shift = measure_against(packaged.reference(), labels, seed=seed)
+    else:
         from curation.stages.first_cut import passing
 
         assert packaged.first is not None, "settle refuses a package without"
-        function, states = passing(packaged.first, first_cut["threshold"]), packaged.description.sample.states
-        how, further = {"passes": function, "states": states}, function.states
-    shift = measure_against(packaged.reference(further), labels, seed=seed, **how)
+        passes, states = passing(packaged.first, first_cut["threshold"]), packaged.description.sample.states
+        shift = measure_against(packaged.reference(passes.states), labels, seed=seed, states=states, passes=passes)
     return Done(outputs={"shift": shift}, rows=io.count(labels))
 
 

@@ -371,7 +371,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     package = package_of(tmp_path / "trust")
     told = package.description.cascade
     assert (told.inputs, told.states, told.split) == (("prompt_last",), ("prompt_last", "output_last"), "source")
-    off = f"of {told.num_rows} held-out rows only 0 are sure to be among the selected ones, and 310 are needed"
+    off = f"of {told.num_rows} held-out rows only 0 are sure to be among the selected ones, and 309 are needed"
     assert f"first cut off: {off}" in line and "trust.calibration_fraction or splits.calibration" in line
     assert told.words in (tmp_path / "trust/README.md").read_text() and told.cut["threshold"] is None
     assert (told.loss, told.confidence) == (0.01, 0.95)
