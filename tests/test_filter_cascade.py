@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from filter_package import COMPLETIONS, ids_of, make_package, states_of, write_pool
+from filter_package import COMPLETIONS, STATES, ids_of, make_package, matrix, states_of, write_pool
 
 from curation.cli import main
 from curation.commands.filter import summary
@@ -18,12 +19,15 @@ from curation.errors import ConfigError, PackageError
 from curation.package import load
 from curation.pipeline.filter_cascade import settle
 from curation.pipeline.filter_run import Filtered, run_filter
+from curation.pipeline.filtering import compare
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates
 from curation.selection.cascade import first_cut
 from curation.selection.top_n import TopN
+from curation.stages.first_cut import passing
 from curation.tables import io
+from curation.tables.schemas import state_column
 from curation.trust import load_fitted
 
 SETTINGS = ("teacher.chunk_rows=64", "ray.num_cpus=2")
@@ -172,6 +176,23 @@ def test_one_that_saves_nothing_says_so_with_numbers_and_is_off(local_ray, tmp_p
     (labels,) = labels_of(tmp_path / "out")
     assert "dropped" not in labels and labels["label"].notna().any()
     assert not go(package.uri, tmp_path / "pool.jsonl", tmp_path / "out", keep={"share": 0.1}).did  # the same labels
+
+
+def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
+    package = make_package(tmp_path, completions=LONG, answer_words=WORDS)
+    threshold = package.description.cascade.cut["threshold"]
+    table = states_of(range(4000), states=STATES)
+    passes_N = passing(package.first, threshold)({name: matrix(table, name) for name in STATES})
+    assert 0.05 < passes_N.mean() < 0.3
+    columns = {"row_id": table["row_id"]}
+    for name in STATES:
+        states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
+        columns[state_column(name)] = pa.array(states, pa.list_(pa.float32()))
+    how = {
+        "labels": io.write(pa.table(columns), str(tmp_path / "labels")), "package": "", "seed": 0, "uri": package.uri
+    }  # fmt: skip
+    assert not compare(None, **how, first_cut={"threshold": threshold}).outputs["shift"]["alarm"]
+    assert compare(None, **how).outputs["shift"]["alarm"]  # the same rows beside all of the package's
 
 
 def test_the_threshold_of_a_rule_by_trust_is_set_on_the_held_out_rows_of_that_trust(cascaded, tmp_path):
