@@ -179,6 +179,8 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     if record_in(place(config)) == place(config) / WORK:
         shown, settings = filter_status, config_at(place(config), overrides)
     else:
+        if (place(config) / WORK).is_dir():
+            raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
         if place(config).is_dir():  # it holds the configuration of its last run
             config, overrides = str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
         if is_filter(config):
