@@ -197,6 +197,8 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     if record_in(place(config)) == place(config) / WORK:
         shown, settings = filter_status, config_at(place(config), overrides)
     else:
+        if (place(config) / WORK).is_dir():
+            raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
         config, overrides = _of_run(config, overrides)
         if is_filter(config):
             shown, settings = filter_status, load_filter(config, overrides)

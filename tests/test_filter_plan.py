@@ -132,4 +132,6 @@ def test_options_of_a_filter_are_refused_for_a_run(tmp_path):
     assert "filter.yaml: configures a filter, as it names a package" in curate("run", tmp_path / "filter.yaml", code=2)
     write_pool(tmp_path / "pool.jsonl", 3)
     no_package = curate("plan", tmp_path, tmp_path / "pool.jsonl", "-o", tmp_path / "o", "--keep", "2", code=2)
+    (tmp_path / "begun" / "_curation").mkdir(parents=True)
+    assert "begun: no filter has started here yet" in curate("status", tmp_path / "begun", code=2)
     assert "is no trust package" in no_package and not (tmp_path / "o").exists()
