@@ -1,11 +1,13 @@
 """Secrets that stand around a run are in no file of its directory and in no output."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tiny_package import sums
 
 from benchmarks.hostile_case import write_config
 
@@ -23,7 +25,7 @@ class MlflowClient:
 """A tracker that is away, and whose error names its address with all that is in it."""
 
 
-def test_planted_secrets_are_nowhere(tmp_path: Path, puzzle_file: Path) -> None:
+def test_planted_secrets_are_nowhere(tmp_path: Path) -> None:
     """In eight variables, two files of a home directory, the configuration, and an override on the command line."""
     home, package = tmp_path / "home", tmp_path / "packages/mlflow"
     (home / ".aws").mkdir(parents=True)
@@ -35,8 +37,14 @@ def test_planted_secrets_are_nowhere(tmp_path: Path, puzzle_file: Path) -> None:
     env = os.environ | {name: f"planted-{name}" for name in VARIABLES}
     env |= {"HOME": str(home), "PYTHONPATH": f"{package.parent}:{Path.cwd()}"}
     env |= {"AWS_SHARED_CREDENTIALS_FILE": str(home / ".aws/credentials")}
-    tracked = {"tracking": {"mlflow": {"uri": "postgresql://me:planted-config@localhost/mlflow"}}}
-    config = str(write_config(tmp_path, tracked, rows=puzzle_file))
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums(600)))
+    settings = {
+        "domain": "math",
+        "tracking": {"mlflow": {"uri": "postgresql://me:planted-config@localhost/mlflow"}},
+        "splits": {"source": {"rows": 300}, "pool": {"rows": 200}},
+        "teacher": {"scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
+    }
+    config = str(write_config(tmp_path, settings, rows=tmp_path / "sums.jsonl"))
     override = "tracking.mlflow.uri=http://me:planted-override@localhost:1"
     run = str(tmp_path / "run")
     said = []

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from curation.config import RunConfig
+from curation.pipeline.chain import check_models
 from curation.pipeline.running import open_run
 from curation.rundir.graph import Outputs, Skipped, State, statuses, steps, waited_for
 
@@ -78,6 +79,7 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     """
     from curation.pipeline.planning import forecast_run
 
+    check_models(config, loads=True)
     opened = open_run(config, save=False)
     known: dict[str, Outputs | Skipped] = {}
     found = list(statuses(opened.chain.stages, opened.manifest.records, known))
