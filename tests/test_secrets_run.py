@@ -1,11 +1,13 @@
 """Secrets that stand around a run are in no file of its directory and in no output."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tiny_package import sums
 
 from benchmarks.hostile_case import write_config
 
@@ -15,43 +17,45 @@ VARIABLES = (
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "HF_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD",
     "GOOGLE_API_KEY", "DATABASE_URL", "ANYTHING",
 )  # fmt: skip
-TRACKER = """
-class MlflowClient:
-    def __init__(self, tracking_uri):
-        raise ConnectionError(f"cannot reach {tracking_uri}")
-"""
-"""A tracker that is away, and whose error names its address with all that is in it."""
 
 
-def test_planted_secrets_are_nowhere(tmp_path: Path, puzzle_file: Path) -> None:
+def test_secrets_around_a_run_are_nowhere(tmp_path: Path) -> None:
     """In eight variables, two files of a home directory, the configuration, and an override on the command line."""
     home, package = tmp_path / "home", tmp_path / "packages/mlflow"
     (home / ".aws").mkdir(parents=True)
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "tracking.py").write_text(TRACKER)
-    (home / ".aws/credentials").write_text("[default]\naws_access_key_id = AKIA\naws_secret_access_key = planted-aws\n")
-    (home / ".netrc").write_text("machine localhost login me password planted-netrc\n")
-    env = os.environ | {name: f"planted-{name}" for name in VARIABLES}
+    (package / "__init__.py").write_text("")  # found, and never asked
+    (home / ".aws/credentials").write_text("[default]\naws_access_key_id = AKIA\naws_secret_access_key = s3cr3t-aws\n")
+    (home / ".netrc").write_text("machine localhost login me password s3cr3t-netrc\n")
+    env = os.environ | {name: f"s3cr3t-{name}" for name in VARIABLES}
     env |= {"HOME": str(home), "PYTHONPATH": f"{package.parent}:{Path.cwd()}"}
     env |= {"AWS_SHARED_CREDENTIALS_FILE": str(home / ".aws/credentials")}
-    tracked = {"tracking": {"mlflow": {"uri": "postgresql://me:planted-config@localhost/mlflow"}}}
-    config = str(write_config(tmp_path, tracked, rows=puzzle_file))
-    override = "tracking.mlflow.uri=http://me:planted-override@localhost:1"
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sums(600)))
+    settings = {
+        "domain": "math",
+        "tracking": {"mlflow": {"uri": "postgresql://me:s3cr3t-config@localhost/mlflow"}},
+        "splits": {"source": {"rows": 300}, "pool": {"rows": 200}},
+        "teacher": {"scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
+    }
+    config = str(write_config(tmp_path, settings, rows=tmp_path / "sums.jsonl"))
+    override = "tracking.mlflow.uri=http://me:s3cr3t-override@localhost:1"
     run = str(tmp_path / "run")
     said = []
+    until = ["--until", "gen-0/label-pool"]
     for arguments in (
-        ["validate", config], ["plan", config], ["run", config, "--set", override], ["run", config],
-        ["status", config], ["status", run], ["inspect", run], ["report", config], ["clean", run],
-        ["run", config, "--set", "sources.puzzles.path=https://me:planted-url@localhost/x.parquet"],
-    ):  # fmt: skip
+        ["validate", config],
+        ["run", config, *until, "--set", override],
+        ["status", config],
+        ["status", run],
+        ["inspect", run],
+        ["run", config, "--set", "sources.puzzles.path=https://me:s3cr3t-url@localhost/x.parquet"],
+    ):
         done = subprocess.run(
             [sys.executable, "-m", "curation.cli", *arguments], env=env, capture_output=True, timeout=300, check=False
         )
-        assert done.returncode == (2 if "planted-url" in arguments[-1] else 0), done.stderr.decode()
+        assert done.returncode == (2 if "s3cr3t-url" in arguments[-1] else 0), done.stderr.decode()
         said.append(done.stdout + done.stderr)
-    assert any(b"cannot reach http://***@localhost:1" in text for text in said)
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert len(files) > 10
-    assert not [path for path in files if b"planted" in path.read_bytes()]
-    assert not [text.decode() for text in said if b"planted" in text]
+    assert not [path for path in files if b"s3cr3t" in path.read_bytes()]
+    assert not [text.decode() for text in said if b"s3cr3t" in text]

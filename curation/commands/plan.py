@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
 from curation.pipeline import filter_open, running
+from curation.pipeline.chain import check_models
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 
@@ -88,6 +89,7 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     """
     from curation.pipeline.planning import forecast_run
 
+    check_models(config, loads=True)
     opened = running.open_run(config, save=False)
     ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
     return _planned(opened.chain.stages, opened.manifest, ahead)
