@@ -140,17 +140,17 @@ def test_added_columns_have_digests(tmp_path: Path, local_ray):
     ids_N = np.arange(100)
     ref = io.write(pa.table({"row_id": ids_N}, schema=pa.schema([("row_id", pa.int64())])), str(tmp_path / "t.lance"))
     added = pa.schema([("twice", pa.int64())])
-    after = columns.add_columns(ref, ["row_id"], added, lambda batch: _twice(batch, added))
+
+    def twice(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(2 * batch["row_id"].to_numpy())], schema=added)
+
+    after = columns.add_columns(ref, ["row_id"], added, twice)
     before, named = ({file.name for file in files_of(of)} for of in (ref, after))
     (new,) = named - before
     assert sums.read(ref.uri) == {new: quick_content(tmp_path / "t.lance" / new)}
     assert rows_of(after) == rows_of(ref)
-    again = columns.add_columns(after, ["row_id"], added, lambda batch: _twice(batch, added))
+    again = columns.add_columns(after, ["row_id"], added, twice)
     assert io.read(again).equals(io.read(after)) and again != after
-
-
-def _twice(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.array(2 * batch["row_id"].to_numpy())], schema=schema)
 
 
 def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
