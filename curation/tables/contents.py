@@ -72,7 +72,7 @@ def files_of(ref: TableRef) -> list[TableFile]:
     Raises:
         TableError: the version cannot be read.
     """
-    found = []
+    found: list[TableFile] = []
     with readable(ref):
         for fragment in lance.dataset(ref.uri, version=ref.version).get_fragments():
             metadata = fragment.metadata
