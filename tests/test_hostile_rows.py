@@ -33,12 +33,16 @@ def curate(*arguments: object) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def write(folder: Path, **sections: Any) -> Path:
+def write(folder: Path, *, missing: bool = False, **sections: Any) -> Path:
     """A configuration over sums, each with a hostile text, in a folder with spaces and letters of all kinds."""
     folder = folder / "é 北京 \u200f run 'of' {{ x }}"
     folder.mkdir()
     rows = [
-        {"id": 2**63 - 1 - n, "problem": f"{HOSTILE[n % 8]} What is {n} - {n} + 1?", "answer": "1" if n % 9 else None}
+        {
+            "id": 2**63 - 1 - n,
+            "problem": f"{HOSTILE[n % 8]} What is {n} - {n} + 1?",
+            "answer": None if missing and n % 9 == 0 else "1",
+        }
         for n in range(NUM_ROWS)
     ]
     (folder / "sums é.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -61,7 +65,7 @@ def write(folder: Path, **sections: Any) -> Path:
 
 @pytest.mark.slow
 def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
-    config = write(tmp_path, teacher={"backend": "scripted", "scripted": SCRIPTED, "max_error_rate": 0.5})
+    config = write(tmp_path, missing=True, teacher={"backend": "scripted", "scripted": SCRIPTED, "max_error_rate": 0.5})
     assert (done := curate("run", config)).returncode == 0, done.stderr
     run = config.parent / "run ü"
     page = (run / "report.html").read_text()
@@ -83,7 +87,11 @@ def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "code", "told"),
     [
-        ({"teacher": {"backend": "scripted", "max_error_rate": 0, "scripted": SCRIPTED}}, 0, ""),
+        (
+            {"missing": True, "teacher": {"backend": "scripted", "max_error_rate": 0, "scripted": SCRIPTED}},
+            1,
+            "more than teacher.max_error_rate 0",
+        ),
         (
             {
                 "splits": {"source": {"from": "sums", "rows": 100}, "pool": {"from": "sums", "rows": 1}},

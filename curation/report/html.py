@@ -9,6 +9,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from curation.escaping import escaped
 from curation.report import charts, search_charts
 from curation.report.ablated import ablation_markdown, ablation_tables
 from curation.report.costs import in_words
@@ -24,7 +25,7 @@ Json = Mapping[str, Any]
 def write(report: Json, directory: Place) -> tuple[Place, Place]:
     """Write ``report.html`` and ``report.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "report.html", directory / "report.json"
-    write_atomically(page, render(report))
+    write_atomically(page, escaped(render(report), page=True))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
@@ -32,7 +33,8 @@ def write(report: Json, directory: Place) -> tuple[Place, Place]:
 def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
     """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
     page, numbers = directory / "combined.html", directory / "combined.json"
-    write_atomically(page, _environment().get_template("combined.html.j2").render(report=report))
+    text = _environment().get_template("combined.html.j2").render(report=report)
+    write_atomically(page, escaped(text, page=True))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
@@ -42,7 +44,7 @@ def write_search(search: Json, directory: Place) -> tuple[Place, Place]:
     page, numbers = directory / "search.html", directory / "search.json"
     figures = {name: Markup(svg) for name, svg in search_charts.figures(search).items()}
     template = _environment().get_template("search.html.j2")
-    write_atomically(page, template.render(search=search, figures=figures))
+    write_atomically(page, escaped(template.render(search=search, figures=figures), page=True))
     write_atomically(numbers, json.dumps(search, indent=1, allow_nan=False) + "\n")
     return page, numbers
 
@@ -52,7 +54,7 @@ def write_ablation(ablation: Json, directory: Place) -> tuple[Place, Place]:
     name = ablation["name"]
     page, numbers, text = (directory / f"{name}.{ending}" for ending in ("html", "json", "md"))
     template = _environment().get_template("ablation.html.j2")
-    write_atomically(page, template.render(ablation=ablation, tables=ablation_tables(ablation)))
+    write_atomically(page, escaped(template.render(ablation=ablation, tables=ablation_tables(ablation)), page=True))
     write_atomically(numbers, json.dumps(ablation, indent=1, allow_nan=False) + "\n")
     write_atomically(text, ablation_markdown(ablation))
     return page, text
