@@ -60,7 +60,7 @@ def own_tokenizer(folder: Path) -> Settings:
 
 def code_elsewhere(folder: Path) -> Settings:
     """Code of another repository, which the digest of this directory does not pin."""
-    from curation.own_code import code_digest
+    from curation.models.own_code import code_digest
 
     own_code(folder)
     change(folder / "model/config.json", auto_map={"AutoConfig": "other/repository--modeling_own.OwnConfig"})
@@ -69,7 +69,7 @@ def code_elsewhere(folder: Path) -> Settings:
 
 def code_changed(folder: Path) -> Settings:
     """Code that changed after its digest was pinned."""
-    from curation.own_code import code_digest
+    from curation.models.own_code import code_digest
 
     own_code(folder)
     digest = code_digest(folder / "model")

@@ -24,9 +24,9 @@ from curation.config.grpo import GrpoConfig
 from curation.domains import Domain, get_domain
 from curation.errors import ConfigError, SourceError
 from curation.escaping import logger_of
-from curation.loading import saved_from
 from curation.models import check_tokens, here, load_model, load_tokenizer
-from curation.own_code import hub_revision
+from curation.models.loading import saved_from
+from curation.models.own_code import hub_revision
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.storage.paths import Place
 from curation.tables import io

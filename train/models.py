@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config import LoraConfig
 from curation.errors import ConfigError
-from curation.loading import saved_from
 from curation.models import load_model, resolve
+from curation.models.loading import saved_from
 from curation.refs import ModelRef
 from curation.storage.paths import Place
 

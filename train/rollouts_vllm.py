@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from curation.config.grpo import GrpoConfig
 from curation.errors import ConfigError, ModelError
 from curation.escaping import logger_of
-from curation.loading import engine_arguments
+from curation.models.loading import engine_arguments
 from curation.refs import ModelRef
 from curation.teachers.vllm_choice import is_installed
 from curation.teachers.vllm_engine import ENVIRONMENT, OFFLINE_BY_DEFAULT

@@ -158,7 +158,7 @@ class Manifest:
 
     def seal(self, name: str, outputs: Any) -> Sealed:
         """The files that the outputs of a stage name."""
-        known = {}
+        known: dict[str, Any] = {}
         for record in list(self.stages.values()):
             if record.name != name:  # it may have been made again
                 known |= Sealed.from_json(record.sealed).files

@@ -170,7 +170,7 @@ class Lengths:
         length_G = sorted(self._counts)
         ends_G = np.cumsum([self._counts[length] for length in length_G])
         middle = np.searchsorted(ends_G, [(total - 1) // 2, total // 2], side="right")
-        return (length_G[middle[0]] + length_G[middle[1]]) / 2
+        return float(length_G[middle[0]] + length_G[middle[1]]) / 2
 
 
 def regrouped(parts: Iterable[Int64s], num_rows: int) -> Iterator[Int64s]:

@@ -111,7 +111,7 @@ def answered(labels: pa.Schema) -> str:
 
 def are_answered(labels: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows of a labels table have an answer, bool [N]: :func:`answered` for rows in memory."""
-    are_N = labels["error"].is_null().to_numpy()
+    are_N: npt.NDArray[np.bool_] = labels["error"].is_null().to_numpy()
     return are_N & ~labels[DROPPED].to_numpy() if DROPPED in labels.column_names else are_N
 
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.errors import ModelError
-from curation.loading import load_weights
 from curation.models import here, load_tokenizer
-from curation.own_code import check_head
+from curation.models.loading import load_weights
+from curation.models.own_code import check_head
 from curation.refs import ModelRef
 
 

@@ -26,8 +26,8 @@ from typing import Any
 from curation.config import AskConfig
 from curation.config.states import others_of
 from curation.errors import ConfigError, CurationError, ModelError
-from curation.loading import engine_arguments, from_pretrained, saved_from
 from curation.models import load_model, load_tokenizer
+from curation.models.loading import engine_arguments, from_pretrained, saved_from
 from curation.refs import ModelRef
 from curation.teachers.vllm_tap import TESTED, Collected
 

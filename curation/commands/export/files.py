@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from curation.commands.export.student import Student
 from curation.errors import ExportError
 from curation.models import configuration_of, load_model, load_tokenizer
-from curation.own_code import hub_revision
+from curation.models.own_code import hub_revision
 from curation.refs import ModelRef
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256

@@ -12,7 +12,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from curation.errors import ModelError
 from curation.models import create, resolve
-from curation.own_code import code_digest
+from curation.models.own_code import code_digest
 from curation.refs import ModelRef
 from curation.signals import Weak
 from curation.signals.measure import rewards

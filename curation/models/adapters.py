@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from curation.errors import ModelError
-from curation.loading import base_of, load_adapter
+from curation.models.loading import base_of, load_adapter
 from curation.refs import ModelRef
 
 if TYPE_CHECKING:

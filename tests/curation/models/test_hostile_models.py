@@ -20,7 +20,7 @@ from curation.errors import ModelError
 from curation.models import load_model, resolve
 from curation.refs import ModelRef
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def _calls(path: Path) -> set[str]:
             name = ast.unparse(node.func)
             last = name.rpartition(".")[2]
             loads = {"from_pretrained", "snapshot_download", "hf_hub_download", "cached_file", "load_adapter"}
-            own = name in ("from_pretrained", "load_adapter")  # the functions of curation.loading
+            own = name in ("from_pretrained", "load_adapter")  # the functions of curation.models.loading
             if (last in loads and not own) or name in ("torch.load", "pickle.load"):
                 found.add(name)
             if last in ("LLM", "EngineArgs") and "engine_arguments" not in path.read_text():
@@ -117,11 +117,11 @@ def test_models_are_loaded_in_one_place() -> None:
     ]
     found = {str(path.relative_to(ROOT)): calls for path in files if (calls := _calls(path))}
     assert found == {
-        "curation/loading.py": {
+        "curation/models/loading.py": {
             "loader.from_pretrained",
             "PeftConfig.from_pretrained",
             "PeftModel.from_pretrained",
             "loaded.load_adapter",
         },
-        "curation/own_code.py": {"cached_file"},
+        "curation/models/own_code.py": {"cached_file"},
     }

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from curation.adapters import adapted
 from curation.config import ModelConfig
 from curation.config.states import beyond
 from curation.errors import ModelError
-from curation.loading import (
+from curation.models.adapters import adapted
+from curation.models.loading import (
     check_adapter,
     check_files,
     first_line,
@@ -17,7 +17,7 @@ from curation.loading import (
     hub_commit,
     load_weights,
 )
-from curation.own_code import allowed_code, check_head, file_of
+from curation.models.own_code import allowed_code, check_head, file_of
 from curation.refs import ModelRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest

@@ -13,12 +13,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from curation import loading, models
+from curation import models
 from curation.cli import main
 from curation.config import ModelConfig
 from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError, ModelError
-from curation.own_code import check_code
+from curation.models import loading
+from curation.models.own_code import check_code
 from curation.pipeline.chain import check_models
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments

@@ -1,14 +1,14 @@
 """The one way to the files of a model: every ``from_pretrained`` of the project and vLLM's engine go through it.
 
-No code of a model's own runs unless the user allowed it (``curation.own_code``); transformers would otherwise ask on
-standard input. Weights are read from safetensors alone (``curation.storage.weights``).
+No code of a model's own runs unless the user allowed it (``curation.models.own_code``); transformers would otherwise
+ask on standard input. Weights are read from safetensors alone (``curation.storage.weights``).
 """
 
 from pathlib import Path
 from typing import Any
 
 from curation.errors import ModelError
-from curation.own_code import (
+from curation.models.own_code import (
     brings_code,
     check_code,
     code_digest,
