@@ -87,5 +87,7 @@ def test_vllm_plans_and_filters_by_a_package_of_transformers(local_ray, model, r
         assert row["label"] == other["label"] and abs(row["trust"] - other["trust"]) < 1e-3
         assert row["trust"] > usable[-KEPT] - 1e-3
     lines = {line["name"]: line for line in content["costs"]["lines"]}
-    assert lines["prompt_tokens"]["inside"] and lines["output_tokens"]["inside"], lines
+    assert lines["prompt_tokens"]["inside"], lines
+    output = lines["output_tokens"]  # nearly all rows have as many: a sample without spread has an interval without one
+    assert abs(output["forecast"]["value"] / output["actual"] - 1) < 0.1, output
     assert lines["hours"]["actual"] > 0 and lines["hours"]["forecast"]["high"] > 0
