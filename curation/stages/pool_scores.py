@@ -1,8 +1,8 @@
 """The scores of labelled rows under one trust function, read in streams: cuts and counts without holding the pool.
 
 A large table is read by Ray tasks, each some fragments, and what they found is added up; a smaller one in this process,
-batch by batch. Ids of selected rows come ranked and in parts (:mod:`curation.stages.ranks`), so that neither the pool
-nor the selected rows are held.
+batch by batch. Ids of selected rows come ranked and in parts (:mod:`curation.selection.external_sort`), so that neither
+the pool nor the selected rows are held.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,8 +17,8 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
+from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
-from curation.stages.ranks import ranked
 from curation.tables import io, scans
 from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust
@@ -105,7 +105,7 @@ class PoolScores:
         return Cut(row_ids_n=np.concatenate([*self.ranked(bound)]), threshold=bound.score)
 
     def ranked(self, bound: Bound) -> Iterator[Int64s]:
-        """The ids of the rows that pass, best first, in parts (:mod:`curation.stages.ranks`)."""
+        """The ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
         passing = scans.streamed(self.labels, lambda fragments: _passing(bound, self.batches(fragments)))
         return ranked(passing, bound.seed)
 

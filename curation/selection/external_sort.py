@@ -1,8 +1,8 @@
-"""Selected rows in the order of their ranks, however many they are: sorted in runs on the local disk, then merged.
+"""Selected rows in the order of their ranks, however many they are: an external merge sort.
 
 Up to ``RUN_ROWS`` rows are sorted in memory. More are written to a file without a name, run by run, 20 to 24 bytes a
 row, and all runs are read back together, each a block at a time, so that about ``RUN_ROWS`` rows are held. The order is
-that of :func:`curation.selection.top_n.in_rank_order`.
+that of :func:`curation.selection.top_n.in_rank_order`: larger scores first, equal ones by a seeded hash of the row id.
 """
 
 import tempfile
@@ -18,19 +18,26 @@ from curation.selection.score_keys import Floats, keys
 RUN_ROWS = 1 << 18
 LEAST_BLOCK = 256
 
+Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
 
 
 def ranked(batches: Iterable[tuple[Int64s, Floats]], seed: int) -> Iterator[Int64s]:
-    """The ids of some rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN.
+    """The ids of some rows, best first, in parts; ``batches`` are their ids and scores [B], of one type, none NaN."""
+    return sorted_by((ids_B, score_B, hash64(ids_B, seed)) for ids_B, score_B in batches)
 
-    Equal scores are ordered by a seeded hash of the id.
+
+def sorted_by(batches: Iterable[tuple[Int64s, Floats, Hashes]]) -> Iterator[Int64s]:
+    """Some numbers in the order of their rows' ranks, in parts.
+
+    ``batches`` are the numbers, the scores, of one type and none NaN, and the hashes of the row ids [B].
     """
-    with tempfile.TemporaryFile(prefix="curation-ranks-") as file:
+    with tempfile.TemporaryFile(prefix="curation-sort-") as file:
         runs = _Runs(file)
-        for row_ids_B, score_B in batches:
-            for start in range(0, len(row_ids_B), RUN_ROWS):
-                runs.add(_records(row_ids_B[start : start + RUN_ROWS], score_B[start : start + RUN_ROWS], seed))
+        for value_B, score_B, tie_B in batches:
+            for start in range(0, len(value_B), RUN_ROWS):
+                part = slice(start, start + RUN_ROWS)
+                runs.add(_records(value_B[part], score_B[part], tie_B[part]))
         yield from runs.merged()
 
 
@@ -50,10 +57,10 @@ class _Runs:
         self._num_held += len(records)
 
     def merged(self) -> Iterator[Int64s]:
-        """The ids of all, sorted."""
+        """The numbers of all, sorted."""
         if not self._sizes:
             if self._num_held:
-                yield self._sorted()["row_id"].copy()
+                yield self._sorted()["value"].copy()
             return
         kind = self._held[0].dtype
         self._spill()
@@ -76,7 +83,7 @@ class _Runs:
                 stops = [_upto(block, last) for block in blocks]
                 parts = [block[:stop] for block, stop in zip(blocks, stops, strict=True)]
                 blocks = [block[stop:] for block, stop in zip(blocks, stops, strict=True)]
-            yield _in_order(np.concatenate(parts))["row_id"].copy()
+            yield _in_order(np.concatenate(parts))["value"].copy()
             if not unread:
                 return
 
@@ -89,11 +96,11 @@ class _Runs:
         self._sorted().tofile(self._file)
 
 
-def _records(row_ids_B: Int64s, score_B: Floats, seed: int) -> Records:
-    """Rows as records that sort by rank: the score's key with all its bits turned, the hash, the id."""
+def _records(value_B: Int64s, score_B: Floats, tie_B: Hashes) -> Records:
+    """Rows as records that sort by rank: the score's key with all its bits turned, the hash, the number."""
     key_B = ~keys(score_B)
-    records: Any = np.empty(len(row_ids_B), dtype=[("key", key_B.dtype), ("tie", np.uint64), ("row_id", np.int64)])
-    records["key"], records["tie"], records["row_id"] = key_B, hash64(row_ids_B, seed), row_ids_B
+    records: Any = np.empty(len(value_B), dtype=[("key", key_B.dtype), ("tie", np.uint64), ("value", np.int64)])
+    records["key"], records["tie"], records["value"] = key_B, tie_B, value_B
     return records  # type: ignore[no-any-return]
 
 

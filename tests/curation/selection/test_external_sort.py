@@ -4,17 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from curation.selection import external_sort
+from curation.selection.external_sort import ranked
 from curation.selection.top_n import in_rank_order
-from curation.stages import ranks
-from curation.stages.ranks import ranked
 from curation.stages.selected import Lengths, regrouped
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("scores", ["distinct", "ties", "equal"])
 def test_merged_runs_are_one_sort(scores: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "RUN_ROWS", 300)
-    monkeypatch.setattr(ranks, "LEAST_BLOCK", 7)
+    monkeypatch.setattr(external_sort, "RUN_ROWS", 300)
+    monkeypatch.setattr(external_sort, "LEAST_BLOCK", 7)
     rng = np.random.default_rng(0)
     for num_rows in (0, 1, 299, 300, 301, 5_000):
         ids_N = rng.permutation(10 * num_rows)[:num_rows] + (5 << 40)
