@@ -157,7 +157,7 @@ def ours(tables: Tables, target: Path, scratch: Path) -> None:
         labels=tables.labels,
         examples=tables.pool,
         rows=tables.rows,
-        gate=found.gate,
+        threshold=found.threshold,
         trust=schemas.trust_column(FUNCTION),
         output=str(target),
         stem="part",

@@ -139,7 +139,7 @@ def test_a_killed_filter_drops_the_rows_that_one_in_a_go_drops(tmp_path):
             assert not before.intersection(driver.labelled()[length:]), "committed rows were labelled again"
         content = json.loads((output / "filter.json").read_text())
         rows = pa.concat_tables(pq.read_table(output / file["path"]) for file in content["files"])
-        contents.append((content["first_cut"], content["cut"]["gate"], sorted(rows["row_id"].to_pylist())))
+        contents.append((content["first_cut"], content["cut"]["threshold"], sorted(rows["row_id"].to_pylist())))
     assert contents[0] == contents[1] and contents[0][0]["dropped"] > NUM_ROWS // 5
     assert len(contents[0][2]) == NUM_ROWS // 2
 

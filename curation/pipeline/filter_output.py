@@ -135,7 +135,7 @@ def _cut(outputs: Mapping[str, Any], config: FilterConfig) -> Content:
         "id",
         "rule",
         "rounds",
-        "gate",
+        "threshold",
         "lowest_trust",
         "num_labelled",
         "num_dropped",

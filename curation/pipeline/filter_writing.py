@@ -7,7 +7,7 @@ from curation.config.filter import FilterConfig, Format
 from curation.refs import TableRef, fingerprint
 from curation.rundir.graph import Done, Stage
 from curation.rundir.run import Task
-from curation.stages.cut import Gate
+from curation.stages.cut import Threshold
 from curation.stages.pool import PoolRows
 from curation.stages.ranking import rank_rows
 from curation.stages.write import WriteJob, write_rows
@@ -25,7 +25,7 @@ def ranking(
         inputs={
             "tables": [labelled[name].table("labels") for name in base],
             "rounds": list(base),
-            "gate": cut.value("gate"),
+            "threshold": cut.value("threshold"),
             "function": function,
             "seed": config.seed,
         },
@@ -49,7 +49,7 @@ def writing(
         inputs={
             "labels": labelled.table("labels"),
             "examples": pool.table("pool"),
-            "gate": cut.value("gate"),
+            "threshold": cut.value("threshold"),
             "cut": cut.value("id"),
             "form": config.output.format,
             "rows_per_file": config.output.rows_per_file,
@@ -68,11 +68,17 @@ def writing(
 
 
 def rank_all(
-    task: Task, *, tables: Sequence[TableRef], rounds: Sequence[str], gate: dict[str, Any], function: str, seed: int
+    task: Task,
+    *,
+    tables: Sequence[TableRef],
+    rounds: Sequence[str],
+    threshold: dict[str, Any],
+    function: str,
+    seed: int,
 ) -> Done:
     """Rank the rows that pass."""
     uri = str(task.directory / "ranks.lance")
-    found = rank_rows(tables, Gate.from_json(gate), function, uri, seed=seed)
+    found = rank_rows(tables, Threshold.from_json(threshold), function, uri, seed=seed)
     starts = dict(zip(rounds, found.starts, strict=True))
     return Done(outputs={"ranks": found.table.to_json(), "starts": starts}, rows=io.count(found.table))
 
@@ -82,7 +88,7 @@ def write(
     *,
     labels: TableRef,
     examples: TableRef,
-    gate: dict[str, Any],
+    threshold: dict[str, Any],
     cut: str,
     form: Format,
     rows_per_file: int,
@@ -103,7 +109,7 @@ def write(
         labels=labels,
         examples=examples,
         rows=rows,
-        gate=Gate.from_json(gate),
+        threshold=Threshold.from_json(threshold),
         trust=schemas.trust_column(function),
         output=output,
         stem=stem,

@@ -119,7 +119,7 @@ def describe(
             "seed": config.seed,
         },
         settings={"keep": config.keep, "uri": package.uri},
-        revision=2,  # it counts dropped rows
+        revision=3,  # its threshold has another name
     )
     rank = (
         ranking(config, function, {name: looked[name][1] for name in base}, base, cut) if config.output.rank else None
@@ -307,13 +307,13 @@ def make_cut(
         calibration = load(uri).calibration() if path is None else read_calibration(path)
         floor = None if path is None else calibration_floor(path)
     found = decide(tables, function, keep, calibration, seed=seed, floor=floor)
-    gate = found.gate.to_json()
+    threshold = found.threshold.to_json()
     task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
     if found.num_short:
         task.say(f"{found.num_short:,} rows fewer than asked for: the first cut left no more with a readable label")
     outputs = {
-        "id": fingerprint([gate, rule])[:8],
-        "gate": gate,
+        "id": fingerprint([threshold, rule])[:8],
+        "threshold": threshold,
         "rule": rule,
         "rounds": list(rounds),
         "num_labelled": found.num_labelled,

@@ -40,7 +40,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
+class Threshold:
     """A cut that is made: a column of the labels table, and the bound that its values must pass."""
 
     column: str
@@ -61,7 +61,7 @@ class Gate:
         return np.asarray(self.bound.passes(labels.column("row_id").to_numpy(), _scores(labels, self.column)))
 
     def to_json(self) -> dict[str, Any]:
-        """The gate as a JSON object."""
+        """The threshold as a JSON object."""
         return {"column": self.column, "bound": asdict(self.bound)}
 
     @classmethod
@@ -72,9 +72,9 @@ class Gate:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A gate, and what it was made from."""
+    """A threshold, and what it was made from."""
 
-    gate: Gate
+    threshold: Threshold
     num_labelled: int
     """Rows labelled without error that no first cut dropped."""
     num_dropped: int
@@ -119,18 +119,18 @@ def decide(
                 f"keep.threshold: nothing is written: no row has a trust of at least {keep.threshold}, the highest of "
                 f"{scored:,} is {best:.4f}; lower the threshold (the labels are kept)"
             )
-        gate = Gate(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
+        threshold = Threshold(column=trust, bound=Bound(score=score, tie=ALL_TIES, seed=0, num_selected=0))
     elif keep.certified is not None:
         assert calibration is not None, "the caller reads it"
         risk = _certified(pools, keep.certified, calibration, num_rows=labelled, seed=seed, floor=floor)
-        gate = Gate(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
+        threshold = Threshold(column=raw, bound=Bound(score=risk["threshold"], tie=ALL_TIES, seed=0, num_selected=0))
     else:
         wanted = _number(keep, labelled + dropped, scored + dropped)
         short = max(0, wanted - scored)
-        gate = Gate(column=raw, bound=_top(pools, wanted - short, seed))
-    lowest = min(_trusts_that_pass(tables, gate, trust), default=float("nan"))
+        threshold = Threshold(column=raw, bound=_top(pools, wanted - short, seed))
+    lowest = min(_trusts_that_pass(tables, threshold, trust), default=float("nan"))
     return Decision(
-        gate=gate,
+        threshold=threshold,
         num_labelled=labelled,
         num_dropped=dropped,
         num_short=short,
@@ -262,11 +262,11 @@ def _top(pools: Sequence[PoolScores], n: int, seed: int) -> Bound:
     return step
 
 
-def _trusts_that_pass(tables: Sequence[TableRef], gate: Gate, trust: str) -> Iterator[float]:
+def _trusts_that_pass(tables: Sequence[TableRef], threshold: Threshold, trust: str) -> Iterator[float]:
     for ref in tables:
-        columns = list(dict.fromkeys([*gate.columns, trust]))
-        for batch in io.open_table(ref).scanner(columns=columns, filter=gate.near).to_batches():
-            passing_N = _floats(batch.column(trust))[gate.passes(batch)]
+        columns = list(dict.fromkeys([*threshold.columns, trust]))
+        for batch in io.open_table(ref).scanner(columns=columns, filter=threshold.near).to_batches():
+            passing_N = _floats(batch.column(trust))[threshold.passes(batch)]
             if len(passing_N):
                 yield float(passing_N.min())
 

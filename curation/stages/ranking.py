@@ -18,7 +18,7 @@ from curation.errors import CommitError
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.selection.external_sort import sorted_by
-from curation.stages.cut import Gate
+from curation.stages.cut import Threshold
 from curation.tables import io, schemas
 from curation.tasks import cause, in_tasks
 
@@ -35,8 +35,8 @@ class Ranks(NamedTuple):
     starts: tuple[int, ...]
 
 
-def rank_rows(tables: Sequence[TableRef], gate: Gate, function: str, uri: str, *, seed: int) -> Ranks:
-    """Rank the rows of labels tables that pass a gate, by the raw scores of the trust ``function``.
+def rank_rows(tables: Sequence[TableRef], threshold: Threshold, function: str, uri: str, *, seed: int) -> Ranks:
+    """Rank the rows of labels tables that pass a threshold, by the raw scores of the trust ``function``.
 
     Raises:
         RunFailedError: Ray gave up.
@@ -44,7 +44,9 @@ def rank_rows(tables: Sequence[TableRef], gate: Gate, function: str, uri: str, *
     raw = schemas.raw_column(function)
     fragments = [[fragment.fragment_id for fragment in io.open_table(ref).get_fragments()] for ref in tables]
     calls = (
-        (ref, gate, fragment, raw, seed) for ref, found in zip(tables, fragments, strict=True) for fragment in found
+        (ref, threshold, fragment, raw, seed)
+        for ref, found in zip(tables, fragments, strict=True)
+        for fragment in found
     )
     begins = [0]
 
@@ -70,26 +72,26 @@ def rank_rows(tables: Sequence[TableRef], gate: Gate, function: str, uri: str, *
     return Ranks(io.write_batches(batches, schema, uri), tuple(starts))
 
 
-def passing(ref: TableRef, gate: Gate, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def passing(ref: TableRef, threshold: Threshold, fragment: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a fragment that pass, in its own order, at most ``BATCH_ROWS`` at a time."""
     dataset = io.open_table(ref)
     found = dataset.get_fragment(fragment)
     if found is None:
         raise CommitError(f"{ref.uri}: fragment {fragment} is not in version {ref.version}")
-    wanted = list(dict.fromkeys([*gate.columns, *columns]))
+    wanted = list(dict.fromkeys([*threshold.columns, *columns]))
     scanner = dataset.scanner(
-        columns=wanted, filter=gate.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
+        columns=wanted, filter=threshold.near, fragments=[found], batch_size=BATCH_ROWS, scan_in_order=True
     )
     for batch in scanner.to_batches():
-        yield batch.filter(pa.array(gate.passes(batch)))
+        yield batch.filter(pa.array(threshold.passes(batch)))
 
 
 def _keys(
-    ref: TableRef, gate: Gate, fragment: int, raw: str, seed: int
+    ref: TableRef, threshold: Threshold, fragment: int, raw: str, seed: int
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint64]]:
     """Scores and hashes of the rows of a fragment that pass, both [n]."""
     scores, ties = [np.zeros(0, dtype=np.float32)], [np.zeros(0, dtype=np.uint64)]
-    for batch in passing(ref, gate, fragment, [raw]):
+    for batch in passing(ref, threshold, fragment, [raw]):
         scores.append(batch.column(raw).to_numpy(zero_copy_only=False).astype(np.float32))
         ties.append(hash64(batch.column("row_id").to_numpy(), seed))
     return np.concatenate(scores), np.concatenate(ties)

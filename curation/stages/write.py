@@ -1,4 +1,4 @@
-"""Writes the rows of a labels table that pass a gate, with what was asked, as files of equal numbers of rows.
+"""Writes the rows of a labels table that pass a threshold, with what was asked, as files of equal numbers of rows.
 
 Ray tasks first count the rows of each fragment that pass, then each writes one file: it streams its part of the labels,
 takes the examples of the rows that pass, and renders their prompts. Neither a task nor the driver ever holds more than
@@ -28,7 +28,7 @@ from curation.domains import get_domain
 from curation.errors import CommitError
 from curation.hashing import Int64s
 from curation.refs import TableRef
-from curation.stages.cut import Gate
+from curation.stages.cut import Threshold
 from curation.stages.partitions import check_number, folders_of
 from curation.stages.pool import PoolRows
 from curation.stages.ranking import RANK, passing
@@ -48,7 +48,7 @@ class WriteJob:
     labels: TableRef
     examples: TableRef
     rows: PoolRows
-    gate: Gate
+    threshold: Threshold
     trust: str
     """The labels column of the trust."""
     output: str
@@ -257,7 +257,7 @@ def data_files(folder: Place, within: str = "") -> Iterator[str]:
 def _count(fragment: int, job: WriteJob) -> Counter[str]:
     """How many rows of a fragment pass, by folder."""
     counts: Counter[str] = Counter()
-    for labels in passing(job.labels, job.gate, fragment, []):
+    for labels in passing(job.labels, job.threshold, fragment, []):
         if job.partition_by:
             counts.update(_folders(labels, job).to_pylist())
         elif labels.num_rows:
@@ -308,7 +308,7 @@ def _batches(part: Part, job: WriteJob) -> Iterator[pa.RecordBatch]:
     asked = list(dict.fromkeys(["row_id", *own, *domain.columns.names]))
     for span in part.spans:
         seen, start = 0, job.starts[span.fragment]
-        for labels in passing(job.labels, job.gate, span.fragment, ["completion", job.trust]):
+        for labels in passing(job.labels, job.threshold, span.fragment, ["completion", job.trust]):
             places_B = start + np.arange(labels.num_rows)
             start += labels.num_rows
             if part.folder:

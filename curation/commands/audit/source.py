@@ -55,7 +55,7 @@ class Origin:
     """The rows of ``labels``, table by table."""
     selection: TableRef | None
     """The selected rows; None of a filter."""
-    gate: Json | None
+    threshold: Json | None
     """What rows pass in a filter: ``column`` of the labels, and its ``bound`` (``score``, ``tie``, ``seed``)."""
     num_selected: int
     too_long: TableRef | None
@@ -125,7 +125,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         labels=(TableRef.from_json(choice["labels"]),),
         pools=(TableRef.from_json(choice["pool"]),),
         selection=TableRef.from_json(arms[arm]["table"]),
-        gate=None,
+        threshold=None,
         num_selected=arms[arm]["num_rows"],
         too_long=_ref(choice["too_long"]),
         domain=choice["domain"],
@@ -153,7 +153,7 @@ def _of_filter(output: Place, arm: str | None) -> Origin:
         labels=tuple(TableRef.from_json(stages[f"label-{name}"].outputs["labels"]) for name in rounds),
         pools=tuple(TableRef.from_json(stages[f"pool-{name}"].outputs["pool"]) for name in rounds),
         selection=None,
-        gate=cut.outputs["gate"],
+        threshold=cut.outputs["threshold"],
         num_selected=num_written,
         too_long=None,
         domain=stages[f"pool-{rounds[0]}"].inputs["domain"],
@@ -192,7 +192,7 @@ def rows_of(origin: Origin, *, floor: float | None = None) -> Rows:
             f"{origin.run}: a table of its selection cannot be read ({error}); if the run directory was moved, link it "
             "under the old path"
         ) from error
-    selected_N = found.passed_N if origin.gate is not None else np.isin(found.row_ids_N, selected_n)
+    selected_N = found.passed_N if origin.threshold is not None else np.isin(found.row_ids_N, selected_n)
     scored = Scored(row_ids_N=found.row_ids_N, raw_N=found.raw_N, trust_N=found.trust_N, selected_N=selected_N)
     return Rows(scored, num_candidates)
 
@@ -219,7 +219,7 @@ class _Part(NamedTuple):
     raw_N: npt.NDArray[np.float32]
     trust_N: npt.NDArray[np.float32]
     passed_N: npt.NDArray[np.bool_]
-    """Whether the row passes the gate; false without one."""
+    """Whether the row passes the threshold; false without one."""
 
 
 _NOTHING = _Part(np.zeros(0, np.int64), np.zeros(0, np.float32), np.zeros(0, np.float32), np.zeros(0, np.bool_))
@@ -235,22 +235,24 @@ def _joined(parts: list[_Part]) -> _Part:
 
 def _scores(origin: Origin) -> Iterator[_Part]:
     """The rows with a label and a score, batch by batch."""
-    function, gate = get_trust(origin.function, 0), origin.gate
-    gated = [] if gate is None else [gate["column"]]
-    columns = list(dict.fromkeys(["row_id", *function.features, *gated]))
+    function, threshold = get_trust(origin.function, 0), origin.threshold
+    further = [] if threshold is None else [threshold["column"]]
+    columns = list(dict.fromkeys(["row_id", *function.features, *further]))
     for ref in origin.labels:
         scanner = io.open_table(ref).scanner(columns=columns, filter="error IS NULL AND label IS NOT NULL")
         for batch in scanner.to_batches():
             raw_B, ids_B = function.raw_score(batch), batch.column("row_id").to_numpy()
             may_B = np.isfinite(raw_B)
             passed_B = np.zeros(len(ids_B), dtype=np.bool_)
-            if gate is not None:
-                passed_B = _passes(batch.column(gate["column"]).to_numpy(zero_copy_only=False), ids_B, gate["bound"])
+            if threshold is not None:
+                passed_B = _passes(
+                    batch.column(threshold["column"]).to_numpy(zero_copy_only=False), ids_B, threshold["bound"]
+                )
             yield _only(_Part(ids_B, raw_B, function.score(batch), passed_B), may_B)
 
 
 def _passes(score_B: npt.NDArray[np.floating[Any]], ids_B: Int64s, bound: Json) -> npt.NDArray[np.bool_]:
-    """Which rows pass a filter's gate: a larger score, or at its score a hash up to its own."""
+    """Which rows pass a filter's threshold: a larger score, or at its score a hash up to its own."""
     tied_B = hash64(ids_B, bound["seed"]) <= np.uint64(bound["tie"])
     passed: npt.NDArray[np.bool_] = (score_B > bound["score"]) | ((score_B == bound["score"]) & tied_B)
     return passed

@@ -279,7 +279,7 @@ def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_p
     last = next(row_id for row_id in best if run.raw[row_id] == scores[99])
     tie = int(hash64(np.array([last]), 5)[0])
     gate = {"column": "neural_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
-    manifest.record("cut", {"function": "neural"}, {"gate": gate, "risk": None}, rows=1, seconds=1)
+    manifest.record("cut", {"function": "neural"}, {"threshold": gate, "risk": None}, rows=1, seconds=1)
     for name, rows in (("0000", 60), ("0001", 40)):
         manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
     where = (output, "--folder", "audits")

@@ -8,7 +8,7 @@ from curation.selection import Candidates
 from curation.selection.budget import Graded
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN
-from curation.stages.cut import Gate, decide
+from curation.stages.cut import Threshold, decide
 from curation.tables import io
 
 NUM = 5000
@@ -37,14 +37,14 @@ def pool(tmp_path_factory):
     return tables, ids_N, np.where(usable_N, raw_N, np.nan), np.where(usable_N, trust_N, np.nan), int((~error_N).sum())
 
 
-def passing(tables, gate):
+def passing(tables, threshold):
     found = []
-    gate = Gate.from_json(gate.to_json())
+    threshold = Threshold.from_json(threshold.to_json())
     for ref in tables:
         table = io.open_table(ref)
-        everything = table.to_table(columns=gate.columns).combine_chunks().to_batches()[0]
-        ids = everything.filter(pa.array(gate.passes(everything)))["row_id"].to_pylist()
-        near = table.to_table(columns=gate.columns, filter=gate.near)["row_id"].to_pylist()
+        everything = table.to_table(columns=threshold.columns).combine_chunks().to_batches()[0]
+        ids = everything.filter(pa.array(threshold.passes(everything)))["row_id"].to_pylist()
+        near = table.to_table(columns=threshold.columns, filter=threshold.near)["row_id"].to_pylist()
         assert set(ids) <= set(near)  # what the scan leaves out does not pass
         found += ids
     return found
@@ -56,7 +56,7 @@ def test_a_number_of_rows_is_the_top_of_all_tables(pool, keep):
     found = decide(tables, "neural", KeepConfig(**keep), None, seed=3)
     n = keep.get("n") or int(0.29 * labelled)
     cut = TopN().cut(Candidates(row_ids_N=ids_N, raw_score_N=raw_N), n, 3)
-    assert set(passing(tables, found.gate)) == set(cut.row_ids_n.tolist())
+    assert set(passing(tables, found.threshold)) == set(cut.row_ids_n.tolist())
     assert found.num_labelled == labelled and found.num_scored == int((~np.isnan(raw_N)).sum())
     assert found.lowest_trust == np.nanmin(np.where(np.isin(ids_N, cut.row_ids_n), trust_N, np.nan))
 
@@ -73,10 +73,10 @@ def test_dropped_rows_count_in_a_share_and_may_leave_too_few(tmp_path):
     }
     tables = [io.write(pa.table(columns), str(tmp_path / "labels"))]
     found = decide(tables, "neural", KeepConfig(share=0.1), None, seed=0)
-    assert sorted(passing(tables, found.gate)) == list(range(85, 95)) and found.num_short == 0
+    assert sorted(passing(tables, found.threshold)) == list(range(85, 95)) and found.num_short == 0
     assert (found.num_labelled, found.num_dropped, found.num_scored) == (30, 70, 25)
     found = decide(tables, "neural", KeepConfig(n=28), None, seed=0)
-    assert sorted(passing(tables, found.gate)) == list(range(70, 95)) and found.num_short == 3
+    assert sorted(passing(tables, found.threshold)) == list(range(70, 95)) and found.num_short == 3
     with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 labelled rows"):
         decide(tables, "neural", KeepConfig(n=96), None, seed=0)
 
@@ -85,7 +85,7 @@ def test_a_threshold_is_of_trust_and_passes_at_equality(pool):
     tables, ids_N, _, trust_N, _ = pool
     level = float(np.unique(trust_N[~np.isnan(trust_N)])[-3])
     found = decide(tables, "neural", KeepConfig(threshold=level), None, seed=0)
-    assert set(passing(tables, found.gate)) == set(ids_N[trust_N >= np.float32(level)].tolist())
+    assert set(passing(tables, found.threshold)) == set(ids_N[trust_N >= np.float32(level)].tolist())
     with pytest.raises(BudgetError, match=r"no row has a trust of at least 0\.9999, the highest of \d,\d+ is 0\.9924"):
         decide(tables, "neural", KeepConfig(threshold=0.9999), None, seed=0)
 
@@ -103,9 +103,9 @@ def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
         rows = io.read(ref, ["row_id"], filter="error IS NULL")["row_id"].to_numpy()
         labelled_N = np.concatenate([labelled_N, raw_N[np.isin(ids_N, rows)]])
     cut = calibrate(np.where(np.isnan(raw_M), -np.inf, raw_M), correct_M, labelled_N, alpha=0.1, delta=0.1)
-    assert found.gate.bound.score == cut.threshold and found.risk["bound"] == cut.bound
+    assert found.threshold.bound.score == cut.threshold and found.risk["bound"] == cut.bound
     assert found.risk["num_candidates_from"] == len(labelled_N)
-    assert set(passing(tables, found.gate)) == set(ids_N[raw_N >= cut.threshold].tolist())
+    assert set(passing(tables, found.threshold)) == set(ids_N[raw_N >= cut.threshold].tolist())
 
 
 def test_more_rows_than_have_a_score_are_refused(pool):

@@ -1,4 +1,4 @@
-"""Rows that pass a gate, written with their ranks and in partitions, over fragments in any order and with ties."""
+"""Rows that pass a threshold, written with their ranks and in partitions, over fragments in any order and with ties."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from curation.refs import TableRef
 from curation.selection.bound import Bound
 from curation.selection.top_n import in_rank_order
 from curation.sources import discover
-from curation.stages.cut import Gate
+from curation.stages.cut import Threshold
 from curation.stages.partitions import NULL
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.ranking import rank_rows
@@ -36,7 +36,7 @@ class Labelled:
     rows: PoolRows
     pool: TableRef
     labels: TableRef
-    gate: Gate
+    threshold: Threshold
     label_of: dict[int, str | None]
     ranks: dict[int, int]
 
@@ -64,14 +64,14 @@ def labelled(local_ray, tmp_path_factory):
         }
     )
     lance.write_dataset(table, str(folder / "labels.lance"), max_rows_per_file=64)
-    gate = Gate(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
-    passes_N = gate.passes(table.combine_chunks().to_batches()[0])
+    threshold = Threshold(column=RAW, bound=Bound(score=0.3, tie=1 << 63, seed=SEED, num_selected=0))
+    passes_N = threshold.passes(table.combine_chunks().to_batches()[0])
     ordered_n = in_rank_order(ids_N[passes_N], raw_N[passes_N], SEED)
     return Labelled(
         rows=rows,
         pool=pool,
         labels=io.latest(str(folder / "labels.lance")),
-        gate=gate,
+        threshold=threshold,
         label_of=dict(zip(ids_N.tolist(), labels, strict=True)),
         ranks={row_id: rank for rank, row_id in enumerate(ordered_n.tolist())},
     )
@@ -89,7 +89,7 @@ def read(data: Path, path: str, form: str) -> list[dict[str, Any]]:
 def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
     empty = io.create(str(tmp_path / "empty.lance"), io.open_table(labelled.labels).schema)
     tables = [empty, labelled.labels, empty, labelled.labels]
-    found = rank_rows(tables, labelled.gate, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    found = rank_rows(tables, labelled.threshold, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
     number = len(labelled.ranks)
     assert found.starts == (0, 0, number, number) and io.count(found.table) == 2 * number
     assert sorted(io.read(found.table)["rank"].to_pylist()) == list(range(2 * number))
@@ -99,12 +99,12 @@ def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
     ("form", "columns"), [("parquet", ("lang", "label")), ("jsonl", ()), ("jsonl", ("lang",)), ("lance", ())]
 )
 def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_path, form, columns):
-    ranks = rank_rows([labelled.labels], labelled.gate, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    ranks = rank_rows([labelled.labels], labelled.threshold, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
     job = WriteJob(
         labels=labelled.labels,
         examples=labelled.pool,
         rows=labelled.rows,
-        gate=labelled.gate,
+        threshold=labelled.threshold,
         trust=TRUST,
         output=str(tmp_path / "data"),
         stem="rows" if form == "lance" else "part",
