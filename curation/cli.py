@@ -10,7 +10,7 @@ import click
 
 from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
-from curation.commands.filter_verb import SHIFTED, filter_pool
+from curation.commands.filter.verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
 from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, of_lance
@@ -180,12 +180,12 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
     """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
-    from curation.commands import filter_status
     from curation.commands import status as run_status
+    from curation.commands.filter import status as filter_status
     from curation.config.filter import WORK
     from curation.config.load import is_filter, load_filter
     from curation.errors import ConfigError
-    from curation.pipeline.filter_open import config_at
+    from curation.pipeline.filter.opening import config_at
     from curation.rundir.manifest import record_in
     from curation.storage.lease import holder
     from curation.storage.paths import place

@@ -21,7 +21,7 @@ from curation.config.load import load_filter
 from curation.errors import BudgetError, ConfigError, PackageError, RunDirError, ShiftError, SourceError
 from curation.hashing import Int64s
 from curation.package import TrustPackage
-from curation.pipeline.filter_run import Filtered, run_filter
+from curation.pipeline.filter.run import Filtered, run_filter
 from curation.selection import Candidates
 from curation.selection.risk import calibrate
 from curation.selection.top_n import TopN, in_rank_order

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from filter_package import COMPLETIONS, STATES, ids_of, make_package, matrix, states_of, write_pool
 
 from curation.cli import main
-from curation.commands.filter import summary
+from curation.commands.filter.summary import summary
 from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
 from curation.package import load
-from curation.pipeline.filter_cascade import settle
-from curation.pipeline.filter_run import Filtered, run_filter
-from curation.pipeline.filtering import compare
+from curation.pipeline.filter.cascade import settle
+from curation.pipeline.filter.run import Filtered, run_filter
+from curation.pipeline.filter.stages import compare
 from curation.refs import TableRef
 from curation.registry import BACKENDS
 from curation.selection import Candidates

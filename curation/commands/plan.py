@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
-from curation.pipeline import filter_open, running
+from curation.pipeline import running
 from curation.pipeline.chain import check_models
+from curation.pipeline.filter import opening
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 
@@ -100,9 +101,9 @@ def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int
 
     The sample is drawn over all files that are left to label. It changes nothing in the output.
     """
-    from curation.pipeline.filter_forecast import forecast_filter
+    from curation.pipeline.filter.forecast import forecast_filter
 
-    opened = filter_open.look(config, recut=recut)
+    opened = opening.look(config, recut=recut)
     ahead = partial(forecast_filter, opened, num_rows=num_rows) if probe else None
     return replace(_planned(opened.described.all, opened.manifest, ahead), pool=opened.pool)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from curation.commands.filter_verb import rule_options
+from curation.commands.filter.verb import rule_options
 from curation.escaping import echo
 
 
@@ -34,7 +34,7 @@ def plan(
     CONFIG is that of a run or of a filter; PACKAGE POOL and the last options are those of `curate filter`. The forecast
     rests on a probe: a random sample of the rows is labelled by the actors that the command itself would start.
     """
-    from curation.commands.filter import config_of
+    from curation.commands.filter.summary import config_of
     from curation.commands.plan import make_plan, plan_filter
     from curation.commands.tables import forecast_table
     from curation.config import RunConfig

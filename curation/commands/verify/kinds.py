@@ -9,7 +9,7 @@ from curation.commands.verify.check import Damage, Verified, verify_run
 from curation.config.filter import WORK
 from curation.errors import PackageError, RunDirError, TableError
 from curation.package import load
-from curation.pipeline.filter_output import MANIFEST, load_content
+from curation.pipeline.filter.output import MANIFEST, load_content
 from curation.refs import TableRef
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256, quick_content

@@ -8,8 +8,8 @@ from curation.cluster import capacity, membership
 from curation.cluster.session import local_or_cluster
 from curation.config.filter import FilterConfig
 from curation.errors import ShiftError
-from curation.pipeline.filter_open import Opened, check, open_filter
-from curation.pipeline.filter_output import Content, content_of, load_content, publish
+from curation.pipeline.filter.opening import Opened, check, open_filter
+from curation.pipeline.filter.output import Content, content_of, load_content, publish
 from curation.rundir.run import Run, files_of
 from curation.storage import lease
 from curation.telemetry.console import say

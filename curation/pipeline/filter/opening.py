@@ -15,9 +15,9 @@ from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError, RunDirError
 from curation.models import named
 from curation.package import TrustPackage, check_fits, load, teacher_of
-from curation.pipeline.filter_cascade import Settled, settle
-from curation.pipeline.filter_output import check_home
-from curation.pipeline.filtering import CUT, Described, Round, describe
+from curation.pipeline.filter.cascade import Settled, settle
+from curation.pipeline.filter.output import check_home
+from curation.pipeline.filter.stages import CUT, Described, Round, describe
 from curation.refs import ModelRef
 from curation.registry import BACKENDS
 from curation.rundir.graph import Stage, statuses

@@ -9,7 +9,7 @@ from curation.hashing import derive
 from curation.metrics.shift import MAX_ROWS
 from curation.package import TrustPackage
 from curation.pipeline.asking import Running, chosen, whole
-from curation.pipeline.filter_open import Opened, copied
+from curation.pipeline.filter.opening import Opened, copied
 from curation.pipeline.forecasting import Forecast
 from curation.pipeline.planning import forecast_of, num_committed, scratch
 from curation.pipeline.probing import Asking, LeftOut, Rows

@@ -15,8 +15,8 @@ from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
 from curation.package import TrustPackage, load
 from curation.pipeline.asking import Asked, Running, asked
-from curation.pipeline.filter_cascade import Settled
-from curation.pipeline.filter_writing import ranking, writing
+from curation.pipeline.filter.cascade import Settled
+from curation.pipeline.filter.writing import ranking, writing
 from curation.pipeline.labelling import label
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Done, Outputs, Stage, ordered

@@ -8,7 +8,7 @@ from curation.commands.tables import costs_table
 from curation.config.filter import FilterConfig, keep_of
 from curation.config.load import load_filter
 from curation.errors import ConfigError
-from curation.pipeline.filter_run import Filtered
+from curation.pipeline.filter.run import Filtered
 
 
 def config_of(

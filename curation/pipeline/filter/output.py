@@ -13,8 +13,8 @@ from typing import Any
 from curation.config.filter import WORK, FilterConfig
 from curation.errors import RunDirError
 from curation.package import TrustPackage
-from curation.pipeline.filter_cascade import Settled, saved_by
-from curation.pipeline.filtering import CUT, Described, Round
+from curation.pipeline.filter.cascade import Settled, saved_by
+from curation.pipeline.filter.stages import CUT, Described, Round
 from curation.pipeline.kept_forecast import saved, used_since
 from curation.report.costs import compared
 from curation.rundir.manifest import Manifest

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from curation.commands import status
-from curation.commands.filter import rule_words
+from curation.commands.filter.summary import rule_words
 from curation.config.filter import FilterConfig
 from curation.errors import UserError
-from curation.pipeline.filter_open import Opened, look
-from curation.pipeline.filter_output import Content, load_content
+from curation.pipeline.filter.opening import Opened, look
+from curation.pipeline.filter.output import Content, load_content
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 

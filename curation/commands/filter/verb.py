@@ -55,8 +55,8 @@ def filter_pool(
     command resumes after a kill. Later it labels only files that are new in the pool, and passes them through the same
     cut. OUT/filter.json names the files that were written. Exit code 3: the newest rows are not like the package's.
     """
-    from curation.commands.filter import config_of, summary
-    from curation.pipeline.filter_run import run_filter
+    from curation.commands.filter.summary import config_of, summary
+    from curation.pipeline.filter.run import run_filter
 
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")

@@ -1,0 +1,1 @@
+"""``curate filter``: a command line or a YAML file in, a summary out."""

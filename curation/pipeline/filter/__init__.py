@@ -1,0 +1,1 @@
+"""A filter: its stages, its output, and what it would cost."""
