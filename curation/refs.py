@@ -5,9 +5,11 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,18 @@ def table_refs(value: Any) -> Iterator[TableRef]:
     elif isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             yield from table_refs(item)
+
+
+def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
+    """The values of that type in mappings, lists and tuples, at any depth."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from leaves(part, kind)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from leaves(part, kind)
 
 
 def fingerprint(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel
 
-from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
+from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint, leaves
 from curation.rundir.hosts import Host
 
 NUM_TOLD = 5
@@ -79,7 +79,7 @@ class Stage:
     @property
     def outs(self) -> Iterator["Out"]:
         """The outputs of other stages that it waits for."""
-        yield from outs_in([self.inputs, self.settings, self.needs])
+        yield from leaves([self.inputs, self.settings, self.needs], Out)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,18 +160,6 @@ class Status(NamedTuple):
         return told.get(self.state, f"nothing to do: {self.why}")
 
 
-def outs_in(value: Any) -> Iterator[Out]:
-    """The outputs of stages in a value, at any depth."""
-    if isinstance(value, Out):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from outs_in(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from outs_in(part)
-
-
 def ordered(targets: Any) -> list[Stage]:
     """The stages that make the outputs in ``targets``, each after the stages that it waits for.
 
@@ -194,7 +182,7 @@ def ordered(targets: Any) -> list[Stage]:
             visit(out.stage)
         found[stage.name] = stage
 
-    for out in outs_in(targets):
+    for out in leaves(targets, Out):
         visit(out.stage)
     return list(found.values())
 

@@ -8,13 +8,13 @@ with a listing; it reads no data. ``curate verify`` reads everything.
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from curation.errors import TableError
-from curation.refs import TableRef, table_refs
+from curation.refs import TableRef, leaves, table_refs
 from curation.storage.digest import TAG, Content, quick_content
 from curation.storage.paths import Entry, Place, Remote, place
 from curation.tables import sums
@@ -130,7 +130,7 @@ def seal(home: Place, outputs: Any, known: Mapping[str, Content]) -> Sealed:
         TableError: a table that the outputs name cannot be read.
     """
     tables = {path: ref for ref in table_refs(outputs) if (path := _relative(home, ref.uri)) is not None}
-    paths = {path for text in _texts(outputs) if (path := _relative(home, text)) is not None} - tables.keys()
+    paths = {path for text in leaves(outputs, str) if (path := _relative(home, text)) is not None} - tables.keys()
     listing = Listing(home, [*tables, *(path.rpartition("/")[0] for path in paths)])
     files = {name: known.get(name) or listing.content(name) for path in sorted(paths) for name in listing.below(path)}
     refs = dict.fromkeys(ref for ref in table_refs(outputs) if _relative(home, ref.uri) is not None)
@@ -202,14 +202,3 @@ def _relative(home: Place, text: str) -> str | None:
         root, whole = os.path.abspath(home), os.path.normpath(text)
     inside = whole.removeprefix(f"{root}/")
     return None if inside == whole else str(place(inside))
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _texts(part)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from benchmarks.hostile_models import CODE
 from curation import models
 from curation.cli import main
 from curation.config import ModelConfig
@@ -24,24 +25,12 @@ from curation.pipeline.chain import check_models
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
 
-MODULE = """
-from pathlib import Path
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-Path({ran!r}).write_text("ran")
-class OwnConfig(Qwen3Config):
-    model_type = "own"
-class Own(Qwen3ForCausalLM):
-    config_class = OwnConfig
-class OwnTokenizer(PreTrainedTokenizerFast):
-    pass
-"""
-
 
 def brings_code(tiny_model: ModelRef, folder: Path, *, tokenizer_only: bool = False) -> Path:
     """A model whose module writes ``ran`` beside it when it is imported."""
     path = folder / "own"
     shutil.copytree(tiny_model.base, path)
-    (path / "modeling_own.py").write_text(MODULE.format(ran=str(folder / "ran")))
+    (path / "modeling_own.py").write_text(CODE.format(ran=str(folder / "ran")))
     name = "tokenizer_config.json" if tokenizer_only else "config.json"
     content = json.loads((path / name).read_text())
     if tokenizer_only:
