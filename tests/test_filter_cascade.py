@@ -18,6 +18,8 @@ from curation.config.load import load_filter
 from curation.errors import ConfigError, PackageError
 from curation.package import load
 from curation.pipeline.filter.cascade import settle
+from curation.pipeline.filter.forecast import askings_of
+from curation.pipeline.filter.opening import look
 from curation.pipeline.filter.run import Filtered, run_filter
 from curation.pipeline.filter.stages import compare
 from curation.refs import TableRef
@@ -127,6 +129,17 @@ def test_the_tokens_saved_are_those_of_the_answers_not_written(cascaded):
     assert f"{told['dropped']:,} dropped after their prompt" in lines and "of the labelled and dropped" in lines
     assert "first cut on: about" in lines and f"{share['value']:.1%} of what the full pass takes" in lines
     assert "at most 0.05 of the rows that the full pass would select" in lines
+
+
+def test_a_forecast_says_that_it_leaves_the_first_cut_out(cascaded):
+    given = {"package": cascaded.uri, "pool.path": str(cascaded.pool), "output.path": str(cascaded.output / "other")}
+    opened = look(load_filter(None, (*SETTINGS, *CASCADE), {**given, "keep": {"share": 0.1}}))
+    (asking, *_) = askings_of(
+        opened, {name: rnd.label.rows for name, rnd in opened.described.rounds.items()}, opened.package
+    )
+    saved = cascaded.first.content["first_cut"]["found"]["saved"]
+    assert 0.5 < saved["low"] < saved["value"] < saved["high"] < 1
+    assert f"saves {saved['value']:.1%} of its tokens ({saved['low']:.1%} to {saved['high']:.1%})" in asking.note
 
 
 def test_new_files_pass_the_same_first_cut(cascaded):

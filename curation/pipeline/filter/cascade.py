@@ -37,6 +37,17 @@ class Settled:
         found = self.found
         return {"first_cut": {**self.goal, "threshold": found.threshold, "break_even": found.break_even}}
 
+    @property
+    def left_out_of_forecasts(self) -> str | None:
+        """What a forecast leaves out, whose probe answers all rows; None where the cut is off."""
+        if self.found.threshold is None:
+            return None
+        saved = self.found.saved
+        return (
+            f"forecast of the full pass: by the held-out rows the first cut saves {saved.value:.1%} of its tokens "
+            f"({saved.low:.1%} to {saved.high:.1%})"
+        )
+
 
 def settle(
     config: FilterConfig, package: TrustPackage, num_rows: int, before: Mapping[str, Any] | None

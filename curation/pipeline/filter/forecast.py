@@ -37,7 +37,7 @@ def forecast_filter(
         if waits is not None:
             say(waits)
         with scratch(config.output_directory, config.ray) as directory:
-            askings = _askings(opened, left, copied(opened.package, directory / "package"))
+            askings = askings_of(opened, left, copied(opened.package, directory / "package"))
             return forecast_of(askings, (), config, directory, num_rows=num_rows), ()
 
 
@@ -49,7 +49,7 @@ def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> i
     return max(0, stage.rows - num_committed(opened.manifest, stage, known=known)) or None
 
 
-def _askings(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
+def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:
     """What the labelling stages will ask: of rounds with ``left`` rows, whose files one sample is drawn from."""
     told = package.description
     files = [file for rnd in opened.rounds if rnd.name in left for file in rnd.files]
@@ -83,6 +83,7 @@ def _askings(opened: Opened, left: dict[str, int], package: TrustPackage) -> lis
                 seed=opened.config.seed,
                 fitted={told.trust: package.trust},
                 states_share=kept * min(1.0, MAX_ROWS / rnd.rows.num_rows),
+                note=opened.first_cut.left_out_of_forecasts if opened.first_cut is not None else None,
             )
         )
     return askings
