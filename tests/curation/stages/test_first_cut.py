@@ -23,7 +23,7 @@ from curation.refs import TableRef
 from curation.selection.cascade import first_cut
 from curation.stages.budget import Scored, resolve
 from curation.stages.first_cut import Cut, PromptGate, held_out, wanted
-from curation.stages.grade import _pairs
+from curation.stages.grade import _calls, _grade
 from curation.stages.label import count_labels
 from curation.stages.label_chunks import LabelJob, LabelWorker, label_rows
 from curation.stages.pool_scores import PoolScores
@@ -188,7 +188,7 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
         seed=0,
     )
     assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
-    graded = {row_id for ids, _, _ in _pairs(ref, gold) for row_id in ids.tolist()}
+    graded = {row_id for call in _calls(ref, gold, CHESS) for row_id in _grade(*call)["row_id"].to_pylist()}
     assert graded == {row["row_id"] for row in found} - dropped - {35}
 
 
