@@ -24,6 +24,18 @@ class Plain:
     forms = (("text",),)
     columns = pa.schema([("text", pa.string())])
 
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The column."""
+        return {"text": raw["text"]}
+
+    def gold(self, raw: Mapping[str, Any]) -> None:
+        """None: nobody knows what is right."""
+        return None
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Whether they are the same text."""
+        return label == gold
+
     def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
         """The text."""
         return str(example["text"])

@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.pairs import measure
+from benchmarks.plain import Plain
 from curation import models
 from curation.cluster.session import local_or_cluster
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
@@ -48,12 +49,10 @@ STATES = ("prompt_last", "output_first", "output_last", "output_mean")
 NUM_WORDS, NUM_STOPS = 4_032, 64
 
 
-class Words:
-    """A domain that costs nothing: the prompt is a column, the label is the completion."""
+class Words(Plain):
+    """A plain domain with a vocabulary; it may note when the first prompt was made."""
 
     name = "words"
-    forms = (("text",),)
-    columns = pa.schema([("text", pa.string())])
 
     def __init__(self, *, clock: str | None = None) -> None:
         self._clock = clock
@@ -65,14 +64,6 @@ class Words:
                 file.write(repr(time.time()))
             self._clock = None
         return str(example["text"])
-
-    def options(self, example: Example) -> tuple[str, ...] | None:
-        """None: answers are generated."""
-        return None
-
-    def parse(self, completion: str, example: Example) -> str | None:
-        """The completion."""
-        return completion
 
     def vocabulary(self) -> Vocabulary:
         """4,032 words, and 64 that are a row of dots each: an answer ends at the first dot."""
