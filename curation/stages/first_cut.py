@@ -9,12 +9,11 @@ order of the work; what is answered does not.
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
 from curation.config.states import parse
 from curation.errors import ConfigError, UserError
@@ -23,7 +22,9 @@ from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
 from curation.tables import io, schemas
 from curation.trust import FittedTrust, load_fitted
-from curation.trust.states import StateTrust
+
+if TYPE_CHECKING:
+    from curation.trust.states import StateTrust
 
 Bools = npt.NDArray[np.bool_]
 
@@ -94,11 +95,13 @@ class Passing:
 
     states: tuple[str, ...]
     """What it reads, in order."""
-    function: StateTrust
+    function: "StateTrust"
     threshold: float
 
     def __call__(self, states: Mapping[str, npt.NDArray[np.floating[Any]]]) -> Bools:
         """Of the same rows, each state [N, D] by name; bool [N]."""
+        import torch
+
         hidden_ND = np.concatenate([states[name] for name in self.states], axis=1).astype(np.float32)
         passes_N: Bools = ~(self.function.raw(torch.from_numpy(hidden_ND)) < self.threshold)
         return passes_N
@@ -106,7 +109,7 @@ class Passing:
 
 def passing(function: TrustRef, threshold: float) -> Passing:
     """Which rows would pass, by a function that reads states alone."""
-    found = cast(StateTrust, load_fitted(function))
+    found = cast("StateTrust", load_fitted(function))
     return Passing(states=tuple(found.inputs), function=found, threshold=threshold)
 
 

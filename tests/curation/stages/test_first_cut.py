@@ -1,5 +1,7 @@
 """The first cut in the labelling actors: rows that pass are answered as without it, dropped ones are never asked."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from typing import ClassVar
 
@@ -253,3 +255,8 @@ def test_rows_with_options_and_backends_without_a_gate_are_refused(tmp_path, row
     with pytest.raises(ConfigError, match="has options"):
         list(label_rows(job, mcqa, teacher, [question], PromptGate(cut, STATES)))
     assert TrustConfig(states=("prompt_last",)).inputs == ("prompt_last",)
+
+
+def test_a_driver_that_only_labels_does_not_import_torch():
+    check = "import sys, curation.stages.label_chunks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
