@@ -27,7 +27,7 @@ from curation.trust import TrustFunction
 
 PART_ROWS = 1 << 14
 """The number of rows that are rendered at a time: a row group of the Parquet file."""
-BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 4, 32 << 20
+BLOCK_ROWS, BLOCK_BYTES = PART_ROWS << 3, 16 << 20
 """At most so many rows, of about so many bytes, are read together: the more, the fewer bytes between them are read."""
 
 
