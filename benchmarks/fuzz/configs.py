@@ -142,7 +142,8 @@ def configurations(draw: st.DrawFn) -> tuple[str, list[str]]:
     overrides = []
     if draw(st.integers(0, 3)) == 0:
         path, value = draw(st.sampled_from(PATHS)), draw(st.sampled_from(ODD))
-        given = value if isinstance(value, str) else json.dumps(value, default=str)
+        # As YAML, since one of the values holds itself.
+        given = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True, width=1 << 30)
         overrides = [".".join(map(str, path)) + draw(st.sampled_from(["=", ".x=", "..=", ".0="])) + given]
     return dumped, overrides
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from curation.errors import SourceError
+from curation.escaping import message
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -48,8 +49,17 @@ def find(path: str) -> tuple[list[Found], bool]:
     A directory that ends in ``.lance`` counts as one file. Folders and globs skip names that start with ``.`` or ``_``.
 
     Raises:
-        SourceError: nothing exists at the path, or nothing matches.
+        SourceError: nothing exists at the path, nothing matches, or the path cannot be looked at.
     """
+    try:
+        return _find(path)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(
+            f"{path}: cannot be looked at ({message(error)}); correct the path or URL, or see that its store answers"
+        ) from error
+
+
+def _find(path: str) -> tuple[list[Found], bool]:
     base, _, query = path.partition("?") if "://" in path else (path, "", "")
     query = f"?{query}" if query else ""
     wild = _WILD.search(base)

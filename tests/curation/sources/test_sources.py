@@ -374,3 +374,9 @@ def test_impossible_splits() -> None:
         assign(10, {"a": split(rows=10), "b": split()}, 0)
     with pytest.raises(SourceError, match=r"splits\.a: gets none of the 10 rows"):
         assign(10, {"a": split(fraction=0.01)}, 0)
+
+
+@pytest.mark.parametrize("path", ["http://[", "https://[x/*.csv"])
+def test_a_url_that_cannot_be_looked_at_is_refused_in_a_line(path: str) -> None:
+    with pytest.raises(SourceError, match=r"cannot be looked at \(.*\); correct the path or URL"):
+        discover(SourceConfig(path=path))
