@@ -14,7 +14,7 @@ from curation.commands.filter.verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
 from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, of_lance
-from curation.escaping import echo, escaped, logger_of
+from curation.escaping import echo, logger_of
 from curation.redaction import redacted
 from curation.stopping import Stopped
 
@@ -29,7 +29,7 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except CurationError as error:
-            echo(escaped(f"curate: {redacted(' '.join(str(error).split()))}"), err=True)
+            echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
         except (KeyboardInterrupt, Stopped) as stop:
             echo("curate: stopped; run the same command to resume", err=True)
@@ -38,7 +38,7 @@ class _Verbs(click.Group):
             if (told := of_lance(error)) is None:
                 raise
             logger_of(__name__).info("a table cannot be read", exc_info=True)
-            echo(escaped(f"curate: {told}; `curate verify` with its run directory says what is damaged"), err=True)
+            echo(f"curate: {told}; `curate verify` with its run directory says what is damaged", err=True)
             sys.exit(1)
 
 

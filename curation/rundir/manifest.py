@@ -210,8 +210,7 @@ class Manifest:
     def event(self, kind: str, **fields: Any) -> None:
         """Add a line to the event log."""
         line = json.dumps({"time": round(time.time(), 3), "event": kind, **redacted_in(fields)}, default=str)
-        line = escaped(line)
-        self.events.add(line, can_wait=kind == "progress")
+        self.events.add(escaped(line), can_wait=kind == "progress")
 
     def _save(self) -> None:
         self.guard()

@@ -157,9 +157,10 @@ class Lookup:
     24 bytes a run: few for ids by position in a file, one a row for ids without any order.
     """
 
-    def __init__(self, ref: TableRef) -> None:
+    def __init__(self, ref: TableRef, runs: "Iterable[npt.NDArray[np.int64]] | None" = None) -> None:
+        """``runs``: those of the table, if they were read already (:func:`finder`)."""
         self._ref = ref
-        parts = [np.zeros((3, 0), dtype=np.int64), *_runs(ref)]
+        parts = [np.zeros((3, 0), dtype=np.int64), *(_runs(ref) if runs is None else runs)]
         start_R, offset_R, size_R = np.concatenate(parts, axis=1)
         order_R = np.argsort(start_R)
         self._start_R, self._offset_R, self._size_R = start_R[order_R], offset_R[order_R], size_R[order_R]
@@ -196,12 +197,13 @@ class Lookup:
 
 def finder(ref: TableRef) -> "Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]":
     """:func:`offsets` for repeated calls in bounded memory: by a :class:`Lookup`, or a scan a call if it were large."""
-    num_runs = 0
+    num_runs, runs = 0, []
     for runs_3R in _runs(ref):
         num_runs += runs_3R.shape[1]
         if num_runs > MOST_RUNS:
             return partial(offsets, ref)
-    return Lookup(ref).offsets
+        runs.append(runs_3R)
+    return Lookup(ref, runs).offsets
 
 
 def _runs(ref: TableRef) -> "Iterator[npt.NDArray[np.int64]]":
