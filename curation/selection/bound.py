@@ -205,6 +205,8 @@ def narrowed(asked: Question, found: Tally) -> Question | Bound:
     number = place if asked.tied_at is not None else len(ranked_B) - 1 - place
     first = asked.first + (number << asked.shift)
     last = min(asked.last, first + (1 << asked.shift) - 1)
+    if asked.tied_at is None:
+        first, last = without_minus_zero(first, last, asked.key_bits)
     if first < last:
         return replace(asked, first=first, last=last)
     if asked.tied_at is None:

@@ -40,6 +40,17 @@ def selected(ids_N, scores_N, n, seed, *, parts=3, threads=1):
     return set(ids_N[found.passes(ids_N, scores_N)].tolist()), len(reads)
 
 
+def test_a_window_that_ends_below_zero_holds_no_zero(monkeypatch):
+    monkeypatch.setattr(bound, "COLLECTED_ROWS", 0)
+    monkeypatch.setattr(bound, "STRIDE", 3)
+    monkeypatch.setattr(bound, "MARGIN", 0.5)
+    for dtype in (np.float32, np.float64):
+        scores_N = np.array([0.0, 0.0, -1.0, np.finfo(np.float32).min, -1e-45], dtype=dtype)
+        ids_N = np.arange(5)
+        for n in range(1, 6):
+            assert selected(ids_N, scores_N, n, 0)[0] == sorted_ids(ids_N, scores_N, n, 0)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     scores=st.lists(st.one_of(st.sampled_from(SPECIAL), st.floats(width=32)), min_size=1, max_size=60),
