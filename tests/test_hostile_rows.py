@@ -35,7 +35,7 @@ def curate(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def write(folder: Path, *, missing: bool = False, **sections: Any) -> Path:
     """A configuration over sums, each with a hostile text, in a folder with spaces and letters of all kinds."""
-    folder = folder / "é 北京 \u200f run 'of' {{ x }}"
+    folder = folder / "#1 50%20? [x]* é 北京 \u200f run 'of' {{ x }}"
     folder.mkdir()
     rows = [
         {

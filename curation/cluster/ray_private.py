@@ -151,7 +151,7 @@ def temp_directory() -> str:
 
 
 def system_memory() -> int:
-    """The bytes of memory that Ray takes this machine to have: it reads the limit of the topmost control group alone."""
+    """The bytes of memory that Ray takes this machine to have: of control groups it reads the topmost one alone."""
     from ray._common.utils import get_system_memory
 
     num_bytes: int = get_system_memory()

@@ -2,6 +2,7 @@ import csv
 import datetime
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import fsspec
 import lance
@@ -95,6 +96,25 @@ def test_folders_globs_and_urls(tmp_path: Path) -> None:
     assert names(found(f"file://{tmp_path}/deep/[cd].*")) == ["deep/c.parquet", "deep/d.lance"]
     for file in found(f"file://{tmp_path}"):
         assert rows_of(file) == ROWS[:5]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "ü北京", "50%", "a%20b", "#1", "why?", "x[1]*", "q'\"`$HOME", "a\\b", "~", "date=1+1"]
+)
+def test_names_of_any_letters(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for form in FORMATS:
+        write(folder / f"{name}.{form}", ROWS[:3])
+    url = f"file://{quote(str(folder))}"
+    for path in (str(folder), url):
+        assert [rows_of(file) for file in found(path)] == [ROWS[:3]] * len(FORMATS)
+    for form in FORMATS:
+        for path in (str(folder / f"{name}.{form}"), f"{url}/{quote(name)}.{form}", f"{url}/{quote(name[:1])}*.{form}"):
+            (file,) = found(path)
+            assert rows_of(file) == ROWS[:3]
+            (again,) = found(file.path, (file,))
+            assert again == file
 
 
 def test_fsspec_urls() -> None:
