@@ -1,11 +1,79 @@
-"""Gives freed memory of the driver back to the system, which glibc keeps by default."""
+"""Memory: how much this process may use, and giving freed memory back to the system, which glibc keeps by default."""
 
 import ctypes
 import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 """Of ``mallopt`` in glibc's malloc.h."""
 LARGE, KEPT = 256 << 10, 1 << 20
+ROOT = Path("/")
+
+
+class Memory(NamedTuple):
+    """Bytes that this process may use."""
+
+    total: int
+    free: int
+
+
+def usable(root: Path = ROOT) -> Memory:
+    """The memory of the machine, or what the control groups (cgroup v1 or v2) of this process leave of it.
+
+    A limit holds for a group and all groups in it, so those from this process's own up to the top are read. Files that
+    the group's processes have read count as free, as they do on a machine.
+
+    Raises:
+        OSError: the system does not say what is available.
+    """
+    lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+    if not {"MemTotal", "MemAvailable"} <= lines.keys():
+        raise OSError("/proc/meminfo does not say what is available")
+    total, free = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    for limit, used in _limits(root):
+        total, free = min(total, limit), min(free, limit - used)
+    return Memory(total, max(0, free))
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of each control group of this process that has a limit."""
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for number, controllers, path in (line.split(":", 2) for line in groups):
+        if number == "0" and not controllers:
+            top, names, read_files = root / "sys/fs/cgroup", ("memory.max", "memory.current"), "inactive_file"
+        elif "memory" in controllers.split(","):
+            top, read_files = root / "sys/fs/cgroup/memory", "total_inactive_file"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts), -1, -1):  # a container may see its own group as the top, under another name
+            group = top.joinpath(*parts[:depth])
+            limit, used = (_number(group / name) for name in names)
+            if limit is not None and used is not None:
+                yield limit, used - _statistic(group / "memory.stat", read_files)
+
+
+def _number(path: Path) -> int | None:
+    """The number in a file; None where there is none, as ``max`` for no limit."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _statistic(path: Path, name: str) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.split()[0] == name), 0)
 
 
 def trim() -> None:

@@ -35,7 +35,7 @@ def curate(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def write(folder: Path, *, missing: bool = False, **sections: Any) -> Path:
     """A configuration over sums, each with a hostile text, in a folder with spaces and letters of all kinds."""
-    folder = folder / "é 北京 \u200f run 'of' {{ x }}"
+    folder = folder / "#1 50%20? [x]* é 北京 \u200f run 'of' {{ x }}"
     folder.mkdir()
     rows = [
         {
@@ -117,17 +117,17 @@ def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
                 },
                 "selection": {"budget": {"risk": {"alpha": 0.4, "delta": 0.2}}, "arms": ["naive"]},
             },
-            None,
+            0,
             "",
         ),
     ],
     ids=["max_error_rate 0", "a pool of one row", "all labels unparsed", "five calibration rows"],
 )
 def test_runs_at_the_edge_end_rightly_or_say_why(
-    sections: dict[str, Any], code: int | None, told: str, tmp_path: Path
+    sections: dict[str, Any], code: int, told: str, tmp_path: Path
 ) -> None:
     done = curate("run", write(tmp_path, **sections))
-    assert done.returncode == code if code is not None else done.returncode in (0, 1, 2), done.stderr
+    assert done.returncode == code, done.stderr
     if done.returncode:
         (line,) = [line for line in done.stderr.splitlines() if line.startswith("curate: ")]
         assert told in line

@@ -150,6 +150,22 @@ def temp_directory() -> str:
     return path
 
 
+def system_memory() -> int:
+    """The bytes of memory that Ray takes this machine to have: of control groups it reads the topmost one alone."""
+    from ray._common.utils import get_system_memory
+
+    num_bytes: int = get_system_memory()
+    return num_bytes
+
+
+def memory_settings(num_bytes: int) -> dict[str, int]:
+    """Settings of ``ray.init`` for a node that has so much memory: the share of the object store is Ray's own."""
+    from ray._private.utils import resolve_object_store_memory
+
+    store: int = resolve_object_store_memory(num_bytes)
+    return {"object_store_memory": store, "_memory": num_bytes - store}
+
+
 def draining_nodes() -> set[str]:
     """The ids of the nodes that are about to go, e.g. of a spot machine after its notice."""
     from ray.train.v2._internal.execution.preemption import _get_draining_nodes

@@ -3,10 +3,10 @@
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from curation import memory
-from curation.cluster import capacity, nodes
+from curation.cluster import capacity, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
 from curation.stopping import stopped_by_sigterm
@@ -62,6 +62,7 @@ def _start_ray(settings: RayConfig) -> None:
                 log_to_driver=False,
                 include_dashboard=False,
                 configure_logging=False,
+                **(_memory() if address == capacity.LOCAL else {}),
             )
             return
         except Exception as error:  # Ray has no exception class for processes that do not start in time
@@ -71,3 +72,12 @@ def _start_ray(settings: RayConfig) -> None:
             if "timed out" not in str(error) or attempt == RAY_ATTEMPTS:
                 raise RunFailedError(f"Ray did not start: {error}; is the machine overloaded?") from error
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
+
+
+def _memory() -> dict[str, int]:
+    """Settings of ``ray.init`` where a control group leaves this process less memory than Ray would take."""
+    with suppress(OSError):
+        usable = memory.usable()
+        if usable.total < ray_private.system_memory():
+            return ray_private.memory_settings(usable.free)
+    return {}

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -11,6 +12,8 @@ from curation.errors import SourceError
 from curation.escaping import message
 
 _WILD = re.compile(r"[*?\[]")
+_PLAIN = "/=+,@:~()'!$&*;"
+"""What a URL's path may hold as it is, beside letters, digits and ``_.-``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +96,15 @@ def _walk(fs: pafs.FileSystem, root: str, shown: str, query: str, expression: st
         elif info.type != pafs.FileType.File:
             continue
         hidden = any(part.startswith((".", "_")) for part in inner.split("/"))
-        if inner not in found and not hidden and re.fullmatch(expression, inner):
-            found[inner] = _describe(fs, info, f"{shown.rstrip('/')}/{inner}{query}")
+        name = quote(inner, _PLAIN) if _is_quoted(fs, shown) else inner
+        if inner not in found and not hidden and any(re.fullmatch(expression, text) for text in (inner, name)):
+            found[inner] = _describe(fs, info, f"{shown.rstrip('/')}/{name}{query}")
     return [found[inner] for inner in sorted(found)]
+
+
+def _is_quoted(fs: pafs.FileSystem, path: str) -> bool:
+    """Whether names stand in a path as in a URL, ``%20`` for a space: pyarrow decodes its URLs, fsspec does not."""
+    return "://" in path and not isinstance(fs, pafs.PyFileSystem)
 
 
 def _describe(fs: pafs.FileSystem, info: pafs.FileInfo, path: str) -> Found:

@@ -170,7 +170,7 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 def _lance(path: str, version: int | None = None) -> Any:
     import lance
 
-    return lance.dataset(path.removeprefix("file://"), version=version)
+    return lance.dataset(filesystem(path)[1] if path.startswith("file://") else path, version=version)
 
 
 def _measure_text(path: str, form: str) -> Shape:

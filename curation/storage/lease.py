@@ -3,13 +3,14 @@
 A lease is a small record, who has the directory and until when, in a register that is only written by condition
 (:mod:`curation.storage.conditional`): where there is none yet, or where the record is still the one that was read. So
 of any number of drivers one gets it. The holder renews it every third of its time to live. Whatever commits is given a
-guard (:data:`Guard`, the lease's own is :meth:`Lease.still_held`) and calls it before each commit. A record that is
-past its time, or whose driver died on this machine, is taken over.
+guard (:data:`Guard`, the lease's own is :meth:`Lease.still_held`) and calls it before each commit. A record that was
+not renewed in time, or whose driver died on this machine, is taken over.
 
-Clocks: the holder counts by its own, others compare its ``expires`` with theirs and wait ``SKEW_SECONDS`` more. So two
-drivers never hold a directory at once where the clocks of their hosts differ by less than that (NTP keeps milliseconds;
-``SKEW_SECONDS`` is for a host whose NTP does not run). What a commit that hung all that time does then, the store
-refuses (:mod:`curation.tables.commits`: a commit is conditional too).
+Clocks: nobody compares the times of two hosts. The holder counts its time to live from before each write, by a clock
+that nobody sets. Another host takes the directory over only after it saw the record unchanged for that long and
+``MARGIN_SECONDS`` more, by its own such clock. So a wall clock that is wrong, or jumps, never gives a directory to two
+drivers; the times in the record are for people, and say whether watching is worth while. What a commit that hung all
+that time does then, the store refuses (:mod:`curation.tables.commits`: a commit is conditional too).
 """
 
 import json
@@ -34,8 +35,8 @@ logger = logger_of(__name__)
 
 LEASE_SECONDS = 60.0
 """Time to live of a lease that is not renewed."""
-SKEW_SECONDS = 10.0
-"""By how much the clocks of two hosts may differ."""
+MARGIN_SECONDS = 10.0
+"""How much longer a record is watched than it may live: for what its holder began just before it ran out."""
 WAIT_SECONDS = 1.0
 
 Guard = Callable[[], None]
@@ -78,12 +79,14 @@ class Holder:
                 f"{directory / 'lease'}: holds no lease ({error}); remove it if no driver is running"
             ) from error
 
-    def in_force(self) -> bool:
-        """Whether nobody else may take the directory."""
-        if time.time() >= self.expires + SKEW_SECONDS:
-            return False
+    def has_ended(self) -> bool:
+        """Whether it was given back, or its process died on this machine."""
         here = self.boot != "" and (self.host, self.boot) == (platform.node(), _boot())
-        return self.expires > 0 and not (here and not _is_alive(self.pid, self.started))
+        return self.expires <= 0 or (here and not _is_alive(self.pid, self.started))
+
+    def is_out_of_date(self) -> bool:
+        """Whether it ran out if the clocks of its host and of this one agree."""
+        return time.time() >= self.expires + MARGIN_SECONDS
 
     def __str__(self) -> str:
         since, expires = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (self.since, self.expires))
@@ -109,6 +112,8 @@ class Lease:
         )
         self._token: str | None = None
         self._until = self._expires = 0.0
+        self._seen: tuple[str, float] | None = None
+        """The record of another driver by its token, and since when it has been the same."""
         self._lost_to = "nobody"
         self._lock = threading.Lock()
         self._kept = ExitStack()
@@ -116,20 +121,34 @@ class Lease:
     def acquire(self, *, wait: bool = False) -> None:
         """Take the directory and keep it by a thread, at once or, with ``wait``, when it is free.
 
+        A record that is out of date is watched as long as a living driver would need to renew it.
+
         Raises:
             RunDirError: another driver has it, or no lease can be written there.
         """
-        told = ""
+        told, first = "", None
         while (holder := self._take()) is not None:
-            if not wait:
+            first = first or holder
+            if not wait and not (holder.is_out_of_date() and holder == first):
+                wrong = "; its clock or that of this machine is wrong" if holder.is_out_of_date() else ""
                 raise RunDirError(
-                    f"{self._directory}: another run is using it ({holder}); wait for it (--wait) or stop it"
+                    f"{self._directory}: another run is using it ({holder}{wrong}); wait for it (--wait) or stop it"
                 )
             if holder.owner != told:
-                logger.warning("%s: waiting for another run (%s)", self._directory, holder)
+                logger.warning(
+                    "%s: %s (%s); it is taken over if %g s pass without a sign of life",
+                    self._directory,
+                    "the lease of another run ran out" if holder.is_out_of_date() else "waiting for another run",
+                    holder,
+                    self._watched_seconds,
+                )
                 told = holder.owner
-            time.sleep(WAIT_SECONDS)
+            time.sleep(min(WAIT_SECONDS, self._watched_seconds / 4))
         self._kept.enter_context(every(self._seconds / 3, self._renew))
+
+    @property
+    def _watched_seconds(self) -> float:
+        return self._seconds + MARGIN_SECONDS
 
     def still_held(self) -> None:
         """Return where the directory is this driver's.
@@ -171,10 +190,10 @@ class Lease:
 
     def _try(self) -> Holder | None:
         while True:
-            begun, now = time.monotonic(), time.time()
+            begun, now = _steady(), time.time()
             found = self._register.read()
             holder = None if found is None else Holder.parse(found.text, self._directory)
-            if holder is not None and holder.in_force():
+            if found is not None and holder is not None and not holder.has_ended() and not self._is_silent(found.token):
                 return holder
             counter = 0 if holder is None else holder.counter
             self._record = replace(self._record, since=now, expires=now, counter=counter)
@@ -186,11 +205,17 @@ class Lease:
                 self._token, self._until, self._expires = token, begun + self._seconds, now + self._seconds
                 return None
 
+    def _is_silent(self, token: str) -> bool:
+        """Whether another driver's record has been the same for too long."""
+        if self._seen is None or self._seen[0] != token:
+            self._seen = (token, _steady())
+        return _steady() - self._seen[1] >= self._watched_seconds
+
     def _renew(self) -> None:
         with self._lock:
             if self._token is None:
                 return
-            begun, now = time.monotonic(), time.time()
+            begun, now = _steady(), time.time()
             try:
                 token = self._register.put_if_match(self._text(now + self._seconds), self._token)
                 if token is None and (found := self._register.read()) is not None:
@@ -206,8 +231,8 @@ class Lease:
                 self._until, self._expires = begun + self._seconds, now + self._seconds
 
     def _is_late(self) -> bool:
-        """By either clock: the monotonic one stands still while a machine sleeps, the other may be set."""
-        return time.monotonic() >= self._until or time.time() >= self._expires
+        """By either clock: the steady one stands still while a virtual machine is paused, the other may be set."""
+        return _steady() >= self._until or time.time() >= self._expires
 
     def _text(self, expires: float) -> str:
         self._record = replace(self._record, expires=expires, counter=self._record.counter + 1)
@@ -230,10 +255,15 @@ def hold(directory: Place, *, wait: bool = False, seconds: float = LEASE_SECONDS
 
 
 def holder(directory: Place) -> Holder | None:
-    """Who has a run directory; None where nobody has."""
+    """Who has a run directory, as far as the clocks of two hosts agree; None where nobody has."""
     found = register_of(directory / "lease").read()
     record = None if found is None else Holder.parse(found.text, directory)
-    return record if record is not None and record.in_force() else None
+    return None if record is None or record.has_ended() or record.is_out_of_date() else record
+
+
+def _steady() -> float:
+    """Seconds that nobody sets and that count while the machine sleeps, where the system has such a clock."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _boot() -> str:

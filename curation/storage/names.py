@@ -1,10 +1,12 @@
 """What a file system takes as a name and as a folder, asked before anything is written."""
 
 import os
+import re
 from pathlib import Path
 
 from curation.errors import RunDirError
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 NAME_BYTES = 255
 """The longest name of a file or folder that file systems take."""
 DEEPEST = Path("n" * 128, "n" * 128)
@@ -31,13 +33,18 @@ def check_name(text: str) -> str:
 
 
 def require_folder(directory: Path, *, writable: bool) -> None:
-    """Refuse a path that a file blocks or that is too long for what stands in a run directory.
+    """Refuse a path that a file blocks, or that is too long or has a line break for what stands in a run directory.
 
     ``writable``: refuse one without the right to write, too.
 
     Raises:
         RunDirError: with the file system's message.
     """
+    if _CONTROL.search(str(directory.absolute())):
+        raise RunDirError(
+            f"{str(directory)!r}: a name holds a line break or another control character, and Lance opens no table "
+            "there; give another path"
+        )
     try:
         os.lstat(directory / DEEPEST)
     except FileNotFoundError:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import unquote
 
 from curation.errors import RunDirError
 from curation.redaction import redacted
@@ -276,7 +277,8 @@ def place(text: str | Place) -> Place:
     """
     if not isinstance(text, str):
         return text
-    text = check_name(text).removeprefix("file://")
+    if check_name(text).startswith("file://"):
+        return Path(unquote(text.removeprefix("file://")))
     return Remote(text) if "://" in text else Path(text)
 
 

@@ -12,11 +12,11 @@ from curation.cluster.session import local_or_cluster
 from curation.commands.doctor import storage, teacher
 from curation.commands.doctor.finding import Finding, Verdict, fail, found, ok, warn
 from curation.config import RayConfig, RunConfig
-from curation.storage.lease import SKEW_SECONDS
 from curation.storage.paths import Place, write_atomically
 
-MAX_OFFSET = 1.0
-"""The clocks of two nodes should differ by at most so many seconds; beyond ``SKEW_SECONDS`` leases are misjudged."""
+MAX_OFFSET, FAR_OFFSET = 1.0, 60.0
+"""The clocks of two nodes should differ by at most so many seconds: ages in ``curate status`` are wrong by as much.
+Far off, object stores refuse requests (Amazon's at 15 minutes), and a lease in force is taken for one that ran out."""
 
 ROUNDS = 3
 PROBE_SECONDS = 240
@@ -72,7 +72,7 @@ def clock_verdict(offsets: Mapping[str, tuple[float, float]]) -> Verdict:
     wrong = {node: offset for node, (offset, error) in offsets.items() if abs(offset) - error > MAX_OFFSET}
     if wrong:
         told = [f"{node} is {abs(by):.1f} s {'ahead' if by > 0 else 'behind'}" for node, by in wrong.items()]
-        far = any(abs(offset) - error > SKEW_SECONDS for offset, error in offsets.values())
+        far = any(abs(offset) - error > FAR_OFFSET for offset, error in offsets.values())
         return (fail if far else warn)(", ".join(told), "let all nodes follow one time server (chrony, ntpd)")
     most = max((abs(offset) for offset, _ in offsets.values()), default=0.0)
     error = max((error for _, error in offsets.values()), default=0.0)

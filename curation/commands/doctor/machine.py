@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from curation import memory
 from curation.cluster import ray_private
 from curation.cluster.versions import PROJECT
 from curation.commands.doctor.finding import Verdict, fail, ok, warn
@@ -68,26 +69,11 @@ def wrong_packages(requirements: list[str]) -> list[str]:
 
 def cores_and_memory() -> Verdict:
     """Cores that this process may use; total and free memory of the machine or container."""
-    free = _free_memory()
-    told = f"{len(os.sched_getaffinity(0))} cores, {memory() / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
+    total, free = memory.usable()
+    told = f"{len(os.sched_getaffinity(0))} cores, {total / GIB:.1f} GiB of memory, {free / GIB:.1f} GiB free"
     if free < GOOD_FREE_MEMORY:
         return warn(told, f"end other programs, or add memory: below {GOOD_FREE_MEMORY // GIB} GiB workers are killed")
     return ok(told)
-
-
-def memory() -> int:
-    """The memory in bytes that programs on this machine may use."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")]
-    given = [int(text) for path in limits if path.exists() and (text := path.read_text().strip()).isdigit()]
-    return min([whole, *given])
-
-
-def _free_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return min(int(line.split()[1]) * 1024, memory())
-    raise OSError("/proc/meminfo does not say what is available")
 
 
 def clock() -> Verdict:
@@ -136,7 +122,7 @@ def ray_disk_verdict(path: Path, free: int, total: int) -> Verdict:
 
 def shared_memory() -> Verdict:
     """Whether /dev/shm is large enough for Ray's default object store."""
-    return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory())
+    return shared_memory_verdict(shutil.disk_usage("/dev/shm").free, memory.usable().total)
 
 
 def shared_memory_verdict(free: int, whole: int) -> Verdict:

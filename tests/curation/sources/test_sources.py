@@ -2,6 +2,7 @@ import csv
 import datetime
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import fsspec
 import lance
@@ -95,6 +96,25 @@ def test_folders_globs_and_urls(tmp_path: Path) -> None:
     assert names(found(f"file://{tmp_path}/deep/[cd].*")) == ["deep/c.parquet", "deep/d.lance"]
     for file in found(f"file://{tmp_path}"):
         assert rows_of(file) == ROWS[:5]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "ü北京", "50%", "a%20b", "#1", "why?", "x[1]*", "q'\"`$HOME", "a\\b", "~", "date=1+1"]
+)
+def test_names_of_any_letters(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for form in FORMATS:
+        write(folder / f"{name}.{form}", ROWS[:3])
+    url = f"file://{quote(str(folder))}"
+    for path in (str(folder), url):
+        assert [rows_of(file) for file in found(path)] == [ROWS[:3]] * len(FORMATS)
+    for form in FORMATS:
+        for path in (str(folder / f"{name}.{form}"), f"{url}/{quote(name)}.{form}", f"{url}/{quote(name[:1])}*.{form}"):
+            (file,) = found(path)
+            assert rows_of(file) == ROWS[:3]
+            (again,) = found(file.path, (file,))
+            assert again == file
 
 
 def test_fsspec_urls() -> None:
@@ -306,9 +326,12 @@ def test_bad_ids(ids: list[list], message: str, tmp_path: Path) -> None:
 def test_own_ids(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", [{"id": 7}, {"id": 2}])
     write(tmp_path / "b.jsonl", [{"id": 3}, {"id": 2**62}])
+    write(tmp_path / "c.jsonl", [{"id": 2**63 - 1}, {"id": 2**53 + 1}])
+    pq.write_table(pa.table({"id": pa.array([2**63 - 2, 2**53], pa.uint64())}), tmp_path / "d.parquet")
     files = found(tmp_path)
     check_unique(files, "id")
-    assert [row_ids(file, 0, 2, "id").tolist() for file in files] == [[7, 2], [3, 2**62]]
+    expected = [[7, 2], [3, 2**62], [2**63 - 1, 2**53 + 1], [2**63 - 2, 2**53]]
+    assert [row_ids(file, 0, 2, "id").tolist() for file in files] == expected
     pq.write_table(pa.table({"id": pa.array([2**63, 1], pa.uint64())}), tmp_path / "b.parquet")
     with pytest.raises(SourceError, match=r"b\.parquet: id: .*below 2\*\*63"):
         check_unique(found(tmp_path / "b.parquet"), "id")
@@ -317,6 +340,11 @@ def test_own_ids(tmp_path: Path) -> None:
         ("d.csv", "id,x\n  ,1\n", "1 rows have no id"),
         ("e.jsonl", f'{{"id": {2**63}}}\n{{"id": 1}}\n', "not integers"),
         ("f.jsonl", '{"id": NaN}\n{"id": 1}\n', "1 rows have no id"),
+        ("g.csv", "id,x\n7.0,1\n", "give integers"),
+        ("h.csv", "id,x\n-3,1\n", "the id -3 is negative"),
+        ("i.jsonl", '{"id": 7.0}\n{"id": 1}\n', "ids are double, not integers"),
+        ("j.jsonl", '{"id": -9223372036854775808}\n', "the id -9223372036854775808 is negative"),
+        ("k.jsonl", '{"id": true}\n{"id": 1}\n', "not integers"),
     ]:
         (tmp_path / name).write_text(text)
         with pytest.raises(SourceError, match=f"{name[:1]}.{name[2:]}: id: .*{message}"):

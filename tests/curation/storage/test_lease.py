@@ -41,8 +41,9 @@ from curation.storage import lease
 from curation.errors import RunDirError
 print("ready", flush=True)
 sys.stdin.readline()
+lease.MARGIN_SECONDS = 0.5
 try:
-    with lease.hold(Path(sys.argv[1])):
+    with lease.hold(Path(sys.argv[1]), seconds=2.0):
         print("won", flush=True)
         sys.stdin.readline()
 except RunDirError as error:
@@ -154,7 +155,7 @@ def test_a_write_on_what_was_long_replaced_is_none(tmp_path: Path):
 @pytest.mark.parametrize("before", ["nothing", "expired", "given back", "killed"])
 def test_of_many_drivers_exactly_one_wins(tmp_path: Path, before: str):
     if before == "expired":
-        elsewhere(tmp_path, -lease.SKEW_SECONDS - 1)
+        elsewhere(tmp_path, -lease.MARGIN_SECONDS - 1)
     if before == "given back":
         with lease.hold(tmp_path):
             pass
@@ -205,18 +206,58 @@ def test_the_pid_of_a_dead_driver_that_was_given_again_holds_nothing(tmp_path: P
     assert lease.holder(tmp_path) is None
 
 
-def test_a_lease_of_another_host_is_taken_over_once_it_is_past_its_time_and_the_skew(tmp_path: Path, monkeypatch):
-    elsewhere(tmp_path, -lease.SKEW_SECONDS + 5)
-    with pytest.raises(RunDirError, match="on node-7"), lease.hold(tmp_path):
-        pass
-    monkeypatch.setattr(lease, "SKEW_SECONDS", 0.5)
-    monkeypatch.setattr(lease, "WAIT_SECONDS", 0.05)
-    elsewhere_until = time.time() + 1.0
-    overwrite(tmp_path, expires=elsewhere_until)
-    with lease.hold(tmp_path, wait=True) as held:
-        assert time.time() >= elsewhere_until + 0.5
+@pytest.mark.parametrize("ahead", [-3600.0, -1.0, 3600.0])
+def test_a_dead_driver_of_another_host_is_followed_once_it_was_watched(tmp_path: Path, monkeypatch, ahead: float):
+    """Whatever its clock said: ``ahead`` is when its lease runs out by ours."""
+    monkeypatch.setattr(lease, "MARGIN_SECONDS", 0.3)
+    elsewhere(tmp_path, ahead)
+    begun = time.monotonic()
+    if ahead > 0:
+        with pytest.raises(RunDirError, match="on node-7"), lease.hold(tmp_path, seconds=0.4):
+            pass
+        assert time.monotonic() - begun < 0.3
+    with lease.hold(tmp_path, seconds=0.4, wait=ahead > 0) as held:
+        assert time.monotonic() - begun >= 0.7
         held.still_held()
         assert record(tmp_path).pid == os.getpid()
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+@pytest.mark.parametrize("whose", ["the holder's", "the other's", "both"])
+def test_a_clock_that_jumps_an_hour_takes_the_lease_from_nobody(tmp_path: Path, monkeypatch, whose: str, jump: float):
+    monkeypatch.setattr(lease, "MARGIN_SECONDS", 0.5)
+    real, others = time.time, [0.0]
+
+    def jumping() -> float:
+        is_other = threading.current_thread() is threading.main_thread()  # the holder renews in a thread of its own
+        return real() + (others[0] if is_other else jump * (whose != "the other's"))
+
+    with lease.hold(tmp_path, seconds=0.9) as held:
+        overwrite(tmp_path, host="node-7")  # no process of this machine
+        held._token = lease.register_of(tmp_path / "lease").read().token
+        held._record = replace(held._record, host="node-7")
+        monkeypatch.setattr(lease.time, "time", jumping)
+        held.still_held()
+        time.sleep(0.5)  # renewed at the new time
+        others[0] = jump * (whose != "the holder's")
+        with pytest.raises(RunDirError, match="another run is using it"), lease.hold(tmp_path, seconds=0.9):
+            pass
+        held.still_held()
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_lease_that_was_not_renewed(tmp_path: Path, monkeypatch):
+    class Down(conditional.NumberedFiles):
+        def put_if_match(self, text: str, token: str) -> str | None:
+            raise OSError("the store is down")
+
+    held = lease.Lease(tmp_path, seconds=0.4, register=Down(tmp_path / "lease"))
+    held.acquire()
+    real = time.time
+    monkeypatch.setattr(lease.time, "time", lambda: real() - 3600)
+    time.sleep(0.5)
+    with pytest.raises(CommitError, match="could not be renewed"):
+        held.still_held()
+    held.release()
 
 
 def test_renewal_keeps_it_beyond_its_time_to_live(tmp_path: Path):

@@ -13,9 +13,10 @@ from pyroaring import BitMap64
 
 from curation.errors import CommitError
 from curation.tables import commits, io, row_ids, schemas
+from curation.tables.contents import rows_of
 from curation.tables.row_ids import bitmap, missing
 
-starts = st.sampled_from((0, 5, (1 << 40) - 3, (7 << 40), (1 << 62), -20))
+starts = st.sampled_from((0, 5, (1 << 40) - 3, (7 << 40), (1 << 62), (1 << 63) - 178, -20))
 runs = st.lists(st.tuples(starts, st.integers(1, 60), st.integers(1, 3)), min_size=0, max_size=5)
 
 
@@ -132,6 +133,29 @@ def test_a_cache_that_does_not_fit_is_left_out(table, change):
     table.add(range(200, 203))
     assert set(commits.committed_ids(table.uri)) == table.plain()
     assert table.plain() >= {200, 201, 202}
+
+
+def test_the_largest_ids_are_told_apart(tmp_path):
+    """Above 2^53 doubles are coarser than ids, and 2^63 - 1 has no successor."""
+    ids_N = np.array([2**63 - 1, 2**53, 5, 2**63 - 2, 2**53 + 1, 0, 2**62 + 1, 2**62], dtype=np.int64)
+    uri, schema = str(tmp_path / "t.lance"), pa.schema([schemas.ROW_ID, ("value", pa.int64())])
+    io.create(uri, schema)
+    committer = commits.Committer(uri)
+    for part_M in (ids_N[:3], ids_N[3:]):
+        table = pa.table({"row_id": part_M, "value": part_M // 2}, schema)
+        (row,) = commits.write_fragment(table, uri, schema).to_pylist()
+        committer.add(row["fragments"], row["row_ids"])
+        committer.flush()
+    assert set(commits.committed_ids(uri)) == set(ids_N.tolist())
+    ref = io.latest(uri)
+    assert rows_of(ref)[:2] == (8, 8)
+    asked_M = np.sort(ids_N)[::-1]
+    for found in (io.take(ref, asked_M), io.Lookup(ref).take(asked_M)):
+        assert found["row_id"].to_pylist() == asked_M.tolist()
+        assert found["value"].to_pylist() == (asked_M // 2).tolist()
+    absent_M = np.array([2**63 - 3, 2**53 + 2, 2**62 - 1])
+    assert (io.offsets(ref, absent_M) == -1).all() and (io.Lookup(ref).offsets(absent_M) == -1).all()
+    assert missing(np.concatenate([ids_N, absent_M]), committer.done).tolist() == [False] * 8 + [True] * 3
 
 
 def test_ids_in_order_come_in_whole_blocks(tmp_path):

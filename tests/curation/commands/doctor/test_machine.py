@@ -39,7 +39,6 @@ def test_this_machine_passes_and_says_what_it_is():
     packages = machine.packages()
     assert packages.state == "ok" and f"ray {version}" in packages.told
     assert f"{len(os.sched_getaffinity(0))} cores" in machine.cores_and_memory().told
-    assert 0 < machine._free_memory() <= machine.memory()
     assert machine.clock().state == "ok"
 
 

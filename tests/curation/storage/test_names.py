@@ -1,0 +1,47 @@
+"""Names of folders: of any letters for tables, and refused where Lance opens nothing."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation.errors import RunDirError
+from curation.rundir.sealed import find_lost, seal
+from curation.storage.paths import place, require_reachable
+from curation.tables import commits, io, sums
+from curation.tables.contents import files_of
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "ü北京", "50%", "a%20b", "#1", "why?", "x[1]*{y}", "q'\"`$HOME", "a\\b", "s3:x"]
+)
+def test_a_table_lies_in_a_folder_of_any_name(name: str, tmp_path: Path):
+    home = place(f"file://{quote(str(tmp_path / name))}")
+    assert home == place(str(tmp_path / name)) == tmp_path / name
+    require_reachable(home, writable=True)
+    schema, uri = pa.schema([("row_id", pa.int64())]), str(home / f"{name}.lance")
+    io.create(uri, schema)
+    committer = commits.Committer(uri)
+    for first in (0, 5):
+        (row,) = commits.write_fragment(pa.table({"row_id": np.arange(first, first + 5)}), uri, schema).to_pylist()
+        committer.add(row["fragments"], row["row_ids"])
+        committer.flush()
+    ref = io.latest(uri)
+    sealed = seal(home, {"table": ref.to_json()}, {})
+    assert sealed.tables[0].rows.num == 10 and find_lost(home, {"x": sealed}) == {}
+    files = {home / f"{name}.lance" / file.name for file in files_of(ref)}
+    assert len(files) == 2 and all(file.is_file() for file in files)
+    assert sums.read(uri).keys() == {f"data/{file.name}" for file in files}
+
+
+def test_a_folder_with_a_line_break_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("new\nline", "tab\t", "\x7f"):
+        with pytest.raises(RunDirError, match="control character") as caught:
+            require_reachable(place(str(tmp_path / name)))
+        assert not {"\n", "\t", "\x7f"} & set(str(caught.value))
+    (tmp_path / "here\n").mkdir()
+    monkeypatch.chdir(tmp_path / "here\n")
+    with pytest.raises(RunDirError, match="control character"):
+        require_reachable(place("runs/x"))
