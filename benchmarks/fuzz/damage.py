@@ -25,18 +25,30 @@ class Damage(NamedTuple):
     mask: int
 
 
+class Named(NamedTuple):
+    """What is done to the first file that a pattern finds."""
+
+    pattern: str
+    action: str
+    share: float = 0.5
+    mask: int = 1
+
+
 DAMAGE = st.builds(
     Damage, st.integers(0, 255), st.integers(0, 255), st.sampled_from(ACTIONS), st.floats(0, 1), st.integers(1, 255)
 )
 
 
-def inflict(home: Path, damage: Damage, older: Path) -> tuple[str, str]:
+def inflict(home: Path, damage: Damage | Named, older: Path) -> tuple[str, str]:
     """Damage a file of ``home``, of which ``older`` is an earlier state; its path in it, and what was done."""
     roles = roles_of(home)
     if not roles:
         return "", "nothing is left"
-    role = sorted(roles)[damage.role % len(roles)]
-    path = roles[role][damage.file % len(roles[role])]
+    if isinstance(damage, Named):
+        path = sorted(home.glob(damage.pattern))[0]
+    else:
+        role = sorted(roles)[damage.role % len(roles)]
+        path = roles[role][damage.file % len(roles[role])]
     return str(path.relative_to(home)), _inflict(path, damage, older / path.relative_to(home), roles)
 
 
@@ -48,7 +60,7 @@ def roles_of(home: Path) -> dict[str, list[Path]]:
     return dict(roles)
 
 
-def _inflict(path: Path, damage: Damage, older: Path, roles: dict[str, list[Path]]) -> str:
+def _inflict(path: Path, damage: Damage | Named, older: Path, roles: dict[str, list[Path]]) -> str:
     content, action = path.read_bytes(), damage.action
     at = min(int(damage.share * len(content)), len(content) - 1)
     if action == "older" and not (older.is_file() and older.read_bytes() != content):

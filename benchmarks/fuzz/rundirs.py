@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fuzz.damage import Damage, inflict
+from benchmarks.fuzz.damage import Damage, Named, inflict
 from benchmarks.fuzz.oracle import COUNTS
 from benchmarks.fuzz.outcome import Content, Told, content_of, tell
 from benchmarks.fuzz.worker import Ended, Worker
@@ -61,8 +61,11 @@ class Subject:
         return found
 
 
-def check_directory(subject: Subject, state: int, damages: Sequence[Damage]) -> None:
-    """Damage a copy of the run directory, try all commands, and do what they say until the result is right."""
+def check_directory(subject: Subject, state: int, damages: Sequence[Damage | Named]) -> set[str]:
+    """Damage a copy of the run directory, try all commands, and do what they say until the result is right.
+
+    Returns what happened on the way: it was refused, found by `curate verify` alone, or it ended the process.
+    """
     COUNTS[f"{subject.kind}: tried"] += 1
     shutil.rmtree(subject.home, ignore_errors=True)
     shutil.copytree(subject.states[state], subject.home)
@@ -103,6 +106,7 @@ def check_directory(subject: Subject, state: int, damages: Sequence[Damage]) -> 
         raise AssertionError(f"what the commands say does not help: {ran.line or verified.out}")
     for outcome in outcomes or {"right at once"}:
         COUNTS[f"{subject.kind}: {outcome}"] += 1
+    return outcomes
 
 
 def note(text: str) -> None:
