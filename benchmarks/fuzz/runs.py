@@ -13,7 +13,9 @@ from benchmarks.fuzz.files import check_file, files
 from benchmarks.fuzz.rundirs import check_directory
 from benchmarks.fuzz.subjects import SUBJECTS
 
-KINDS = ("files", "configurations", *SUBJECTS)
+LONG = {"files": 5_000, "configurations": 5_000, "directories": 1_000, "runs": 100}
+"""How many inputs of each kind the long form tries."""
+KINDS = tuple(LONG)
 BOUND_MS = 20_000
 """No input may take longer: one that does counts as a hang."""
 
