@@ -1,10 +1,13 @@
-"""Tries every hostile input on `curate validate`, `plan` and `run`: what is refused, carried through, or a traceback.
+"""Tries every hostile input on the commands: what is refused, carried through, or a traceback.
 
     python -m benchmarks.hostile                     # all suites
     python -m benchmarks.hostile --suite models      # one
 
-Each case changes a good run over the shipped puzzles (``benchmarks.hostile_case``). It is refused where the command
-ends with code 2 and one line that says what the case expects, and nothing of the input ran.
+Each case of models, settings and files changes a good run over the shipped puzzles (``benchmarks.hostile_case``). It is
+refused where `curate validate`, `plan` or `run` ends with code 2 and one line that says what the case expects, and
+nothing of the input ran. Rows go through a whole run in each format: as data, or refused as error rows. Damaged
+directories of a run are refused by the commands that read them or by `curate verify`, and mended by what those say; or
+their run gives the right result at once.
 """
 
 import argparse
@@ -12,16 +15,23 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from click.testing import CliRunner
 
+from benchmarks import hostile_directories, hostile_rows
 from benchmarks.hostile_case import RAN, Case, write_config
 from benchmarks.hostile_models import MODELS
+from benchmarks.hostile_rows import FILES
 from benchmarks.hostile_settings import SETTINGS
 
-SUITES: dict[str, Sequence[Case]] = {"models": MODELS, "settings": SETTINGS}
+SUITES: dict[str, Sequence[Case]] = {"models": MODELS, "settings": SETTINGS, "files": FILES}
+WHOLE: dict[str, Callable[[Path], Counter[str]]] = {
+    "rows": hostile_rows.try_all,
+    "directories": hostile_directories.try_all,
+}
+"""Suites that finish runs."""
 VERBS = ("validate", "plan", "run")
 OUTCOMES = ("refused", "refused otherwise", "carried through", "failed", "traceback", "ran code")
 ROWS = Path(__file__).parents[1] / "examples" / "data" / "puzzles.parquet"
@@ -70,13 +80,17 @@ def attempt(case: Case, verb: str, folder: Path) -> tuple[str, str]:
 def main() -> None:
     """Try all cases and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=SUITES, action="append", help="only this one")
-    chosen = parser.parse_args().suite or list(SUITES)
+    parser.add_argument("--suite", choices=[*SUITES, *WHOLE], action="append", help="only this one")
+    chosen = parser.parse_args().suite or [*SUITES, *WHOLE]
     counts: dict[tuple[str, str], Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="hostile-") as directory:
         good = Path(directory) / "good"
         make_good(good)
         for suite in chosen:
+            if suite in WHOLE:
+                (below := Path(directory) / suite).mkdir()
+                counts[suite, "run"] = WHOLE[suite](below)
+                continue
             for verb in VERBS:
                 counts[suite, verb] = Counter()
                 for number, case in enumerate(SUITES[suite]):

@@ -34,7 +34,10 @@ class _Verbs(click.Group):
         except (KeyboardInterrupt, Stopped) as stop:
             echo("curate: stopped; run the same command to resume", err=True)
             sys.exit(143 if isinstance(stop, Stopped) else 130)
-        except Exception as error:  # of a library that reads tables; any other one is our fault
+        except Exception as error:  # of a file, or a library that reads tables; any other one is our fault
+            if isinstance(error, OSError) and error.filename is not None:
+                echo(f"curate: {redacted(str(error.filename))}: {error.strerror}; mend it, or move it away", err=True)
+                sys.exit(1)
             if (told := of_lance(error)) is None:
                 raise
             logger_of(__name__).info("a table cannot be read", exc_info=True)

@@ -12,7 +12,7 @@ HIDDEN = "***"
 _PASSWORD = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/\s@:]*)(?P<password>:[^/\s]*)?@")
 _PARAMETER = re.compile(
     r"(?P<name>[?&;](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|sas|(?:access_?|auth_?)?token"
-    r"|(?:api_?|access_?|account_?|secret_?)?key|secret|password|passwd|pwd)=)[^&;#\s'\"]+",
+    r"|(?:aws_?)?(?:api_?|account_?|(?:secret_?)?access_?|secret_?)?key|secret|password|passwd|pwd)=)[^&;#\s'\"]+",
     re.IGNORECASE,
 )
 _KEY = re.compile(

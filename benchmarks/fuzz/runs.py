@@ -5,11 +5,17 @@ from pathlib import Path
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
 
 from benchmarks.fuzz.configs import check_configuration, configurations, prepare
+from benchmarks.fuzz.damage import DAMAGE
 from benchmarks.fuzz.files import check_file, files
+from benchmarks.fuzz.rundirs import check_directory
+from benchmarks.fuzz.subjects import SUBJECTS
 
-KINDS = ("files", "configurations")
+LONG = {"files": 5_000, "configurations": 5_000, "directories": 1_000, "runs": 100}
+"""How many inputs of each kind the long form tries."""
+KINDS = tuple(LONG)
 BOUND_MS = 20_000
 """No input may take longer: one that does counts as a hang."""
 
@@ -20,7 +26,6 @@ def fuzz(kind: str, folder: Path, *, num: int, seed: int, shrink: bool = True) -
     Raises:
         AssertionError: an input is read wrongly or refused badly; any other exception is one that escaped.
     """
-    prepare(folder)
     check: Callable[[], None]
     if kind == "files":
 
@@ -28,15 +33,23 @@ def fuzz(kind: str, folder: Path, *, num: int, seed: int, shrink: bool = True) -
         def check(given: tuple) -> None:
             check_file(folder, *given)
 
-    else:
+    elif kind == "configurations":
+        prepare(folder)
 
         @hypothesis.given(configurations())
         def check(given: tuple) -> None:
             check_configuration(folder, *given)
 
+    else:
+        subject = SUBJECTS[kind](folder)
+
+        @hypothesis.given(st.tuples(st.integers(0, 3).map(bool), st.lists(DAMAGE, min_size=1, max_size=2)))
+        def check(given: tuple) -> None:
+            check_directory(subject, *given)
+
     bounded = settings(
         max_examples=num,
-        deadline=BOUND_MS,
+        deadline=None if kind in SUBJECTS else BOUND_MS,  # a damaged directory has bounds of its own
         database=None,
         print_blob=False,
         phases=[Phase.generate, *([Phase.shrink] if shrink else [])],

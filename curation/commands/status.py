@@ -9,6 +9,7 @@ from typing import Any
 from curation.config import RunConfig
 from curation.errors import UserError
 from curation.pipeline.chain import describe
+from curation.rundir.events import parsed
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
@@ -38,7 +39,7 @@ def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown:
     holder = lease.holder(manifest.directory)
     yield f"{shown}: {'not running' if holder is None else f'running ({holder})'}"
     yield from _standing(manifest, found, unknown)
-    events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
+    events = list(parsed(manifest.events.last(TAIL_BYTES)))
     nodes = [event for event in events if event["event"] == "nodes"]
     events = [event for event in events if event["event"] != "nodes"]
     if nodes and holder is not None:
@@ -54,7 +55,7 @@ def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown:
 
 def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> dict[str, Any]:
     """As :func:`lines_of`, as JSON."""
-    events = [json.loads(line) for line in manifest.events.last(TAIL_BYTES)]
+    events = list(parsed(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
     return {
         "directory": str(shown),

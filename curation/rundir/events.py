@@ -6,19 +6,57 @@ Each driver begins a new part.
 """
 
 import errno
+import json
 import os
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from curation.escaping import logger_of
 from curation.storage.paths import Place, Remote
+from curation.telemetry.standing import Work
 
 logger = logger_of(__name__)
 
 PUT_SECONDS = 5.0
 PART_BYTES = 256 << 10
+
+
+def parsed(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The events of lines; damaged lines are left out, since nothing depends on them."""
+    for line in lines:
+        try:
+            event = json.loads(line)
+            if _is_whole(event):
+                yield event
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+
+
+def _is_whole(event: dict[str, Any]) -> bool:
+    """Whether an event has what its readers ask for.
+
+    Raises:
+        KeyError, TypeError, AttributeError: it has not.
+    """
+    numbers, texts, lists = [event["time"]], [event["event"]], list[Any]()
+    if event["event"] in ("started", "finished", "failed", "stopped", "progress"):
+        texts.append(event["stage"])
+    if event["event"] == "progress":
+        numbers += [event["rows"], event["total"], event.get("rows_per_second") or 1]
+        if "work" in event:
+            Work.from_json(event["work"]).words()
+    if event["event"] == "nodes":
+        numbers.append(event["num"])
+        lists += [event["came"], event["left"]]
+        texts += [text for found in lists for text in found]
+    return all(
+        isinstance(item, kind)
+        for items, kind in ((numbers, int | float), (texts, str), (lists, list))
+        for item in items
+    )
 
 
 class Events(Protocol):
@@ -66,6 +104,9 @@ class File:
                 file.seek(start)
                 lines = file.read().decode(errors="replace").split("\n")[:-1]  # the rest is half written
         except FileNotFoundError:
+            return []
+        except OSError as error:  # a folder stands in its place; nothing depends on events
+            logger.warning("%s: events are not read (%s)", self._path, error)
             return []
         return lines[1 if start else 0 :]
 

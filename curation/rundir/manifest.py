@@ -235,7 +235,12 @@ class Manifest:
 
 
 def _read(path: Path) -> Written | None:
-    return Written(text=path.read_bytes().decode(), token="") if path.exists() else None
+    try:
+        return Written(text=path.read_bytes().decode(), token="")
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # a folder stands in its place
+        raise RunDirError(f"{path}: cannot be read ({error.strerror}); move it away to start again") from error
 
 
 def signed(text: str) -> str:

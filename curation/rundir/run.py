@@ -280,6 +280,8 @@ class Run:
         self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
+        if self._redo:  # its own unfinished table may be damaged, of which no record tells
+            resume += f"; if it fails again, `{self._redo} {name}` does the stage anew"
         if (told := of_lance(root(error))) is not None:  # the event has its own words
             cause, resume = told, f"`curate verify {self.directory}` says what is damaged; else {resume}"
         failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")

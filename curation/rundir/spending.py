@@ -1,9 +1,9 @@
 """What passes of models have used, by the events of a run: those of every driver, also of one that was killed."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from curation.rundir.events import parsed
 from curation.telemetry.standing import Spent
 
 ENDS = ("finished", "failed", "stopped")
@@ -25,8 +25,7 @@ def spent_since(lines: Iterable[str], since: float) -> dict[str, StageSpent]:
     """
     before: dict[str, Spent] = {}
     found: dict[str, StageSpent] = {}
-    for line in lines:
-        event = json.loads(line)
+    for event in parsed(lines):
         kind, stage, time = event["event"], event.get("stage"), event["time"]
         if time < since or stage is None:
             continue

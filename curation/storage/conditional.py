@@ -6,15 +6,20 @@ such a text; in an object store the manifest is one too.
 
 import json
 import os
+import re
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from curation.errors import RunDirError
 from curation.storage.paths import Place, Remote
 
 KEPT = 8
 """The number of old files that :class:`NumberedFiles` keeps, so that a late writer finds its successor's file."""
+
+
+_NUMBERED = re.compile(r"[1-9][0-9]*\.json")
 
 
 class Written(NamedTuple):
@@ -54,7 +59,12 @@ class NumberedFiles:
         """The newest content; None if nothing was written yet."""
         while (number := self._newest()) > 0:
             with suppress(FileNotFoundError):  # a successor has removed it
-                return Written(text=self._path(number).read_text(), token=str(number))
+                try:
+                    return Written(text=self._path(number).read_text(errors="replace"), token=str(number))
+                except IsADirectoryError as error:
+                    raise RunDirError(
+                        f"{self._path(number)}: is a folder; remove it if no driver is running"
+                    ) from error
         return None
 
     def put_if_absent(self, text: str) -> str | None:
@@ -92,8 +102,8 @@ class NumberedFiles:
 
     def _numbers(self) -> list[int]:
         try:
-            return [int(path.stem) for path in self._directory.glob("*.json") if path.stem.isdigit()]
-        except FileNotFoundError:
+            return [int(path.stem) for path in self._directory.iterdir() if _NUMBERED.fullmatch(path.name)]
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _newest(self) -> int:

@@ -73,7 +73,9 @@ class Holder:
             RunDirError: it is none.
         """
         try:
-            return cls(**json.loads(text))
+            record = cls(**json.loads(text))
+            float(record.expires), float(record.since), int(record.pid), int(record.counter)
+            return record
         except (ValueError, TypeError) as error:
             raise RunDirError(
                 f"{directory / 'lease'}: holds no lease ({error}); remove it if no driver is running"

@@ -23,7 +23,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata, write_fragments
 from pyroaring import BitMap64
 
-from curation.errors import REFUSALS, CommitError
+from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
 from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
@@ -143,9 +143,11 @@ class Committer:
                     self._commit()
                 break
             except REFUSALS as error:
-                if attempt == COMMIT_ATTEMPTS:
-                    raise CommitError(f"{self.uri}: commit failed {attempt} times, last: {error}") from error
-                logger.warning("%s: commit %d failed (%s); trying again", self.uri, attempt, error)
+                if attempt == COMMIT_ATTEMPTS or isinstance(error, sums.NOT_THERE[1:]):  # which do not pass
+                    raise CommitError(
+                        f"{self.uri}: commit failed {attempt} times, last: {of_lance(error) or error}"
+                    ) from error
+                logger.warning("%s: commit %d failed (%s); trying again", self.uri, attempt, of_lance(error) or error)
                 time.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
         self.num_rows += num_queued
 

@@ -16,7 +16,7 @@ import lance
 from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction, CompactionTask, RewriteResult
 
-from curation.errors import REFUSALS, CommitError
+from curation.errors import REFUSALS, CommitError, of_lance
 from curation.escaping import logger_of
 from curation.refs import TableRef
 from curation.storage.digest import Content
@@ -57,7 +57,7 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
     try:
         rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), num_cpus=0))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
         return ref
     return commit(ref, rewritten, guard=guard)
 
@@ -105,7 +105,7 @@ def commit(ref: TableRef, rewritten: Sequence[Rewritten], *, guard: Guard = ungu
         sums.append(ref.uri, {name: content for item in rewritten for name, content in item.sums.items()})
         Compaction.commit(dataset, [item.result for item in rewritten])
     except REFUSALS as error:
-        logger.warning("%s: keeps its small fragments (%s)", ref.uri, error)
+        logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
         return ref
     files = _files(fragment.metadata for fragment in dataset.get_fragments())
     if not files <= known or dataset.count_rows() != len(ids.ids):

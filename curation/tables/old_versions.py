@@ -11,7 +11,7 @@ from collections import deque
 
 import lance
 
-from curation.errors import REFUSALS
+from curation.errors import REFUSALS, of_lance
 from curation.escaping import logger_of
 from curation.storage.lease import Guard
 
@@ -58,4 +58,4 @@ class Superseded:
         try:
             dataset.cleanup_old_versions(versions=old, error_if_tagged_old_versions=False)
         except REFUSALS as error:  # `curate clean` removes them later
-            logger.warning("%s: %d old versions were not removed (%s)", self._uri, len(old), error)
+            logger.warning("%s: %d old versions were not removed (%s)", self._uri, len(old), of_lance(error) or error)

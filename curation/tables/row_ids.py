@@ -107,7 +107,7 @@ class RowIds:
     def _load(self) -> None:
         try:
             text, _, content = self._path.read_bytes().partition(b"\n")
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return
         try:
             head = json.loads(text)

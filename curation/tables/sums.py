@@ -21,6 +21,8 @@ from curation.storage.paths import Place, Remote, place
 
 Sums = dict[str, Content]
 DATA = "data"
+NOT_THERE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""What reading a file raises where there is none, or something else has its name."""
 _KEY = "sums"
 
 
@@ -77,7 +79,7 @@ def head(uri: str, size: int | None = None) -> Content:
     """The digest of the lines, or of their first ``size`` bytes; of nothing where there are none."""
     try:
         content = path_of(uri).read_bytes()[:size]
-    except FileNotFoundError:
+    except NOT_THERE:
         content = b""
     return Content(len(content), bytes_digest(content))
 
@@ -86,7 +88,7 @@ def read(uri: str) -> Sums:
     """All lines but damaged ones."""
     try:
         content = path_of(uri).read_bytes()
-    except FileNotFoundError:
+    except NOT_THERE:
         return {}
     found: Sums = {}
     for line in content.decode(errors="replace").split("\n"):

@@ -31,6 +31,7 @@ URI = "postgresql://mlflow:planted@db.internal/mlflow"
         ("failed: https://u:pl@nted@host/x?a=1.", "failed: https://***@host/x?a=1."),
         (URI, "postgresql://***@db.internal/mlflow"),
         ("https://h/x?X-Amz-Signature=planted&b=1", "https://h/x?X-Amz-Signature=***&b=1"),
+        ("s3://b/x?AWSSecretAccessKey=planted", "s3://b/x?AWSSecretAccessKey=***"),
         ("https://h/x?b=1&sig=planted#top", "https://h/x?b=1&sig=***#top"),
         ("abfss://container@account.dfs.core.windows.net/x", None),
         ("ssh://me@host/x", None),

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 from curation.config import TrackingConfig
 from curation.errors import ConfigError
+from curation.escaping import message
 from curation.redaction import HIDDEN
 from curation.telemetry.tracking.entry import Entry, entry_of
 
@@ -56,7 +57,7 @@ def require(config: TrackingConfig) -> None:
 def publish(config: TrackingConfig, entry: Entry) -> Iterator[str]:
     """Let each tracker write the entry; yield a sentence for each one that failed or takes too long."""
     for name, settings in config.given().items():
-        if (problem := _problem(partial(_log, name, settings, entry))) is not None:
+        if (problem := _problem(partial(_log, name, settings, entry.inert()))) is not None:
             yield f"tracking.{name} failed ({problem}); the run is complete without it"
 
 
@@ -73,7 +74,7 @@ def _problem(work: Callable[[], None]) -> str | None:
         try:
             work()
         except Exception as error:
-            problems.append(" ".join(f"{type(error).__name__}: {error}".split()))
+            problems.append(f"{type(error).__name__}: {message(error)}")
 
     thread = threading.Thread(target=attempt, daemon=True)
     thread.start()

@@ -1,9 +1,10 @@
 """What a tracker records of a run: settings, the main numbers of its report, the students' curves, the report."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from curation.escaping import escaped
 from curation.refs import fingerprint
 
 Json = Mapping[str, Any]
@@ -29,6 +30,10 @@ class Entry:
     """The place of the run, and the versions."""
     files: Mapping[str, str]
     """Text by file name: the report."""
+
+    def inert(self) -> "Entry":
+        """The same without characters that act, or that no store can keep: they are escaped."""
+        return replace(self, **{item.name: _inert(getattr(self, item.name)) for item in fields(self)})
 
     def flat_settings(self) -> dict[str, str]:
         """The settings' leaves by dotted key."""
@@ -92,6 +97,14 @@ def _estimate(name: str, estimate: Json | None) -> Iterator[tuple[str, float]]:
         for bound in BOUNDS:
             if estimate[bound] is not None:
                 yield f"{name}_{bound}", estimate[bound]
+
+
+def _inert(value: Any) -> Any:
+    if isinstance(value, str):
+        return escaped(value, page=True)
+    if isinstance(value, Mapping):
+        return {_inert(key): _inert(part) for key, part in value.items()}
+    return [_inert(part) for part in value] if isinstance(value, list) else value
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:

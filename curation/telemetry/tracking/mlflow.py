@@ -1,8 +1,11 @@
 """MLflow: a run of an experiment, settings as parameters, curves by step, the report as artifacts."""
 
+import posixpath
+import re
 import time
 
 from curation.config import MlflowConfig
+from curation.refs import fingerprint
 from curation.telemetry.tracking.entry import Entry
 
 ID_TAG = "curation.id"
@@ -10,6 +13,22 @@ NUM_PARAMS, NUM_METRICS = 100, 900
 """The numbers of parameters and of metrics per request: MLflow's servers take 100 parameters, and 1,000 of both."""
 MAX_PARAMETER = 500
 """The number of characters of a parameter that servers of all versions accept."""
+MAX_TAG = 5000
+MAX_NAME = 250
+_FOREIGN = re.compile(r"[^\w.\- :/]")
+"""What MLflow refuses in the name of a parameter or metric."""
+
+
+def valid_name(text: str) -> str:
+    """The text where MLflow takes it as a name; else one like it, with a digest that keeps different texts apart.
+
+    MLflow refuses long names, all but letters, digits and a few signs, and what is no normal relative path.
+    """
+    name = _FOREIGN.sub("_", text)
+    if text and name == text and len(text) <= MAX_NAME and posixpath.normpath(text) == text and text[0] not in "./":
+        return text
+    near = posixpath.normpath(name[:MAX_NAME]).lstrip("./")[: MAX_NAME - 20]
+    return f"{near}-{fingerprint(text)}"
 
 
 class MlflowTracker:
@@ -27,11 +46,12 @@ class MlflowTracker:
 
         run_id, is_new = self._run(entry)
         now = int(1000 * time.time())
-        metrics = [Metric(name, float(value), now, 0) for name, value in entry.numbers.items()]
-        for name, points in entry.curves.items():  # MLflow would keep a step that is given again as another point
+        metrics = [Metric(valid_name(name), float(value), now, 0) for name, value in entry.numbers.items()]
+        curves = {valid_name(name): points for name, points in entry.curves.items()}
+        for name, points in curves.items():  # MLflow would keep a step that is given again as another point
             known = set() if is_new else {point.step for point in self._client.get_metric_history(run_id, name)}
             metrics += [Metric(name, float(value), now, step) for step, value in points if step not in known]
-        params = [Param(name, value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
+        params = [Param(valid_name(name), value[:MAX_PARAMETER]) for name, value in entry.flat_settings().items()]
         while metrics or params:
             self._client.log_batch(run_id, metrics=metrics[:NUM_METRICS], params=params[:NUM_PARAMS])
             metrics, params = metrics[NUM_METRICS:], params[NUM_PARAMS:]
@@ -45,5 +65,8 @@ class MlflowTracker:
         where = self._client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         for run in self._client.search_runs([where], f"tags.`{ID_TAG}` = '{entry.id}'", max_results=1):
             return str(run.info.run_id), False
-        tags = {ID_TAG: entry.id, **{f"curation.{name}": value for name, value in entry.tags.items()}}
+        tags = {
+            ID_TAG: entry.id,
+            **{valid_name(f"curation.{name}"): value[:MAX_TAG] for name, value in entry.tags.items()},
+        }
         return str(self._client.create_run(where, run_name=entry.name, tags=tags).info.run_id), True

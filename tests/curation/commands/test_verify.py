@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from sealed_run import NUM_LEFT, outputs, rows, run
 
+from benchmarks.fuzz.sealed_run import NUM_LEFT, outputs, rows, run
 from curation.cli import main
 from curation.commands.verify.kinds import verify
 from curation.refs import TableRef

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from object_store import object_store
-from sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
 
+from benchmarks.fuzz.sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
 from curation.commands.verify.kinds import verify
 from curation.errors import RunDirError, of_lance
 from curation.rundir.graph import dependents, statuses

@@ -3,12 +3,14 @@
 import importlib.util
 import json
 import os
+import posixpath
+import re
 import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,59 @@ def test_a_missing_package_is_refused_with_its_extra_and_fails_no_run(name: str)
         tracking.require(config)
     (problem,) = tracking.publish(config, ENTRY)
     assert problem.startswith(f"tracking.{name} failed (ModuleNotFoundError: No module named '{name}")
+
+
+HOSTILE = (
+    "<script>alert(1)</script>", "{{ 7 * 7 }}", "=HYPERLINK(1)", "NUL \x00 end", "\x1b[2J\x9b\x7f", "\u202eturned",
+    "\ud800 half", "x" * 10**6, "../../up", "/root", "a//b/.", ".", "", " ", "\n", "%s %d", "a'b\"c`d", "北京",
+)  # fmt: skip
+HOSTILE_ENTRY = replace(
+    ENTRY,
+    id="hostile",
+    name=HOSTILE[6] + HOSTILE[4],
+    settings={"sources": {text: {"path": text, "columns": list(HOSTILE[:7])} for text in HOSTILE}},
+    numbers={f"gen-0/{text}/purity": 0.5 for text in HOSTILE} | {text: 0.25 for text in HOSTILE},
+    curves={f"{text} loss": [(1, 0.5), (2, 0.25)] for text in HOSTILE},
+    tags={"run_dir": HOSTILE[6] + HOSTILE[7], HOSTILE[3]: HOSTILE[6]},
+    files={"report.html": "".join(HOSTILE[:7])},
+)
+
+
+def test_hostile_texts_become_different_names_that_mlflow_takes():
+    from curation.telemetry.tracking.mlflow import MAX_NAME, valid_name
+
+    names = [valid_name(text) for text in HOSTILE]
+    assert (
+        len(set(names)) == len(HOSTILE) and names[-1] == "北京" and valid_name("gen-0/neural/ece") == "gen-0/neural/ece"
+    )
+    for name in names:
+        assert 0 < len(name) <= MAX_NAME and re.fullmatch(r"[/\w.\- :]+", name)
+        assert posixpath.normpath(name) == name and name[0] not in "./"
+
+
+def test_what_a_tracker_gets_can_be_written_by_any_store():
+    entry = HOSTILE_ENTRY.inert()
+    text = json.dumps(asdict(entry), ensure_ascii=False)
+    assert text.encode() and not any(sign in text for sign in "\x00\x1b\x7f\x9b\u202e")
+    assert entry.settings["sources"]["\\ud800 half"]["path"] == "\\ud800 half" and entry.numbers.keys() >= {"北京"}
+
+
+@needs("mlflow")
+@pytest.mark.parametrize("store", ["file", "sqlite"])
+def test_hostile_texts_break_no_tracking(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from mlflow.tracking import MlflowClient
+
+    if store == "sqlite" and not installed("sqlalchemy"):
+        pytest.skip("mlflow-skinny has no stores in a database")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file:{tmp_path / 'mlruns'}" if store == "file" else f"sqlite:///{tmp_path / 'mlflow.db'}"
+    config = TrackingConfig(mlflow=MlflowConfig(uri=uri, experiment="ours"))
+    assert list(tracking.publish(config, HOSTILE_ENTRY)) == []
+    assert list(tracking.publish(config, HOSTILE_ENTRY)) == []
+    client = MlflowClient(tracking_uri=uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("ours").experiment_id])
+    assert run.info.status == "FINISHED" and len(run.data.metrics) == 3 * len(HOSTILE)
+    assert len(run.data.params) == 2 * len(HOSTILE) and run.data.metrics["北京"] == 0.25
 
 
 @pytest.fixture

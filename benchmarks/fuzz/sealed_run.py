@@ -1,6 +1,7 @@
 """A small run whose stages write what real ones write, without Ray: labels, weights and exports."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from curation.rundir.run import Run, Task
 from curation.storage.cache import staged
 from curation.storage.paths import Place
 from curation.tables import commits, compaction, io, schemas
+from curation.tables.row_ids import missing
 
 SCHEMA = pa.schema([schemas.ROW_ID, pa.field("completion", pa.string()), pa.field("state", pa.list_(pa.float16(), 8))])
 NUM_ROWS, NUM_FRAGMENTS = 960, 32
+LABEL_KEY = {"revision": 1, "seed": 0}
 NUM_LEFT = NUM_ROWS - 1
 """One row is deleted."""
 
@@ -30,21 +33,37 @@ def rows(ids_N: np.ndarray) -> pa.Table:
     return pa.table([pa.array(ids_N), pa.array([f"row {id}" for id in ids_N]), states], schema=SCHEMA)
 
 
+PARTS = np.array_split(np.arange(NUM_ROWS), NUM_FRAGMENTS)
+
+
 def label(task: Task, seed: int) -> Done:
     """Rows in many fragments, which are compacted; one of them is deleted."""
     task.manifest.event("asked", stage=task.name)
     uri = str(task.directory / "labels.lance")
-    io.create(uri, SCHEMA)
-    committer = commits.Committer(uri)
-    for ids_N in np.array_split(np.arange(NUM_ROWS), NUM_FRAGMENTS):
-        (row,) = commits.write_fragment(rows(ids_N), uri, SCHEMA).to_pylist()
-        committer.add(row["fragments"], row["row_ids"])
-    committer.flush()
+    fill(uri, PARTS)
     ref = io.latest(uri)
     if tasks := compaction.plan(ref, 16 << 10):
         ref = compaction.commit(ref, [compaction.rewrite(ref, task) for task in tasks])
     lance.dataset(uri).delete("row_id = 7")
     return Done(outputs={"labels": io.latest(uri).to_json()}, rows=NUM_LEFT)
+
+
+def fill(uri: str, parts: Sequence[np.ndarray]) -> None:
+    """Write the rows with these ids that are not there yet, a fragment a part."""
+    io.create(uri, SCHEMA)
+    committer = commits.Committer(uri)
+    for ids_N in parts:
+        left_N = ids_N[missing(ids_N, committer.done)]
+        if len(left_N):
+            (row,) = commits.write_fragment(rows(left_N), uri, SCHEMA).to_pylist()
+            committer.add(row["fragments"], row["row_ids"])
+    committer.flush()
+
+
+def break_off(directory: Path) -> None:
+    """Leave the directory as a kill in the middle of the labels does."""
+    Manifest.load(directory).identify({"rows": "sealed"}, {}, save=True)
+    fill(str(Manifest.load(directory).directory_of("gen-0/label", LABEL_KEY) / "labels.lance"), PARTS[::2])
 
 
 def fit(task: Task, labels: TableRef) -> Done:
@@ -59,7 +78,7 @@ def fit(task: Task, labels: TableRef) -> Done:
 
 def select(task: Task, labels: TableRef, trust: TrustRef) -> Done:
     """A table and its exports."""
-    found = io.read(labels).slice(0, 40)
+    found = io.read(labels).sort_by("row_id").slice(0, 40)
     stem = task.directory / "neural"
     with staged(stem.with_suffix(".parquet")) as path, staged(stem.with_suffix(".jsonl")) as text:
         pq.write_table(found, path)

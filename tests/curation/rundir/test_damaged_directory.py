@@ -1,0 +1,124 @@
+"""What fuzzing of run directories has found: each was a traceback, or a refusal whose advice did not help."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.fuzz.sealed_run import break_off, outputs, run, started
+from benchmarks.fuzz.subjects import sealed
+from curation.cli import main
+from curation.errors import CommitError, RunDirError, RunFailedError
+from curation.rundir.events import File, parsed
+from curation.rundir.manifest import Manifest
+from curation.rundir.spending import spent_since
+from curation.storage import lease
+from curation.tables import commits, io
+from curation.tables.row_ids import RowIds
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("damaged") / "run"
+    run(directory)
+    return directory
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path) -> Path:
+    """A copy under the same path: the records name it."""
+    kept = shutil.copytree(made, tmp_path / "kept")
+    yield made
+    shutil.rmtree(made)
+    shutil.copytree(kept, made)
+
+
+def in_place_of(path: Path) -> Path:
+    """A folder."""
+    if path.exists():
+        path.unlink()
+    path.mkdir(parents=True)
+    return path
+
+
+def test_a_folder_in_place_of_the_manifest_is_refused_in_a_line(copy: Path):
+    in_place_of(copy / "manifest.json")
+    with pytest.raises(RunDirError, match=r"manifest\.json: cannot be read \(Is a directory\); move it away"):
+        Manifest.load(copy)
+    told = CliRunner().invoke(sealed, ["run", str(copy)])
+    assert told.exit_code == 2 and told.stderr.count("\n") == 1
+
+
+def test_a_folder_in_place_of_digests_is_told_by_verify(copy: Path):
+    in_place_of(Path(outputs(copy, "gen-0/label")["labels"]["uri"] + ".sums"))
+    told = CliRunner().invoke(main, ["verify", str(copy)])
+    assert told.exit_code == 1 and "labels.lance.sums: the digests of the table's files changed" in told.stdout
+
+
+def test_a_folder_in_place_of_digests_or_ids_ends_no_commit_late(tmp_path: Path):
+    """It does not pass, so that waiting for it is in vain."""
+    break_off(tmp_path)
+    (labels,) = tmp_path.glob("gen-0/label-*/labels.lance")
+    in_place_of(labels.with_name("labels.lance.ids"))
+    assert len(RowIds(str(labels)).ids) == 0
+    in_place_of(labels.with_name("labels.lance.sums"))
+    with pytest.raises(RunFailedError, match=r"commit failed 1 times, last: .*Is a directory") as failed:
+        run(tmp_path)
+    assert f"if it fails again, `curate run {tmp_path} --redo gen-0/label` does the stage anew" in str(failed.value)
+    assert CliRunner().invoke(sealed, ["run", str(tmp_path), "--redo", "gen-0/label"]).exit_code == 0
+
+
+@pytest.mark.parametrize("content", [b'{"expires": "never"}', b"\xff", b"null", None])
+def test_a_lease_that_is_none_is_refused_with_what_to_remove(tmp_path: Path, content: bytes | None):
+    path = tmp_path / "lease" / "3.json"
+    in_place_of(path)
+    if content is not None:
+        path.rmdir()
+        path.write_bytes(content)
+    with pytest.raises(RunDirError, match="remove it if no driver is running"):
+        lease.holder(tmp_path)
+
+
+def test_lines_of_events_that_are_damaged_are_left_out(tmp_path: Path):
+    good = {"time": 5.0, "event": "started", "stage": "a"}
+    progress = {"time": 6.0, "event": "progress", "stage": "a", "rows": 1, "total": 2}
+    bad = [
+        {**good, "stage": None},
+        {**good, "time": "5"},
+        {"time": 5.0, "event": "started"},
+        {**progress, "rows": None},
+        {**progress, "work": {"actors": 3}},
+        {"time": 5.0, "event": "nodes", "num": 1, "came": None, "left": []},
+        [],
+        7,
+    ]
+    lines = [json.dumps(good), *map(json.dumps, bad), '{"time": 5.0, "eve', "[" * 100_000, json.dumps(progress)]
+    assert list(parsed(lines)) == [good, progress]
+    assert spent_since(lines, 0.0)["a"].spans == ((5.0, 6.0),)
+    assert File(in_place_of(tmp_path / "events.jsonl")).last(100) == []
+
+
+def test_what_lance_says_in_the_log_has_no_paths_of_its_compiler(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """A version that is there twice, as a file system may restore it: no commit fits it."""
+    monkeypatch.setattr(commits, "RETRY_SECONDS", 1e-3)
+    break_off(tmp_path)
+    (labels,) = tmp_path.glob("gen-0/label-*/labels.lance")
+    newest = min((labels / "_versions").glob("*.manifest"))
+    first = max((labels / "_versions").glob("*.manifest"))
+    shutil.copyfile(first, newest.with_name(f"{int(newest.stem) - 1}.manifest"))
+    with caplog.at_level(logging.WARNING), pytest.raises((RunFailedError, CommitError)):
+        run(tmp_path)
+    assert "commit 1 failed" in caplog.text and ".rs:" not in caplog.text
+
+
+def test_a_file_that_cannot_be_read_is_told_in_a_line(copy: Path):
+    """Whatever command meets it."""
+    in_place_of(copy / "config.yaml")
+    told = CliRunner().invoke(main, ["status", str(copy)])
+    assert told.exit_code in (1, 2) and told.stderr.startswith("curate: ") and told.stderr.count("\n") == 1
+    assert io.count(io.latest(outputs(copy, "gen-0/label")["labels"]["uri"])) and started(copy)
