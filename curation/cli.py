@@ -181,11 +181,9 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
 def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
     """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
     from curation.commands import status as run_status
-    from curation.commands.filter import status as filter_status
     from curation.config.filter import WORK
     from curation.config.load import is_filter, load_filter
     from curation.errors import ConfigError
-    from curation.pipeline.filter.opening import config_at
     from curation.rundir.manifest import record_in
     from curation.storage.lease import holder
     from curation.storage.paths import place
@@ -193,17 +191,22 @@ def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json
     if as_json and watch is not None:
         raise ConfigError("--json: prints once; leave out --watch")
 
-    shown: Any = run_status
+    shown: Any
     if record_in(place(config)) == place(config) / WORK:
-        shown, settings = filter_status, config_at(place(config), overrides)
+        from curation.commands.filter import status as shown  # heavier than what a run's status takes
+        from curation.pipeline.filter.opening import config_at
+
+        settings: Any = config_at(place(config), overrides)
     else:
         if (place(config) / WORK).is_dir():
             raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
         config, overrides = _of_run(config, overrides)
         if is_filter(config):
-            shown, settings = filter_status, load_filter(config, overrides)
+            from curation.commands.filter import status as shown
+
+            settings = load_filter(config, overrides)
         else:
-            settings = _load(config, overrides)
+            shown, settings = run_status, _load(config, overrides)
     if as_json:
         echo(json.dumps(shown.status_json(settings), indent=1))
         return

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from curation.config import RunConfig
 from curation.config.filter import FilterConfig
-from curation.pipeline import running
 from curation.pipeline.chain import check_models
-from curation.pipeline.filter import opening
+from curation.pipeline.opened import open_run
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 
@@ -90,8 +89,9 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     """
     from curation.pipeline.planning import forecast_run
 
-    check_models(config, loads=True)
-    opened = running.open_run(config, save=False)
+    opened = open_run(config, save=False)
+    if not all(status.is_settled for status in opened.statuses):
+        check_models(config, loads=True)
     ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
     return _planned(opened.chain.stages, opened.manifest, ahead)
 
@@ -101,6 +101,7 @@ def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int
 
     The sample is drawn over all files that are left to label. It changes nothing in the output.
     """
+    from curation.pipeline.filter import opening
     from curation.pipeline.filter.forecast import forecast_filter
 
     opened = opening.look(config, recut=recut)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from curation.cli import main
 from curation.config.load import load_config
-from curation.pipeline.running import open_run
+from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.telemetry.standing import Actors, Journal, Standing, Work

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from curation.arms import ARMS
 from curation.config import RunConfig
 from curation.config.load import load_config
-from curation.pipeline.running import open_run
+from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Stage, plain, statuses
 from curation.rundir.manifest import Manifest
