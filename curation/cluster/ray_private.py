@@ -7,8 +7,23 @@ Ray's documented counterparts do not serve: its state API asks the dashboard, wh
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
+
+
+@contextmanager
+def without_signal_handlers() -> Iterator[None]:
+    """Within the context, Ray leaves SIGTERM to this process: its own handler exits with code 1 and commits nothing."""
+    import ray._private.utils as utils
+
+    setter = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = setter
 
 
 def kv_put(key: str, value: bytes) -> None:

@@ -339,7 +339,16 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
             if (fields := journal.fields(Standing(rows=rows, total=1000, work=work), second)) is not None:
                 event(second, "progress", stage="gen-0/label-pool", **fields)
         file.write('{"time": 5021, "event": "prog')  # under way
-    lines = curate("status", config).stdout.splitlines()
+    dead = curate("status", config).stdout.splitlines()
+    assert " ".join(dead[1].split()) == (
+        "gen-0/label-pool 400 of 1,000 rows (40 %), as its driver ended; `curate run` goes on"
+    )
+    assert len(dead) == 3 and dead[2].endswith("s ago: progress")
+    shown = json.loads(curate("status", config, "--json").stdout)["under_way"]
+    assert shown == [{"time": 5020, "event": "progress", "stage": "gen-0/label-pool", "rows": 400, "total": 1000}]
+    with lease.hold(manifest.directory):
+        lines = curate("status", config).stdout.splitlines()
+        assert json.loads(curate("status", config, "--json").stdout)["under_way"][0]["seconds_left"] == 20.0
     told = "gen-0/label-pool 400 of 1,000 rows (40 %), 30 rows/s, about 20 s left"
     assert " ".join(lines[1].split()) == told
     assert lines[2].strip() == (
@@ -382,7 +391,22 @@ def watching(config: Path, seconds: str, **options: Any) -> subprocess.Popen:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_watching_goes_on_until_the_run_ends(config: Path):
+def test_watching_waits_for_a_driver_that_is_yet_to_begin(config: Path):
+    manifest = Manifest.load(config.parent / "runs" / "tiny")
+    watcher = watching(config, "0.1", stdout=subprocess.PIPE)
+    assert watcher.stdout is not None
+    assert "no run here yet" in watcher.stdout.readline()
+    assert watcher.stdout.readline() == "waiting up to 60 s for a driver; Ctrl-C ends\n"
+    with lease.hold(manifest.directory):
+        manifest.identify({"seed": 0}, {}, save=True)
+        while "tiny: running" not in watcher.stdout.readline():
+            assert watcher.poll() is None
+    output, told = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0 and told == "" and "waiting" not in output
+    assert "runs/tiny: not running" in output.strip().split("\n\n")[-1]
+
+
+def test_watching_goes_on_until_the_run_ends(config: Path, monkeypatch: pytest.MonkeyPatch):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     with lease.hold(manifest.directory):
         manifest.identify({"seed": 0}, {}, save=True)
@@ -397,7 +421,8 @@ def test_watching_goes_on_until_the_run_ends(config: Path):
     blocks = output.strip().split("\n\n")
     assert "runs/tiny: not running" in blocks[-1] and "prepare" in blocks[-1]
     assert all("tiny: running" in block for block in blocks[:-1])
-    assert curate("status", config, "--watch").exit_code == 0  # ends at once: nothing runs
+    monkeypatch.setattr("curation.commands.status_verb.BEGIN_SECONDS", 0.0)
+    assert curate("status", config, "--watch").exit_code == 0  # nothing runs, and it waits no longer
 
 
 def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):
