@@ -17,7 +17,7 @@ from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, of_lance
 from curation.escaping import echo, logger_of
 from curation.redaction import redacted
-from curation.stopping import Stopped, exit_code, stopped_by_signals
+from curation.stopping import Stopped, stopped_by_signals
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
@@ -46,7 +46,7 @@ class _Verbs(click.Group):
                 if self._resumes(ctx):
                     told = f"{told or 'no stage was at work'}; run the same command to go on"
                 echo(f"curate: stopped by {signals.first.name}{': ' if told else ''}{told}", err=True)
-                sys.exit(exit_code(signals.first))
+                signals.end()
 
     def _resumes(self, ctx: click.Context) -> bool:
         return ctx.invoked_subcommand in self.RESUMABLE

@@ -8,6 +8,7 @@ import ctypes
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,23 +52,31 @@ class Signals:
         """
         if self.first is not None:
             if number == signal.SIGINT:
-                self._end()
+                self._end_at_once()
             return
+        signal.alarm(0)  # Ray's C++ handler, if it was first, would abort the process 3 s later
         self.first = signal.Signals(number)
-        self._clock = threading.Timer(LIMIT_SECONDS, self._end)
+        self._clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
         self._clock.daemon = True
         self._clock.start()
         raise KeyboardInterrupt if number == signal.SIGINT else Stopped
+
+    def end(self) -> None:
+        """End the process by the code of its signal: threads that still wait in C++ would abort a longer way out."""
+        assert self.first is not None, "a signal has come"
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code(self.first))
 
     def close(self) -> None:
         """Stop the clock."""
         if self._clock is not None:
             self._clock.cancel()
 
-    def _end(self) -> None:
+    def _end_at_once(self) -> None:
         assert self.first is not None, "a signal has come"
         self._farewell(self.first)
-        os._exit(exit_code(self.first))
+        self.end()
 
 
 _listening = False

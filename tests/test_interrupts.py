@@ -57,7 +57,7 @@ def events(directory: Path, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("way", CODES)
 def test_a_driver_that_waits_says_in_a_line_that_it_was_stopped(tmp_path: Path, way: signal.Signals):
-    run = SumsRun(tmp_path, num_pool=10, actors={"max": 1}, seconds_per_row=0.0)
+    run = SumsRun(tmp_path, num_pool=60, actors={"max": 1}, seconds_per_row=0.0)
     log = tmp_path / "log"
     with lease.hold(run.directory):
         driver = start(["run", str(run.config), "--wait"], log)
@@ -69,7 +69,7 @@ def test_a_driver_that_waits_says_in_a_line_that_it_was_stopped(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", CODES)
 def test_ray_starts(tmp_path: Path, way: signal.Signals):
-    run = SumsRun(tmp_path, num_pool=10, actors={"max": 1}, seconds_per_row=0.0)
+    run = SumsRun(tmp_path, num_pool=60, actors={"max": 1}, seconds_per_row=0.0)
     log = tmp_path / "log"
     for wait in (0.2, 1.0, 3.0):  # from before Ray's processes to the first stages
         driver = start(["run", str(run.config)], log)
@@ -106,6 +106,7 @@ def test_something_is_trained(tmp_path: Path, way: signal.Signals, stage: str):
         "selection": {"budget": {"n": 100}, "arms": ["naive", "neural"]},
         "student": {"epochs": 2000},
         "generations": [{"student": {"init": {"hidden_size": 64, "num_layers": 2}}}],
+        "evaluation": {"num_runs": 1, "decoding": {"temperature": 0, "max_tokens": 8}},
     }
     splits = {"test": {"from": "sums", "rows": 20}}
     run = SumsRun(

@@ -55,7 +55,7 @@ def _start_ray(settings: RayConfig) -> None:
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
-            with ray_private.without_signal_handlers():
+            with ray_private.starting():
                 ray.init(
                     address=address,
                     num_cpus=settings.num_cpus if address == capacity.LOCAL else None,

@@ -13,6 +13,7 @@ from curation.pipeline.chain import check_models
 from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.stages.preview import check_preview, preview
 from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 
@@ -33,6 +34,7 @@ def check(config: RunConfig) -> Iterator[str]:
     sizes = split_sizes(config, files)
     for name, num_rows in sizes.items():
         yield f"split {name}: {num_rows:,} rows"
+    yield from check_preview(preview(config, files), config)
     num_pool = sizes["pool"] // max(1, len(config.generations))
     check_pool(config.selection.budget, num_pool)
     if config.trust.search or "tune" in config.model_fields_set:

@@ -1,6 +1,6 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -89,6 +89,21 @@ class SplitsConfig(Section):
     def labelled(self) -> tuple[str, ...]:
         """The names of the configured splits that the teacher labels."""
         return tuple(name for name in self.named() if name not in ("adapt", "shots", "test"))
+
+
+class LimitedSplits(SplitsConfig):
+    """The splits of a run, and how many of their rows may be unusable."""
+
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """A run stops before anything is labelled if a larger share of a split's rows cannot be used: they cannot be read,
+    have duplicate options, or lack the gold label that their split needs. It is no part of what the rows are."""
+
+    RUNS: ClassVar[tuple[str, ...]] = ("max_error_rate",)
+
+    @property
+    def dealt(self) -> SplitsConfig:
+        """What its rows are."""
+        return SplitsConfig(**{name: getattr(self, name) for name in SplitsConfig.model_fields})
 
 
 class RowsConfig(Root):

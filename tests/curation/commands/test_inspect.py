@@ -265,7 +265,7 @@ def test_a_stage_names_its_table_at_the_version_on_record(run: Path):
     assert "prepare-1/source.lance, version 1" in curate(run, "prepare/source").stdout
     assert "name one: prepare/pool, prepare/source" in mistake(run, "prepare")
     assert "did you mean gen-0/label-pool" in mistake(run, "gen-0/label-pol")
-    assert "on record: prepare/pool" in mistake(run, "zzzzzz")
+    assert "there are: prepare/pool" in mistake(run, "zzzzzz")
     with pytest.raises(TableError, match=r"gone\.lance"):
         examine(*_asked(find(str(run), "gen-0/grade-pool")))
 

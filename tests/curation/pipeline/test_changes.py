@@ -100,6 +100,7 @@ CHANGES: dict[str, set[str]] = {
     "teacher.chunk_rows=100": set(),
     "teacher.actors.max=3": set(),
     "teacher.max_error_rate=0.5": set(),
+    "splits.max_error_rate=0.5": set(),
     "teacher.decoding.max_tokens=6": LABELLED,
     "teacher.states=[prompt_last, output_last]": LABELLED,
     "teacher.batch_tokens=4096": LABELLED | answers_of([*NAMES, "teacher", "base"]),
