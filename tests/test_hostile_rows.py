@@ -22,6 +22,7 @@ HOSTILE = (
 )
 ACTING = "\x00\x07\x1b\x7f\x9b\u202e\u2066"
 NUM_ROWS = 200
+SPLITS: dict[str, Any] = {"source": {"from": "sums", "rows": 100}, "pool": {"from": "sums"}, "audit": True}
 SCRIPTED = {"completions": [" <script>{{ 7 * 7 }}\x1b[31m\u202e \\boxed{1}", " \\boxed{2}"]}
 
 
@@ -51,7 +52,7 @@ def write(folder: Path, *, missing: bool = False, **sections: Any) -> Path:
         "run_dir": str(folder / "run ü"),
         "domain": "math",
         "sources": {"sums": {"path": "sums é.jsonl", "id_column": "id"}},
-        "splits": {"source": {"from": "sums", "rows": 100}, "pool": {"from": "sums"}, "audit": True},
+        "splits": SPLITS,
         "teacher": {"backend": "scripted", "scripted": SCRIPTED},
         "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 20}, "arms": ["naive", "internal_confidence"]},
@@ -65,7 +66,7 @@ def write(folder: Path, *, missing: bool = False, **sections: Any) -> Path:
 
 @pytest.mark.slow
 def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
-    config = write(tmp_path, missing=True, teacher={"backend": "scripted", "scripted": SCRIPTED, "max_error_rate": 0.5})
+    config = write(tmp_path, missing=True, splits=SPLITS | {"max_error_rate": 0.5})
     assert (done := curate("run", config)).returncode == 0, done.stderr
     run = config.parent / "run ü"
     page = (run / "report.html").read_text()
@@ -88,9 +89,12 @@ def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
     ("sections", "code", "told"),
     [
         (
-            {"missing": True, "teacher": {"backend": "scripted", "max_error_rate": 0, "scripted": SCRIPTED}},
-            1,
-            "more than teacher.max_error_rate 0",
+            {
+                "missing": True,
+                "splits": {"source": {"from": "sums", "rows": 100}, "pool": {"from": "sums"}, "max_error_rate": 0},
+            },
+            2,
+            "more than splits.max_error_rate 0",
         ),
         (
             {

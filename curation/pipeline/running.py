@@ -21,6 +21,7 @@ from curation.pipeline.kept_forecast import saved, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.searching import check as check_search
 from curation.redaction import redacted_in
+from curation.rundir import history
 from curation.rundir.graph import (
     Known,
     Outputs,
@@ -206,6 +207,7 @@ def _at_work(
             room=capacity.resources,
             hold_cpus=works and not capacity.is_one_machine(config.ray),
             redo=f"curate run {config.directory} --redo",
+            on_done=partial(history.note, config.directory),
         )
         yield opened, run
 

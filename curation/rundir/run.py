@@ -94,6 +94,8 @@ class _Ended(NamedTuple):
     sealed: Sealed | None
     seconds: float
     error: BaseException | None
+    is_whole: bool = True
+    """Whether it began with an empty directory."""
 
 
 class Run:
@@ -108,11 +110,13 @@ class Run:
         room: Callable[[], Mapping[str, float]],
         hold_cpus: bool = True,
         redo: str | None = None,
+        on_done: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
         ``hold_cpus``: as :class:`curation.rundir.hosts.Hosts` says. ``redo``: the command that does the stage whose
-        name follows it again; None where there is none.
+        name follows it again; None where there is none. ``on_done`` is told the rows and seconds of each stage that was
+        done from its beginning to its end.
         """
         self.name = name
         self.manifest = manifest
@@ -120,6 +124,7 @@ class Run:
         self._max_stages, self._room, self._redo = max_stages, room, redo
         self._hosts = Hosts(hold_cpus=hold_cpus)
         self._standings: dict[str, Standing] = {}
+        self._on_done = on_done
 
     def do(self, stages: Sequence[Stage]) -> Known:
         """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
@@ -251,13 +256,15 @@ class Run:
         """Run one stage, in its own thread."""
         stage, name, begun = status.stage, status.stage.name, time.monotonic()
         key: dict[str, Any] = {}
-        done, sealed, error = None, None, None
+        done, sealed, error, is_whole = None, None, None, True
         try:
             self._refuse_broken(status)
             key = key_of(stage, known)
+            directory = self.manifest.directory_of(name, key)
+            is_whole = not directory.exists()
             task = Task(
                 name=name,
-                directory=self.manifest.directory_of(name, key),
+                directory=directory,
                 manifest=self.manifest,
                 telemetry=Telemetry(run=self.name, stage=name),
                 stage=stage,
@@ -271,7 +278,7 @@ class Run:
             return
         except BaseException as raised:  # SystemExit of a library too
             error = raised
-        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error))
+        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error, is_whole))
 
     def _recorded(self, end: _Ended) -> Outputs:
         """Record a stage and return its outputs.
@@ -286,6 +293,8 @@ class Run:
         name, done, seconds = end.stage.name, end.done, end.seconds
         record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds, sealed=end.sealed)
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
+        if end.is_whole:
+            self._on_done(end.stage, done.rows, seconds)
         rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
         say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
         return record.outputs
