@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.registry import READERS
 
 
 class DomainConfig(Section):
@@ -28,13 +29,21 @@ class DomainConfig(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
+def _format(name: str) -> str:
+    if name != "auto":
+        READERS.find(name)
+    return name
+
+
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
     path: Location
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
-    format: Literal["auto", "parquet", "jsonl", "csv", "lance"] = "auto"
+    format: Annotated[str, AfterValidator(_format)] = "auto"
+    """``parquet``, ``jsonl``, ``csv``, ``lance``, or a reader of one's own by name (docs/extending.md); ``auto``: by the
+    ending of each file."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 
