@@ -95,13 +95,25 @@ def init(config: str) -> None:
 @main.command()
 @CONFIG
 @SET
-def validate(config: str, overrides: tuple[str, ...]) -> None:
-    """Check the configuration, the input files and the models without running anything."""
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; of a mistake too.")
+def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check the configuration, the input files and the models without running anything.
+
+    1,000 rows of each source are read, to foresee rows that cannot be used.
+    """
     from curation.commands.validate import check
 
-    for line in check(_load(config, overrides)):
-        echo(line)
-    echo(f"{config}: is valid")
+    try:
+        lines = []
+        for line in check(_load(config, overrides)):
+            lines.append(line._asdict())
+            if not as_json:
+                echo(line.text)
+    except UserError as error:
+        if as_json:
+            echo(json.dumps({"valid": False, "error": redacted(str(error))}, indent=1))
+        raise
+    echo(json.dumps({"valid": True, "checked": lines}, indent=1) if as_json else f"{config}: is valid")
 
 
 @main.command()

@@ -24,7 +24,7 @@ FACTORS: Mapping[Basis, float] = {"history": 1.5, "similar": 3.0, "rough": 6.0}
 FASTER = 0.35
 """A run may take so little of the probe's time: chunks of a probe are a sixteenth of the rows, and may not fill the
 batches of its teacher."""
-GROWTH = (0.4, 0.75, 1.0)
+GROWTH = (0.2, 0.75, 1.0)
 """The power of the amount of work by which time grows: at least, most likely, at most."""
 OVERHEAD = Estimate(value=12.0, low=4.0, high=40.0, n=0)
 """Seconds that belong to no stage: start of Ray, waits between stages, the report."""

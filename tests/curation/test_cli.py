@@ -140,6 +140,11 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
+    as_json = json.loads(curate("validate", config, "--set", "ray.num_cpus=1", "--json").stdout)
+    assert as_json["valid"] and [item["text"] for item in as_json["checked"]] == result.stdout.splitlines()[:-1]
+    assert [item["kind"] for item in as_json["checked"]][:5] == ["source", "split", "split", "split", "model"]
+    wrong = curate("validate", config, "--set", "seed=many", "--json")
+    assert wrong.exit_code == 2 and json.loads(wrong.stdout)["error"] == wrong.stderr.strip().removeprefix("curate: ")
     overridden = curate("validate", config, "--set", "splits.source.rows=20", "--set", "teacher={backend: scripted}")
     assert "split source: 20 rows" in overridden.stdout and "\nteacher:" not in overridden.stdout
     further = [
@@ -234,10 +239,12 @@ def test_input_files_that_cannot_be_used(config: Path, puzzles: list[dict]):
 def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     result = curate("plan", config, "--no-probe")
     assert result.exit_code == 0
-    stages = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()[1:]}
+    *lines, total, told = result.stdout.splitlines()[1:]
+    assert total.startswith("from start to end") and told.startswith("similar: by stages of the same kind")
+    stages = {line.split()[0]: line.split()[1:] for line in lines}
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
     assert stages["gen-0/student-neural"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
-    assert stages["prepare"][1:] == ["not", "done", "yet"]
+    assert stages["prepare"][-4:] == ["rough", "not", "done", "yet"] and stages["prepare"][3] == "to"
     first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
     assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
     assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
@@ -245,6 +252,8 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     probed = curate("plan", config, *bare)
     assert "probe: 36 rows drawn at random, 1 actors: " in probed.stdout and " rows/s of one actor" in probed.stdout
     assert "EUR together, with a month of storage" in probed.stdout
+    assert re.search(r"gen-0/label-pool +21 +\d+ +\d+ to \d+  probe ", probed.stdout)
+    assert re.search(r"from start to end, .* to [\d,]+; about [\d,]+ tokens", probed.stdout)
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
     assert "--probe: 37 rows are asked for, and" in mistake("plan", config, *bare, "--probe", "37")
     assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--save")
@@ -259,9 +268,13 @@ def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
     planned = json.loads(curate("plan", config, "--json", "--no-probe").stdout)
     stages = {stage["name"]: stage for stage in planned["stages"]}
     assert planned["forecast"] is None and stages["prepare"] == {
-        "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40, "seconds": None,
+        "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40,
+        "seconds": stages["prepare"]["seconds"], "range": stages["prepare"]["range"], "basis": "rough", "tokens": None,
     }  # fmt: skip
+    low, high = stages["prepare"]["range"]
+    assert low < stages["prepare"]["seconds"] < high and planned["total"]["seconds"]["low"] > 0
     for stage in stages.values():
+        assert stage["range"][0] < stage["seconds"] < stage["range"][1]
         assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
 
 
