@@ -12,7 +12,8 @@ Five runs, each planned (``curate plan --save``) and then run, in processes of t
 Printed: of each amount the forecast, its 95 % interval, the actual number of ``report.json``, and whether it lies
 inside; and the same of the time of the whole command, training, tests and report included. All runs lie side by side,
 so that later ones know how long stages of earlier ones took. Then ``--repeats`` samples of a skewed population, drawn
-as the probe draws them, and as many probes with simulated chunks: how often the intervals have the true number of tokens and the true rate.
+as the probe draws them, and as many probes with simulated chunks: how often the intervals have the true number of
+tokens and the true rate.
 """
 
 import argparse
