@@ -35,7 +35,7 @@ def stop(driver: subprocess.Popen[bytes], log: Path, way: signal.Signals) -> tup
     driver.send_signal(way)
     assert driver.wait(LIMIT_SECONDS + 15) == CODES[way], log.read_text()
     lines = log.read_text().splitlines()
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in log.read_text() and "\r" not in log.read_text() and "\x1b" not in log.read_text()
     assert lines[-1].startswith(f"curate: stopped by {way.name}: "), lines[-5:]
     assert lines[-1].endswith("; run the same command to go on")
     return lines[-1], time.monotonic() - begun
