@@ -1,25 +1,31 @@
 """Forecasts of ``curate plan`` against what runs then use: ``python -m benchmarks.forecast``.
 
-Three runs, each planned (``curate plan --save``) and then run, in processes of their own:
+Five runs, each planned (``curate plan --save``) and then run, in processes of their own:
 
 - chess: real puzzles, a small model of transformers, hidden states stored;
 - skewed: a scripted teacher that takes as long as texts are, and files sorted by length, so that the first rows mislead
   (what they would have forecast is printed beside);
-- slow start: a scripted teacher whose actors take 8 s to start, which must not be counted per row.
+- slow start: a scripted teacher whose actors take 8 s to start, which must not be counted per row;
+- questions: multiple choice, answered by a model from scratch;
+- resumed: puzzles with students, stopped when half of the stages are done, then planned and run to the end.
 
 Printed: of each amount the forecast, its 95 % interval, the actual number of ``report.json``, and whether it lies
-inside. Then ``--repeats`` samples of a skewed population, drawn as the probe draws them, and as many probes with
-simulated chunks: how often the intervals have the true number of tokens and the true rate.
+inside; and the same of the time of the whole command, training, tests and report included. All runs lie side by side,
+so that later ones know how long stages of earlier ones took. Then ``--repeats`` samples of a skewed population, drawn
+as the probe draws them, and as many probes with simulated chunks: how often the intervals have the true number of
+tokens and the true rate.
 """
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -91,14 +97,76 @@ def slow_start(directory: Path) -> dict[str, Any]:
     return _scripted(directory, 5000, seconds_per_row=0.004, start_seconds=8.0)
 
 
-RUNS = {"chess": chess, "skewed": skewed, "slow start": slow_start}
+def questions(directory: Path) -> dict[str, Any]:
+    """Multiple choice, by a model from scratch."""
+    rows = [
+        {"question": f"What is {n % 90} + {n % 7}?", "choices": [str(n % 90 + n % 7 + more) for more in range(4)]}
+        for n in range(6000)
+    ]
+    lines = [json.dumps(row | {"answer": 0}) for row in rows]
+    (directory / "questions.jsonl").write_text("\n".join(lines))
+    return {
+        "domain": "mcqa",
+        "sources": {"questions": {"path": str(directory / "questions.jsonl")}},
+        "splits": {
+            "adapt": {"from": "questions", "rows": 500},
+            "source": {"from": "questions", "rows": 1500},
+            "pool": {"from": "questions"},
+            "overlap": "report",
+        },
+        "teacher": {
+            "model": {"init": {"hidden_size": 64, "num_layers": 2}},
+            "adapt": {"preset": "scratch", "epochs": 2, "global_batch_size": 32, "micro_batch_size": 32},
+            "chunk_rows": 256,
+            "actors": {"min": 1, "max": 2},
+        },
+        "trust": {"max_steps": 200},
+    }
 
 
-def planned_and_run(name: str, directory: Path) -> dict[str, Any]:
-    """The costs of a run's report, in which a forecast was saved before."""
+def resumed(directory: Path) -> dict[str, Any]:
+    """Puzzles with students; stopped half-way."""
+    found = chess(directory)
+    splits = {"test": {"from": "puzzles", "rows": 500}, "pool": {"from": "puzzles", "rows": 4000}}
+    return found | {
+        "splits": found["splits"] | splits,
+        "generations": [{"student": {"path": str(HERE / "examples/bases/student")}}],
+        "student": {"preset": "scratch", "epochs": 2, "global_batch_size": 32, "micro_batch_size": 32},
+    }
+
+
+RUNS = {
+    "chess": chess,
+    "skewed": skewed,
+    "slow start": slow_start,
+    "questions": questions,
+    "resumed": resumed,
+}
+HALF_WAY = {"resumed"}
+"""Runs that are stopped when half of their stages are done, before they are planned."""
+
+
+class Compared(NamedTuple):
+    """A run that was planned and then done."""
+
+    costs: dict[str, Any]
+    """Of its report."""
+    seconds: dict[str, float]
+    """Forecast of the whole command: ``value``, ``low`` and ``high``."""
+    actual: float
+    """Seconds of the whole command."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the actual time lies in the range."""
+        return self.seconds["low"] <= self.actual <= self.seconds["high"]
+
+
+def planned_and_run(name: str, directory: Path) -> Compared:
+    """A run that is done after a forecast was saved."""
     config = {
         "name": name.replace(" ", "-"),
-        "run_dir": str(directory / "run"),
+        "run_dir": str(directory.parent / "runs" / name.replace(" ", "-")),
         "selection": {"budget": {"n": 500}, "arms": ["naive", "internal_confidence", "neural"]},
         "prices": PRICES,
         "ray": {"num_cpus": 2},
@@ -106,19 +174,47 @@ def planned_and_run(name: str, directory: Path) -> dict[str, Any]:
     }
     path = directory / "config.yaml"
     path.write_text(yaml.safe_dump(config))
-    for verb in (["plan", "--save"], ["run"]):
-        command = [sys.executable, "-m", "curation.cli", verb[0], str(path), *verb[1:]]
-        done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
-    report: dict[str, Any] = json.loads((directory / "run" / "report.json").read_text())
-    costs: dict[str, Any] = report["costs"]
-    return costs
+    if name in HALF_WAY:
+        _half_way(path, Path(config["run_dir"]))
+    planned = json.loads(_curate("plan", str(path), "--save", "--json"))
+    begun = time.monotonic()
+    _curate("run", str(path))
+    actual = time.monotonic() - begun
+    report: dict[str, Any] = json.loads((Path(config["run_dir"]) / "report.json").read_text())
+    return Compared(report["costs"], planned["total"]["seconds"], actual)
 
 
-def table(name: str, costs: dict[str, Any]) -> str:
+def _curate(*arguments: str) -> str:
+    command = [sys.executable, "-m", "curation.cli", *arguments]
+    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def _half_way(path: Path, run: Path) -> None:
+    """Stop a run when half of its stages are done."""
+    stages = json.loads(_curate("plan", str(path), "--no-probe", "--json"))["stages"]
+    command = [sys.executable, "-m", "curation.cli", "run", str(path)]
+    driver = subprocess.Popen(command, cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    events = run / "events.jsonl"
+    while driver.poll() is None:
+        if events.exists() and events.read_text().count('"event": "finished"') >= len(stages) // 2:
+            driver.send_signal(signal.SIGTERM)
+            break
+        time.sleep(0.2)
+    if driver.wait() != 143:
+        raise SystemExit(f"{path}: the run ended by itself, with code {driver.returncode}")
+
+
+def table(name: str, compared: Compared) -> str:
     """The lines of a run that matter, and how many are inside."""
+    costs, seconds = compared.costs, compared.seconds
     lines = [f"{name}: probe of {costs['probe_rows']:,} rows"]
+    lines.append(
+        f"  {'seconds of the command':<40}{seconds['value']:>12,.0f} [{seconds['low']:,.0f}, {seconds['high']:,.0f}]  "
+        f"actual {compared.actual:>12,.0f}  {'inside' if compared.is_inside else 'OUTSIDE'}"
+    )
     found = [line for line in costs["lines"] if line["name"] in LINES]
     for line in found:
         value, low, high = (in_words(line["name"], line["forecast"][bound]) for bound in ("value", "low", "high"))
@@ -167,13 +263,17 @@ def main() -> None:
     parser.add_argument("--runs", nargs="*", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--repeats", type=int, default=4000)
     options = parser.parse_args()
-    for name in options.runs:
-        with tempfile.TemporaryDirectory() as text:
-            directory = Path(text)
-            costs = planned_and_run(name, directory)
-            print(table(name, costs), flush=True)
+    inside = 0
+    with tempfile.TemporaryDirectory() as text:
+        for name in options.runs:
+            directory = Path(text) / name.replace(" ", "-")
+            directory.mkdir()
+            compared = planned_and_run(name, directory)
+            inside += compared.is_inside
+            print(table(name, compared), flush=True)
             if name == "skewed":
-                print(first_rows(directory, costs), flush=True)
+                print(first_rows(directory, compared.costs), flush=True)
+    print(f"time of the whole command: {inside} of {len(options.runs)} inside", flush=True)
     print(coverage(options.repeats), flush=True)
 
 

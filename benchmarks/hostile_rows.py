@@ -47,6 +47,12 @@ POSITIONS = (
 """Of puzzles: no game has them."""
 FORMATS = ("jsonl", "csv", "parquet", "lance")
 NUM_ROWS = 200
+SPLITS: dict[str, Any] = {
+    "source": {"from": "sums", "rows": 100},
+    "pool": {"from": "sums"},
+    "audit": True,
+    "max_error_rate": 0.5,
+}
 
 
 def rows(answers: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
@@ -91,7 +97,7 @@ def write_run(folder: Path, *, form: str = "jsonl", answers: tuple[Any, ...] = (
         "run_dir": str(folder / "run ü"),
         "domain": "math",
         "sources": {"sums": {"path": f"sums é.{form}", "id_column": "id"}},
-        "splits": {"source": {"from": "sums", "rows": 100}, "pool": {"from": "sums"}, "audit": True},
+        "splits": SPLITS,
         "teacher": {"backend": "scripted", "scripted": {"completions": COMPLETIONS}},
         "trust": {"width": 8, "depth": 1, "max_steps": 10},
         "selection": {"budget": {"n": 20}, "arms": ["naive", "internal_confidence"]},

@@ -5,7 +5,7 @@ line of ``ARMS``. Each line names the code (``module:Class``) and what it needs.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from curation.registry import Registry, instance_of
@@ -130,6 +130,7 @@ TRUST: Registry[Trust] = Registry(
         ),
     },
     _trust,
+    groups=("curation.trust", "curation.signals"),
 )
 """By name; all but a draw are arms of the same name."""
 
@@ -148,6 +149,13 @@ TOP = Rule("curation.selection.top_n:TopN")
 STRATIFIED = Rule("curation.selection.quotas:Stratified", ("stratum",))
 DISTRIBUTION_AWARE = Rule("curation.selection.quotas:DistributionAware", ("stratum", "accuracy"))
 MATCHED = Rule("curation.selection.quotas:Matched", ("stratum", "reference"))
+RULES: Registry[Rule] = Registry(
+    "selection rule",
+    {"top": TOP, "stratified": STRATIFIED, "distribution_aware": DISTRIBUTION_AWARE, "matched": MATCHED},
+    instance_of(Rule),
+    groups=("curation.rules",),
+)
+"""By name; ``ARM@RULE`` is an arm that differs from ``ARM`` in its rule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +191,16 @@ def _arm(path: str, found: Any) -> Arm:
     return instance_of(Arm)(path, found)
 
 
-ARMS: Registry[Arm] = Registry(
+class _Arms(Registry[Arm]):
+    def find(self, name: str) -> Arm:
+        arm, at, rule = name.partition("@")
+        if not at:
+            return super().find(name)
+        found = super().find(arm)
+        return replace(found, words=f"{found.words}, {rule}", rule=RULES.find(rule))
+
+
+ARMS: Registry[Arm] = _Arms(
     "arm",
     {
         "naive": Arm(words="naive", trust="naive", ranked=False, parsed=False),
@@ -200,6 +217,7 @@ ARMS: Registry[Arm] = Registry(
         "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
     },
     _arm,
+    groups=("curation.arms", *TRUST.groups),
 )
 """By name."""
 

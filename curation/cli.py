@@ -1,8 +1,8 @@
 """``curate``: the command line. Each command imports heavy modules itself, so that ``--help`` answers at once."""
 
 import json
+import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +12,51 @@ from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
+from curation.commands.status_verb import of_run, status
 from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, of_lance
 from curation.escaping import echo, logger_of
 from curation.redaction import redacted
-from curation.stopping import Stopped
+from curation.stopping import Stopped, stopped_by_signals
 
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
 
 
 class _Verbs(click.Group):
-    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool."""
+    """Prints our errors in one line. Exit code 2 means a user error, 1 a failed run, 3 a shifted pool.
+
+    SIGINT gives 130 and SIGTERM 143, with a line that says what is kept, at whatever time they come.
+    """
+
+    RESUMABLE = frozenset({"run", "tune", "ablate", "filter"})
 
     def invoke(self, ctx: click.Context) -> Any:
+        def farewell(number: signal.Signals) -> None:
+            kept = "; what is committed stays, the same command goes on" if self._resumes(ctx) else ""
+            echo(f"curate: ended by {number.name} without waiting for what was at work{kept}", err=True)
+
+        with stopped_by_signals(farewell) as signals:
+            try:
+                return self._invoke(ctx)
+            except BaseException as stop:  # what the first signal made fail was stopped, too
+                if signals.first is None:
+                    raise
+                told = str(stop) if isinstance(stop, KeyboardInterrupt | Stopped) else ""
+                if self._resumes(ctx):
+                    told = f"{told or 'no stage was at work'}; run the same command to go on"
+                echo(f"curate: stopped by {signals.first.name}{': ' if told else ''}{told}", err=True)
+                signals.end()
+
+    def _resumes(self, ctx: click.Context) -> bool:
+        return ctx.invoked_subcommand in self.RESUMABLE
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except CurationError as error:
             echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
-        except (KeyboardInterrupt, Stopped) as stop:
-            echo("curate: stopped; run the same command to resume", err=True)
-            sys.exit(143 if isinstance(stop, Stopped) else 130)
         except Exception as error:  # of a file, or a library that reads tables; any other one is our fault
             if isinstance(error, OSError) and error.filename is not None:
                 echo(f"curate: {redacted(str(error.filename))}: {error.strerror}; mend it, or move it away", err=True)
@@ -75,13 +98,25 @@ def init(config: str) -> None:
 @main.command()
 @CONFIG
 @SET
-def validate(config: str, overrides: tuple[str, ...]) -> None:
-    """Check the configuration, the input files and the models without running anything."""
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; of a mistake too.")
+def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Check the configuration, the input files and the models without running anything.
+
+    1,000 rows of each source are read, to foresee rows that cannot be used.
+    """
     from curation.commands.validate import check
 
-    for line in check(_load(config, overrides)):
-        echo(line)
-    echo(f"{config}: is valid")
+    try:
+        lines = []
+        for line in check(_load(config, overrides)):
+            lines.append(line._asdict())
+            if not as_json:
+                echo(line.text)
+    except UserError as error:
+        if as_json:
+            echo(json.dumps({"valid": False, "error": redacted(str(error))}, indent=1))
+        raise
+    echo(json.dumps({"valid": True, "checked": lines}, indent=1) if as_json else f"{config}: is valid")
 
 
 @main.command()
@@ -114,7 +149,7 @@ def run(
         raise ConfigError("--until and --only: give one of them")
     if address is not None:
         overrides = (*overrides, f"ray.address={address}")
-    config, overrides = _of_run(config, overrides)
+    config, overrides = of_run(config, overrides)
     settings = _load(config, overrides)
     if part := until or only:
         run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
@@ -167,62 +202,6 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
     command = _command(ablation, overrides, verb="ablate")
     content = run_ablation(loaded, place(output), command=command, wait=wait)
     echo(ablation_markdown(content))
-
-
-@main.command()
-@click.argument("config", type=click.Path())
-@SET
-@click.option(
-    "--watch",
-    type=click.FloatRange(min=0.1),
-    is_flag=False,
-    flag_value=2.0,
-    metavar="[SECONDS]",
-    help="Refresh every SECONDS seconds (default 2) until the run ends.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config: str, overrides: tuple[str, ...], watch: float | None, as_json: bool) -> None:
-    """Show what a run or a filter has done and is doing. CONFIG may also be the run directory, or a filter's output."""
-    from curation.commands import status as run_status
-    from curation.commands.filter import status as filter_status
-    from curation.config.filter import WORK
-    from curation.config.load import is_filter, load_filter
-    from curation.errors import ConfigError
-    from curation.pipeline.filter.opening import config_at
-    from curation.rundir.manifest import record_in
-    from curation.storage.lease import holder
-    from curation.storage.paths import place
-
-    if as_json and watch is not None:
-        raise ConfigError("--json: prints once; leave out --watch")
-
-    shown: Any = run_status
-    if record_in(place(config)) == place(config) / WORK:
-        shown, settings = filter_status, config_at(place(config), overrides)
-    else:
-        if (place(config) / WORK).is_dir():
-            raise ConfigError(f"{config}: no filter has started here yet (no record in {WORK}); `curate filter` does")
-        config, overrides = _of_run(config, overrides)
-        if is_filter(config):
-            shown, settings = filter_status, load_filter(config, overrides)
-        else:
-            settings = _load(config, overrides)
-    if as_json:
-        echo(json.dumps(shown.status_json(settings), indent=1))
-        return
-    try:
-        while True:
-            goes_on = watch is not None and holder(settings.directory) is not None
-            lines = "\n".join(shown.status_lines(settings))
-            if watch is not None and sys.stdout.isatty():
-                click.clear()
-            echo(lines if watch is None else f"{time.strftime('%H:%M:%S')} {lines}\n")
-            if not goes_on:
-                return
-            time.sleep(watch or 0)
-    except KeyboardInterrupt:
-        if watch is None:
-            raise
 
 
 @main.command()
@@ -351,15 +330,6 @@ def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
     echo(f"report: {page}", err=as_json)
 
 
-def _of_run(config: str, overrides: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """A run directory stands for the configuration of its last run."""
-    from curation.storage.paths import place
-
-    if not place(config).is_dir():
-        return config, overrides
-    return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
-
-
 def _load(config: str, overrides: tuple[str, ...]) -> Any:
     from curation.config.load import load_config
 
@@ -370,7 +340,7 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
 
 
-for verb in (plan, export_student, export_trust, filter_pool, audit, verify):
+for verb in (plan, status, export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

@@ -2,14 +2,16 @@
 
 An entry declares what the part is, what it reads and where its code is (``module:Name``). It is light, so that a
 configuration can be checked without Ray, torch or transformers. ``module:NAME`` in place of a name is an entry that
-stands in a module of the user's own.
+stands in a module of the user's own; a package that is installed can give it a name by an entry point.
 """
 
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, Generic, Literal, TypeVar
 
 from curation.errors import ConfigError
@@ -25,6 +27,12 @@ def code(path: str) -> Any:
     """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+@cache
+def installed(group: str) -> Mapping[str, str]:
+    """The entry points of a group in installed packages: ``module:NAME`` by name."""
+    return {point.name: point.value for point in entry_points(group=group)}
 
 
 def check_options(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
@@ -48,10 +56,13 @@ class Registry(Mapping[str, T], Generic[T]):
         entries: by name.
         accept: the entry that a constant of a user's module stands for, from its path and value; raises ``TypeError``
             where it is none.
+        groups: the entry points in which installed packages name further entries, as ``name = "module:NAME"``.
     """
 
-    def __init__(self, what: str, entries: Mapping[str, T], accept: Callable[[str, Any], T]) -> None:
-        self._what, self._entries, self._accept = what, dict(entries), accept
+    def __init__(
+        self, what: str, entries: Mapping[str, T], accept: Callable[[str, Any], T], *, groups: Sequence[str] = ()
+    ) -> None:
+        self._what, self._entries, self._accept, self.groups = what, dict(entries), accept, tuple(groups)
 
     def __getitem__(self, name: str) -> T:
         try:
@@ -73,12 +84,18 @@ class Registry(Mapping[str, T], Generic[T]):
         """
         if name in self._entries:
             return self._entries[name]
-        if ":" not in name:
-            near = difflib.get_close_matches(name, self._entries, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._entries)}, or module:NAME"
+        known = {key: path for group in self.groups for key, path in installed(group).items()}
+        path = known.get(name, name)
+        if ":" not in path:
+            near = difflib.get_close_matches(name, [*self._entries, *known], n=1)
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"known: {', '.join([*self._entries, *known])}, or module:NAME"
+            )
             raise ValueError(f"no {self._what} is called {name!r}; {hint}")
         try:
-            return self._accept(name, code(name))
+            return self._accept(path, code(path))
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"no {self._what} is at {name!r} ({error}); name a constant of a module that Python finds "
@@ -122,6 +139,7 @@ METHODS: Registry[Method] = Registry(
         ),
     },
     instance_of(Method),
+    groups=("curation.methods",),
 )
 """By name."""
 
@@ -150,6 +168,7 @@ BUDGETS: Registry[Budget] = Registry(
         "risk": Budget("curation.selection.risk:Certified", ("scores", "calibration"), keys=("risk",)),
     },
     instance_of(Budget),
+    groups=("curation.budgets",),
 )
 """By name."""
 
@@ -180,8 +199,33 @@ BACKENDS: Registry[Backend] = Registry(
         "scripted": Backend("curation.teachers.scripted:ScriptedTeacher", weights=False),
     },
     instance_of(Backend),
+    groups=("curation.backends",),
 )
 """By name; ``auto`` stands for one of the first two."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A format of source files (``sources.NAME.format``)."""
+
+    made_by: str | None
+    """A class with the members of ``curation.sources.readers.Reads``, as ``module:Class``; ``None``: one of ours."""
+    endings: tuple[str, ...]
+    """Of names of files in this format, with their dots: ``format: auto`` takes them for it."""
+
+
+READERS: Registry[Reader] = Registry(
+    "format",
+    {
+        "parquet": Reader(None, (".parquet", ".pq")),
+        "jsonl": Reader(None, (".jsonl", ".ndjson")),
+        "csv": Reader(None, (".csv",)),
+        "lance": Reader(None, (".lance",)),
+    },
+    instance_of(Reader),
+    groups=("curation.readers",),
+)
+"""By name."""
 
 DOMAINS = {
     "chess": "curation.domains.chess:Chess",

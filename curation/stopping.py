@@ -1,12 +1,14 @@
 """Early end of a run: the driver commits what is done and exits.
 
-SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. Stages run in threads, which receive no signals, so
-the main thread stops them. Long waits in a stage use :func:`waited_for` or :func:`arriving`.
+SIGINT is Ctrl-C; SIGTERM comes from a spot machine's notice, Kubernetes and Slurm. Stages run in threads, which receive
+no signals, so the main thread stops them. Long waits in a stage use :func:`waited_for` or :func:`arriving`.
 """
 
 import ctypes
+import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,17 +22,102 @@ LOOK_SECONDS = 0.2
 """The interval at which a wait checks whether it was interrupted."""
 
 
+LIMIT_SECONDS = 45.0
+"""A command that has not ended so long after a signal is ended as it is; what is committed stays."""
+
+
 class Stopped(BaseException):
     """SIGTERM reached the driver; like KeyboardInterrupt, it is not an error of a stage."""
+
+
+class Signals:
+    """The signals that end a command: the first one raises in the main thread, and a clock starts.
+
+    A second SIGINT ends the process at once, further SIGTERMs are ignored. ``farewell`` is called with the signal
+    before the process is ended from here.
+    """
+
+    def __init__(self, farewell: Callable[[signal.Signals], None]) -> None:
+        self.first: signal.Signals | None = None
+        """The signal that came first."""
+        self._farewell = farewell
+        self._clock: threading.Timer | None = None
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal.
+
+        Raises:
+            KeyboardInterrupt: it is the first one, SIGINT.
+            Stopped: it is the first one, SIGTERM.
+        """
+        if self.first is not None:
+            if number == signal.SIGINT:
+                self._end_at_once()
+            return
+        signal.alarm(0)  # Ray's C++ handler, if it was first, would abort the process 3 s later
+        self.first = signal.Signals(number)
+        self._clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
+        self._clock.daemon = True
+        self._clock.start()
+        raise KeyboardInterrupt if number == signal.SIGINT else Stopped
+
+    def end(self) -> None:
+        """End the process by the code of its signal: threads that still wait in C++ would abort a longer way out."""
+        assert self.first is not None, "a signal has come"
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code(self.first))
+
+    def close(self) -> None:
+        """Stop the clock."""
+        if self._clock is not None:
+            self._clock.cancel()
+
+    def _end_at_once(self) -> None:
+        assert self.first is not None, "a signal has come"
+        self._farewell(self.first)
+        self.end()
+
+
+_listening = False
+"""Whether a :class:`Signals` is in place in this process."""
+
+
+def exit_code(number: signal.Signals) -> int:
+    """The exit code of a process that a signal ended, as shells count: 130 for SIGINT, 143 for SIGTERM."""
+    return 128 + number
+
+
+@contextmanager
+def stopped_by_signals(farewell: Callable[[signal.Signals], None]) -> Iterator[Signals]:
+    """Within the context, SIGINT and SIGTERM are handled as :class:`Signals` says.
+
+    SIGINT is handled even where it was ignored, as it is for a background job of a shell script: who sends it there
+    means it.
+    """
+    global _listening
+    signals = Signals(farewell)
+    if _listening or threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    before = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    _listening = True
+    try:
+        yield signals
+    finally:
+        _listening = False
+        signals.close()
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
     """Within the context, the first SIGTERM raises :class:`Stopped` in the main thread; later ones are ignored.
 
-    Enter it after Ray has started, because Ray sets its own handler, which kills Ray's processes and exits.
+    It is for callers of the Python interface; a command of the command line handles signals from its start on.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _listening or threading.current_thread() is not threading.main_thread():
         yield
         return
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.hostile_rows import ACTING, COMPLETIONS, check_run, write_run
+from benchmarks.hostile_rows import ACTING, COMPLETIONS, SPLITS, check_run, write_run
 
 TEACHER = {"backend": "scripted", "scripted": {"completions": COMPLETIONS}}
 
@@ -22,7 +22,7 @@ def curate(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
-    config = write_run(tmp_path, answers=(None,), teacher={**TEACHER, "max_error_rate": 0.5})
+    config = write_run(tmp_path, answers=(None,))
     assert (done := curate("run", config)).returncode == 0, done.stderr
     run = config.parent / "run ü"
     assert check_run(run) > 0
@@ -36,9 +36,9 @@ def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
     ("sections", "code", "told"),
     [
         (
-            {"answers": (None,), "teacher": {**TEACHER, "max_error_rate": 0}},
-            1,
-            "more than teacher.max_error_rate 0",
+            {"answers": (None,), "splits": SPLITS | {"max_error_rate": 0}},
+            2,
+            "more than splits.max_error_rate 0",
         ),
         (
             {

@@ -7,8 +7,43 @@ Ray's documented counterparts do not serve: its state API asks the dashboard, wh
 """
 
 import json
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Within the context Ray starts as a run needs it: SIGTERM stays with this process, and no line is said in vain.
+
+    Ray's own handlers of SIGTERM (one in Python, one in C++) would end the process without a commit. Its lines say at
+    each start that tokens are on, and at each end of a pool of actors that their calls are to be tried again.
+    """
+    import ray._private.utils as utils
+    import ray._private.worker as worker
+
+    setter, utils.set_sigterm_handler = utils.set_sigterm_handler, lambda handler: None
+    logging.getLogger("ray._private.authentication.authentication_token_setup").setLevel(logging.ERROR)
+    if not isinstance(worker.print_to_stdstream, partial):
+        worker.print_to_stdstream = partial(_print_news, worker.print_to_stdstream)
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = setter
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))  # over that of C++
+
+
+def _print_news(print_lines: Callable[..., None], data: dict[str, Any], **how: Any) -> None:
+    """Print what Ray tells the driver, but not that an actor died which the driver itself has ended."""
+    lines = [line for line in data["lines"] if "killed by `ray.kill`" not in line]
+    if lines:
+        print_lines({**data, "lines": lines}, **how)
 
 
 def kv_put(key: str, value: bytes) -> None:

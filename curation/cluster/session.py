@@ -30,16 +30,16 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
     # Ray forks only to execute another program.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     started = not ray.is_initialized()
-    if started:
-        _start_ray(settings)
-    try:
-        if same_versions and (capacity.address_of(settings) != capacity.LOCAL or len(nodes.living()) > 1):
-            nodes.require_same_versions()
-        with stopped_by_sigterm():
+    with stopped_by_sigterm():
+        try:
+            if started:
+                _start_ray(settings)
+            if same_versions and (capacity.address_of(settings) != capacity.LOCAL or len(nodes.living()) > 1):
+                nodes.require_same_versions()
             yield
-    finally:
-        if started:
-            ray.shutdown()
+        finally:
+            if started:
+                ray.shutdown()
 
 
 def _start_ray(settings: RayConfig) -> None:
@@ -55,15 +55,16 @@ def _start_ray(settings: RayConfig) -> None:
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
-            ray.init(
-                address=address,
-                num_cpus=settings.num_cpus if address == capacity.LOCAL else None,
-                logging_level=logging.WARNING,
-                log_to_driver=False,
-                include_dashboard=False,
-                configure_logging=False,
-                **(_memory() if address == capacity.LOCAL else {}),
-            )
+            with ray_private.starting():
+                ray.init(
+                    address=address,
+                    num_cpus=settings.num_cpus if address == capacity.LOCAL else None,
+                    logging_level=logging.WARNING,
+                    log_to_driver=False,
+                    include_dashboard=False,
+                    configure_logging=False,
+                    **(_memory() if address == capacity.LOCAL else {}),
+                )
             return
         except Exception as error:  # Ray has no exception class for processes that do not start in time
             if address != capacity.LOCAL:

@@ -1,20 +1,24 @@
 """``curate plan``: shows what a run or a filter would do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from curation.config import RunConfig
+from curation.cluster import capacity
+from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
-from curation.pipeline import running
+from curation.metrics.totals import exactly
 from curation.pipeline.chain import check_models
-from curation.pipeline.filter import opening
-from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, statuses, steps, waited_for
+from curation.pipeline.opened import open_run
+from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
+from curation.rundir import history
+from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for
 from curation.rundir.manifest import Manifest
 
 if TYPE_CHECKING:
-    from curation.pipeline.forecasting import Forecast
+    from curation.metrics import Estimate
+    from curation.pipeline.forecasting import Forecast, StageForecast
     from curation.pipeline.probing import LeftOut
 
 Forecaster = Callable[[Sequence[Stage], Known], "tuple[Forecast | None, Sequence[LeftOut]]"]
@@ -36,7 +40,13 @@ class PlannedStage:
     rows: int | None
     """The number of rows that it works on, if known."""
     seconds: float | None
-    """The time that it took, or that is forecast, if known."""
+    """The time that it took, or that is forecast."""
+    range: tuple[float, float] | None = None
+    """The range of a forecast time."""
+    basis: Basis | None = None
+    """What the forecast rests on."""
+    tokens: int | None = None
+    """Tokens that it will read and write or, of a training, train on; from the means of a probe, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +54,8 @@ class Plan:
     """All stages of a run, and a forecast of those that ask its teacher, if a probe was made."""
 
     stages: list[PlannedStage]
+    total: "Estimate"
+    """Seconds from start to end of what is left to do."""
     forecast: "Forecast | None"
     left_out: "Sequence[LeftOut]" = ()
     """Stages that ask a model and are not in a forecast."""
@@ -55,18 +67,37 @@ class Plan:
         stages = [asdict(stage) for stage in self.stages]
         forecast = None if self.forecast is None else self.forecast.to_json()
         left_out = [item._asdict() for item in self.left_out]
-        return {"pool": self.pool, "stages": stages, "forecast": forecast, "left_out": left_out}
+        total = {"seconds": self.total.to_json(), "tokens": self.num_tokens}
+        return {"pool": self.pool, "stages": stages, "total": total, "forecast": forecast, "left_out": left_out}
+
+    @property
+    def num_tokens(self) -> int | None:
+        """Tokens of all stages that are left, as far as a probe tells."""
+        known = [stage.tokens for stage in self.stages if stage.tokens is not None]
+        return sum(known) if known else None
 
     @property
     def table(self) -> str:
         """One line per stage, in the order in which they run."""
         lines = [] if self.pool is None else [self.pool]
-        lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}  state")
+        lines.append(f"{'stage':<44}{'rows':>12}{'seconds':>10}{'range':>18}  {'by':<9}state")
         for stage in self.stages:
             rows = "" if stage.rows is None else f"{stage.rows:,}"
             seconds = "" if stage.seconds is None else f"{stage.seconds:,.0f}"
-            lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}  {stage.words}")
-        return "\n".join(lines)
+            between = "" if stage.range is None else f"{stage.range[0]:,.0f} to {stage.range[1]:,.0f}"
+            lines.append(f"{stage.name:<44}{rows:>12}{seconds:>10}{between:>18}  {stage.basis or '':<9}{stage.words}")
+        return "\n".join([*lines, *self._totals])
+
+    @property
+    def _totals(self) -> list[str]:
+        if not self.total.value:
+            return []
+        seconds, between = f"{self.total.value:,.0f}", f"{self.total.low:,.0f} to {self.total.high:,.0f}"
+        tokens = "" if self.num_tokens is None else f"; about {self.num_tokens:,} tokens"
+        lines = [f"{'from start to end, Ray and report too':<56}{seconds:>10}{between:>18}{tokens}"]
+        if any(stage.basis in ("similar", "rough") for stage in self.stages):
+            lines.append("similar: by stages of the same kind on this machine; rough: by nothing measured here yet")
+        return lines
 
     @property
     def graph(self) -> str:
@@ -90,10 +121,11 @@ def make_plan(config: RunConfig, *, probe: bool, num_rows: int | None = None) ->
     """
     from curation.pipeline.planning import forecast_run
 
-    check_models(config, loads=True)
-    opened = running.open_run(config, save=False)
+    opened = open_run(config, save=False)
+    if not all(status.is_settled for status in opened.statuses):
+        check_models(config, loads=True)
     ahead = partial(forecast_run, opened, num_rows=num_rows) if probe else None
-    return _planned(opened.chain.stages, opened.manifest, ahead)
+    return _planned(opened.chain.stages, opened.manifest, ahead, config.ray)
 
 
 def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int | None = None) -> Plan:
@@ -101,38 +133,76 @@ def plan_filter(config: FilterConfig, *, recut: bool, probe: bool, num_rows: int
 
     The sample is drawn over all files that are left to label. It changes nothing in the output.
     """
+    from curation.pipeline.filter import opening
     from curation.pipeline.filter.forecast import forecast_filter
 
     opened = opening.look(config, recut=recut)
     ahead = partial(forecast_filter, opened, num_rows=num_rows) if probe else None
-    return replace(_planned(opened.described.all, opened.manifest, ahead), pool=opened.pool)
+    return replace(_planned(opened.described.all, opened.manifest, ahead, config.ray), pool=opened.pool)
 
 
-def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaster | None) -> Plan:
+def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaster | None, where: RayConfig) -> Plan:
     known: dict[str, Outputs | Skipped] = {}
     found = list(statuses(ordered, manifest.records, known))
     left = [status.stage for status in found if not status.is_settled]
     made, left_out = (None, ()) if forecaster is None else forecaster(left, known)
     ahead = {} if made is None else {stage.name: stage for stage in made.stages}
+    times = [*history.read(manifest.directory), *_own_times(found, manifest)]
+    estimates = {
+        stage.name: estimate(stage, rows_left(stage, manifest, known), _probed(ahead.get(stage.name)), times)
+        for stage in left
+    }
     step_of, stages = steps(ordered), []
     for status in found:
-        name, rows, seconds = status.stage.name, status.stage.rows, None
+        stage, name = status.stage, status.stage.name
+        rows, seconds, between, basis = stage.rows, None, None, None
         if status.state == "done":
-            record = manifest.stages[name]
-            rows, seconds = record.rows, record.seconds
+            rows, seconds = manifest.stages[name].rows, manifest.stages[name].seconds
         elif status.state == "skipped":
             rows, seconds = 0, 0.0
-        elif name in ahead:
-            seconds = ahead[name].seconds.value
+        else:
+            about, basis = estimates[name]
+            seconds, between = about.value, (about.low, about.high)
         stages.append(
             PlannedStage(
                 name=name,
                 step=step_of[name],
-                after=waited_for(status.stage),
+                after=waited_for(stage),
                 state=status.state,
                 words=status.words,
                 rows=rows,
                 seconds=seconds,
+                range=between,
+                basis=basis,
+                tokens=None if made is None or status.is_settled else _tokens(stage, made),
             )
         )
-    return Plan(stages=stages, forecast=made, left_out=left_out)
+    room = capacity.this_machine(where) if capacity.address_of(where) == capacity.LOCAL else {}
+    seconds_of = {name: about for name, (about, _) in estimates.items()}
+    total = whole_run(ordered, seconds_of, room, where.max_stages) if left else exactly(0.0)
+    return Plan(stages=stages, total=total, forecast=made, left_out=left_out)
+
+
+def _own_times(found: Sequence[Status], manifest: Manifest) -> Iterator[history.StageTime]:
+    """What stages of the run itself took; those that changed since are of the same kind, but not alike."""
+    for status in found:
+        record = manifest.stages.get(status.stage.name)
+        if record is not None and record.seconds:
+            time = history.StageTime.of(status.stage, record.rows, record.seconds)
+            yield time if status.state == "done" else replace(time, like="")
+
+
+def _probed(ahead: "StageForecast | None") -> "Estimate | None":
+    return None if ahead is None else ahead.seconds
+
+
+def _tokens(stage: Stage, made: "Forecast") -> int | None:
+    """Of a stage whose rows have prompts: by its own forecast, else by the mean row of the probe."""
+    for item in made.stages:
+        if item.name == stage.name:
+            return round(item.prompt_tokens.value + item.output_tokens.value)
+    means = made.questions[0].measured
+    asks, trains = "running" in stage.settings, "recipe" in stage.inputs
+    if stage.rows is None or not (asks or trains):
+        return None
+    return round(history.amount_of(stage, stage.rows) * (means.prompt_tokens.value + means.output_tokens.value))

@@ -56,7 +56,10 @@ def plan(
         settings = load_config(inputs[0], overrides)
         planned = make_plan(settings, probe=probe, num_rows=num_rows)
     made = planned.forecast
-    path = kept_forecast.save(made, settings) if save and made is not None else None
+    path = None
+    if save and made is not None:
+        whole = planned.to_json()
+        path = kept_forecast.save(made, settings, {name: whole[name] for name in ("total", "stages")})
     if as_json:
         echo(json.dumps(planned.to_json(), indent=1))
         return

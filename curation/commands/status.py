@@ -17,6 +17,8 @@ from curation.storage.paths import Place
 from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
+OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "work"})
+"""Fields of a progress event that say nothing once its driver has ended."""
 
 
 def status_lines(config: RunConfig) -> Iterator[str]:
@@ -34,6 +36,13 @@ def status_json(config: RunConfig) -> dict[str, Any]:
     return json_of(config.directory, manifest, *_states(config, manifest))
 
 
+def is_finished(config: RunConfig) -> bool:
+    """Whether a run has nothing left to do."""
+    manifest = Manifest.load(config.directory)
+    found, _ = _states(config, manifest)
+    return bool(found) and all(status.is_settled for status in found)
+
+
 def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:
     """Lines on a record whose stages stand as ``found``, or why that is ``unknown``; ``shown``: the folder to name."""
     holder = lease.holder(manifest.directory)
@@ -45,8 +54,8 @@ def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown:
     if nodes and holder is not None:
         yield _nodes(nodes[-1])
     if events and events[-1]["event"] != "finished":
-        for event in _under_way(events):
-            yield from _progress(event)
+        for event in _under_way(events, is_alive=holder is not None):
+            yield from _progress(event, is_alive=holder is not None)
         last = events[-1]
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
@@ -57,9 +66,10 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
     """As :func:`lines_of`, as JSON."""
     events = list(parsed(manifest.events.last(TAIL_BYTES)))
     newest = {event["event"]: event for event in events}
+    holder = lease.holder(manifest.directory)
     return {
         "directory": str(shown),
-        "driver": None if (holder := lease.holder(manifest.directory)) is None else asdict(holder),
+        "driver": None if holder is None else asdict(holder),
         "stages": [
             {
                 "name": status.stage.name,
@@ -71,7 +81,7 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
             for status in found
         ],
         "unknown": unknown,
-        "under_way": list(_under_way(events)),
+        "under_way": list(_under_way(events, is_alive=holder is not None)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
     }
@@ -105,15 +115,17 @@ def _states(config: RunConfig, manifest: Manifest) -> tuple[list[Status], str | 
         return [], str(error)
 
 
-def _under_way(events: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The newest progress event of each stage that has not ended since."""
+def _under_way(events: Iterable[dict[str, Any]], *, is_alive: bool) -> Iterable[dict[str, Any]]:
+    """The newest progress event of each stage that has not ended since; of a dead driver without speed and actors."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         if event["event"] == "progress":
             found[event["stage"]] = event
         elif event["event"] in ("started", "finished", "failed", "stopped"):
             found.pop(event["stage"], None)
-    return found.values()
+    if is_alive:
+        return found.values()
+    return [{key: value for key, value in event.items() if key not in OF_THE_LIVING} for event in found.values()]
 
 
 def _nodes(event: dict[str, Any]) -> str:
@@ -123,9 +135,10 @@ def _nodes(event: dict[str, Any]) -> str:
     return f"{'nodes':<44}{event['num']:>12,}{changed}"
 
 
-def _progress(event: dict[str, Any]) -> Iterator[str]:
+def _progress(event: dict[str, Any], *, is_alive: bool) -> Iterator[str]:
     """Rows done, speed and time left of a running stage, and the state of its actors."""
     standing = Standing(rows=event["rows"], total=event["total"])
-    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'))}"
+    ended = "" if is_alive else ", as its driver ended; `curate run` goes on"
+    yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'))}{ended}"
     if "work" in event:
         yield f"  {Work.from_json(event['work']).words()}"

@@ -1,6 +1,7 @@
 """``curate validate``: checks whether a run can start."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from curation import models
 from curation.cluster import capacity
@@ -13,11 +14,19 @@ from curation.pipeline.chain import check_models
 from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.stages.preview import check_preview, preview
 from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 
 
-def check(config: RunConfig) -> Iterator[str]:
+class Checked(NamedTuple):
+    """A line of what was checked."""
+
+    kind: Literal["source", "split", "rows", "model", "setting", "warning"]
+    text: str
+
+
+def check(config: RunConfig) -> Iterator[Checked]:
     """Lines on files, rows of each split, models, settings from the domain's defaults, and warnings.
 
     Raises:
@@ -29,10 +38,12 @@ def check(config: RunConfig) -> Iterator[str]:
     files = {name: discover(source) for name, source in config.sources.items()}
     for name, items in files.items():
         require_columns(items, get_domain(config.sources[name].domain or config.domain).forms)
-        yield f"source {name}: {len(items)} files, {sum(file.num_rows for file in items):,} rows"
+        rows = sum(file.num_rows for file in items)
+        yield Checked("source", f"source {name}: {len(items)} files, {rows:,} rows")
     sizes = split_sizes(config, files)
     for name, num_rows in sizes.items():
-        yield f"split {name}: {num_rows:,} rows"
+        yield Checked("split", f"split {name}: {num_rows:,} rows")
+    yield from (Checked("rows", line) for line in check_preview(preview(config, files), config))
     num_pool = sizes["pool"] // max(1, len(config.generations))
     check_pool(config.selection.budget, num_pool)
     if config.trust.search or "tune" in config.model_fields_set:
@@ -40,11 +51,12 @@ def check(config: RunConfig) -> Iterator[str]:
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}
     for role, model in config.models.items():
         states = config.teacher.states if role in teachers else ()
-        yield f"{role}: {_described(model, states)}"
-    yield from resolved(config)
-    yield from (f"warning: {line}" for line in warnings(config))
+        yield Checked("model", f"{role}: {_described(model, states)}")
+    yield from (Checked("setting", line) for line in resolved(config))
+    told = [*warnings(config)]
     if capacity.address_of(config.ray) == capacity.LOCAL:
-        yield from (f"warning: {line}" for line in capacity.idle(config, [capacity.this_machine(config.ray)]))
+        told += capacity.idle(config, [capacity.this_machine(config.ray)])
+    yield from (Checked("warning", f"warning: {line}") for line in told)
 
 
 def _described(model: ModelConfig, states: Sequence[str]) -> str:

@@ -1,10 +1,11 @@
 """The inputs of a run: the domain, the sources and the splits drawn from them."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from curation.config.base import Location, PositiveInt, Root, Section, Seed, Share
+from curation.registry import READERS
 
 
 class DomainConfig(Section):
@@ -28,13 +29,21 @@ class DomainConfig(Section):
         return {"name": value} if isinstance(value, str) else value
 
 
+def _format(name: str) -> str:
+    if name != "auto":
+        READERS.find(name)
+    return name
+
+
 class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
     path: Location
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
-    format: Literal["auto", "parquet", "jsonl", "csv", "lance"] = "auto"
+    format: Annotated[str, AfterValidator(_format)] = "auto"
+    """``parquet``, ``jsonl``, ``csv``, ``lance``, or a reader of one's own by name (docs/extending.md); ``auto``: by
+    the ending of each file."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 
@@ -89,6 +98,21 @@ class SplitsConfig(Section):
     def labelled(self) -> tuple[str, ...]:
         """The names of the configured splits that the teacher labels."""
         return tuple(name for name in self.named() if name not in ("adapt", "shots", "test"))
+
+
+class LimitedSplits(SplitsConfig):
+    """The splits of a run, and how many of their rows may be unusable."""
+
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """A run stops before anything is labelled if a larger share of a split's rows cannot be used: they cannot be read,
+    have duplicate options, or lack the gold label that their split needs. It is no part of what the rows are."""
+
+    RUNS: ClassVar[tuple[str, ...]] = ("max_error_rate",)
+
+    @property
+    def dealt(self) -> SplitsConfig:
+        """What its rows are."""
+        return SplitsConfig(**{name: getattr(self, name) for name in SplitsConfig.model_fields})
 
 
 class RowsConfig(Root):

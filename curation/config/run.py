@@ -9,7 +9,7 @@ from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
 from curation.config.base import PositiveInt, Section
 from curation.config.defaults import defaults_of, filled, generates
 from curation.config.evaluation import EvaluationConfig
-from curation.config.inputs import DomainConfig, RowsConfig
+from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.prices import PricesConfig
 from curation.config.selection import SelectionConfig
@@ -75,6 +75,7 @@ class RunConfig(RowsConfig):
     chat_preset: Literal["qwen3", "gemma3", "llama3"] | None = None
     """The paper's use of chat templates with a family (App. "Mathematical Problem Solving"): fills ``chat_template`` of
     teacher, student and evaluation where they are not given."""
+    splits: LimitedSplits
     teacher: TeacherConfig
     trust: TrustConfig = TrustConfig()
     tune: TuneConfig = TuneConfig()
@@ -217,7 +218,9 @@ class RunConfig(RowsConfig):
     @property
     def rows(self) -> RowsConfig:
         """What its rows are."""
-        return RowsConfig(**{name: getattr(self, name) for name in RowsConfig.model_fields})
+        return RowsConfig(
+            **{name: getattr(self, name) for name in RowsConfig.model_fields} | {"splits": self.splits.dealt}
+        )
 
     @property
     def fitting(self) -> TrustConfig:

@@ -42,7 +42,8 @@ def describe(config: RunConfig, files: Files) -> Chain:
         ModelError: a model that is named is not there.
     """
     sizes, num = split_sizes(config, files), max(1, len(config.generations))
-    settings = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb}
+    limit = config.splits.max_error_rate
+    settings = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb, "max_error_rate": limit}
     prepared = preparing(config.rows, files, settings=settings, num_rows=sum(sizes.values()))
     names = [*config.splits.named(), *(["audit"] if config.splits.audit else [])]
     tables: dict[str, Table] = {name: prepared.table("tables", name) for name in names}

@@ -27,14 +27,18 @@ MOST_EVENT_BYTES = 1 << 40
 """All events are read: a day of a run adds less than a megabyte of them."""
 
 
-def save(made: "Forecast", config: RunConfig | FilterConfig) -> Place:
-    """Keep a forecast in the run directory for the report, in place of an earlier one; its path."""
+def save(made: "Forecast", config: RunConfig | FilterConfig, run: Mapping[str, Any]) -> Place:
+    """Keep a forecast in the run directory for the report, in place of an earlier one; its path.
+
+    ``run``: the estimate of the whole run, its ``total`` and its ``stages``.
+    """
     config.directory.mkdir(parents=True, exist_ok=True)
     described = {
         "made": round(time.time(), 3),
         "config": config.model_dump(mode="json", by_alias=True, include=MATTERS),
         "prices": None if config.prices is None else config.prices.model_dump(mode="json"),
         **made.to_json(),
+        "run": run,
     }
     path = config.directory / FILE
     write_atomically(path, json.dumps(described, indent=1) + "\n")

@@ -116,8 +116,14 @@ def adapt(
 ) -> Done:
     """Fine-tune on gold labels."""
     from curation.stages.select import adaptation_rows
+    from curation.stages.usable import count_split, in_words
+    from curation.tables import io
 
     rows = adaptation_rows(examples, domain, task.directory)
+    total, used = io.count(examples), io.count(rows)
+    if used < total:
+        why = in_words(count_split(examples, "adapt").errors) or "their prompt cannot be made"
+        task.say(f"{total - used:,} of {total:,} rows are left out, as they cannot be used ({why})")
     return train(task, base, "", recipe, seed, METHODS["sft"].trained_by, {}, rows, {}, resources)
 
 

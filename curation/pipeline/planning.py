@@ -13,8 +13,8 @@ from curation.cluster.session import local_or_cluster
 from curation.config import PricesConfig, RayConfig, RunConfig
 from curation.domains import get_domain
 from curation.pipeline.forecasting import Forecast, Workforce, forecast
+from curation.pipeline.opened import Opened
 from curation.pipeline.probing import Asking, LeftOut, Rows, askings_of, cpus_of, probe_all
-from curation.pipeline.running import Opened
 from curation.refs import TableRef
 from curation.rundir.graph import Known, Out, Stage, Unknown, key_of, recorded
 from curation.rundir.manifest import Manifest

@@ -21,11 +21,18 @@ def preparing(
 
 
 def prepare(
-    task: Task, *, config: RowsConfig, files: Mapping[str, Any], commit_seconds: float, fragment_mb: int
+    task: Task,
+    *,
+    config: RowsConfig,
+    files: Mapping[str, Any],
+    commit_seconds: float,
+    fragment_mb: int,
+    max_error_rate: float,
 ) -> Done:
     """Deal the rows of the files to the splits."""
     from curation.sources import SourceFile
     from curation.stages.prepare import prepare as prepare_stage
+    from curation.stages.usable import told
 
     known = {name: [SourceFile.from_json(item) for item in items] for name, items in files.items()}
     with task.progress() as update:
@@ -35,9 +42,10 @@ def prepare(
             known,
             commit_seconds=commit_seconds,
             fragment_mb=fragment_mb,
+            max_error_rate=max_error_rate,
             guard=task.guard,
             progress=update,
         )
-    for sentence in prepared.overlap.told():
+    for sentence in [*told(prepared.counts), *prepared.overlap.told()]:
         task.say(sentence)
     return Done(outputs=prepared.to_json(), rows=sum(counts.rows for counts in prepared.counts.values()))

@@ -1,33 +1,32 @@
 """From a configuration to its report: opens the run directory, does what is missing, and collects what was made."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
-
-import yaml
 
 from curation import report
 from curation.cluster import capacity, membership
 from curation.cluster.session import local_or_cluster
 from curation.cluster.versions import versions
 from curation.config import RunConfig
-from curation.config.ablation import Ablation
+from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
-from curation.pipeline import ablating
-from curation.pipeline.chain import Chain, check_models, describe
+from curation.pipeline import ablating, reporting
+from curation.pipeline.chain import check_models
 from curation.pipeline.kept_forecast import saved, used_since
+from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.searching import check as check_search
 from curation.redaction import redacted_in
+from curation.rundir import history
 from curation.rundir.graph import (
     Known,
     Outputs,
     Skipped,
     Stage,
-    Status,
     dependents,
     ordered,
     present,
@@ -36,12 +35,9 @@ from curation.rundir.graph import (
     steps,
     waited_for,
 )
-from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
-from curation.selection.budget import check_pool
-from curation.sources import check_unchanged, discover, split_sizes
 from curation.storage import lease
-from curation.storage.paths import Place, write_atomically
+from curation.storage.paths import Place
 from curation.telemetry import tracking
 from curation.telemetry.console import say
 
@@ -52,26 +48,6 @@ class Unfinished(Exception):
     def __init__(self, stage: str, why: str, redo: str = "") -> None:
         super().__init__(stage, why, redo)
         self.stage, self.why, self.redo = stage, why, redo
-
-
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A run directory, and what is to be done in it."""
-
-    config: RunConfig
-    manifest: Manifest
-    chain: Chain
-    num_pool: int
-    """Rows of the pool of one generation."""
-
-    @property
-    def statuses(self) -> list[Status]:
-        """Where every stage stands."""
-        return list(statuses(self.chain.stages, self.manifest.records))
-
-    def nodes(self, num: int, came: list[str], left: list[str]) -> None:
-        """Tell the events how many nodes the cluster has now, which came and which left."""
-        self.manifest.event("nodes", num=num, came=came, left=left)
 
 
 def run_chain(
@@ -95,13 +71,12 @@ def run_chain(
         ended = len(record.generations)
         if ended < len(opened.chain.generations):
             say(f"generation {ended - 1} selected nothing, so that none of its students can teach: the chain ends")
-        content = report.collect(record)
-        html, numbers = report.write(content, run.directory)
-        say(f"report: {html}")
-        files = {path.name: path.read_text() for path in (html, numbers)}
-        for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
-            run.manifest.event("untracked", error=problem)
-            say(problem)
+        content = reporting.current(record, run.directory)
+        if config.tracking.given():
+            files = {name: (run.directory / name).read_text() for name in ("report.html", "report.json")}
+            for problem in tracking.publish(config.tracking, tracking.entry_of(content, str(run.directory), files)):
+                run.manifest.event("untracked", error=problem)
+                say(problem)
         return content
 
 
@@ -113,9 +88,12 @@ def run_search(
     Raises:
         ConfigError: a bad point of the space, or a metric that needs what the run does not have.
     """
-    with _at_work(config, wait=wait, searching=True) as (opened, run):
-        stage = opened.chain.first.search
-        stages = ordered([stage.value()])
+
+    def search(opened: Opened) -> list[Stage]:
+        return ordered([opened.chain.first.search.value()])
+
+    with _at_work(config, search, wait=wait, searching=True) as (opened, run):
+        stage, stages = opened.chain.first.search, search(opened)
         found = run.do(stages)[stage.name]
         assert isinstance(found, Mapping), "a search always has something to do"
         content = report.collect_search(
@@ -149,7 +127,8 @@ def run_ablation(
     seeds, shares = {}, {}
     for seed, variants in ablation.variants.items():
         home = directory / variants[0].config.name / f"seed-{seed}"
-        with _at_work(variants[0].config.model_copy(update={"run_dir": str(home)}), wait=wait) as (opened, run):
+        stages = partial(_stages_of_seed, ablation, variants)
+        with _at_work(variants[0].config.model_copy(update={"run_dir": str(home)}), stages, wait=wait) as (opened, run):
             shares = ablating.shares(ablation, variants, opened.num_pool)
             described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
             seeds[seed] = resolved(described._asdict(), run.do(described.stages))
@@ -168,47 +147,73 @@ def run_ablation(
     return content
 
 
+def _stages_of_seed(ablation: Ablation, variants: Sequence[Variant], opened: Opened) -> list[Stage]:
+    return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
+
+
+def _all_stages(opened: Opened) -> list[Stage]:
+    return opened.chain.stages
+
+
 @contextmanager
 def _at_work(
-    config: RunConfig, *, wait: bool, searching: bool = False, redo: Sequence[str] = ()
+    config: RunConfig,
+    stages: Callable[[Opened], Sequence[Stage]] = _all_stages,
+    *,
+    wait: bool,
+    searching: bool = False,
+    redo: Sequence[str] = (),
 ) -> Iterator[tuple[Opened, Run]]:
-    """The run directory held and opened, Ray started or joined, and the cluster's nodes followed.
+    """The run directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
 
-    ``searching``: the section ``tune`` is checked before anything is done. ``redo``: stages to do again.
+    Without work Ray is not started and no model is loaded, as both take longer than the look. ``searching``: the
+    section ``tune`` is checked before anything is done. ``redo``: stages to do again.
     """
-    check_models(config, loads=True)
+    before = as_recorded(config)
+    if redo or before is None or _has_work(before, stages):
+        check_models(config, loads=True)
     if redo:  # a wrong name is told before Ray is started
         _redone(open_run(config, save=False), redo)
     for line in warnings(config):
         say(f"warning: {line}")
-    Manifest.load(config.directory)  # a damaged one is refused before anything is written beside it
     with (
         lease.hold(config.directory, wait=wait) as held,
-        local_or_cluster(config.ray),
+        ExitStack() as stack,
         files_of(config.directory),
     ):
-        if (waits := capacity.check_room(capacity.needs(config))) is not None:
-            say(waits)
-        opened = open_run(config, save=True, guard=held.still_held)
+        opened = open_run(config, save=False, guard=held.still_held)
+        works = bool(redo) or _has_work(opened, stages)
+        if works:
+            stack.enter_context(local_or_cluster(config.ray))
+            if (waits := capacity.check_room(capacity.needs(config))) is not None:
+                say(waits)
+        opened.save()
         if again := _redone(opened, redo):
             opened.manifest.event("redo", stages=again)
             say(f"to be done again: {', '.join(again)}")
             opened.manifest.redo(again)
         if searching or config.trust.search:
             check_search(config, opened.num_pool)
-        if not all(status.is_settled for status in opened.statuses):
+        if works:
             import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
+            stack.enter_context(membership.follow(opened.nodes))
+        else:
+            say("all stages are done")
         run = Run(
             config.name,
             opened.manifest,
             max_stages=config.ray.max_stages,
             room=capacity.resources,
-            hold_cpus=not capacity.is_one_machine(config.ray),
+            hold_cpus=works and not capacity.is_one_machine(config.ray),
             redo=f"curate run {config.directory} --redo",
+            on_done=partial(history.note, config.directory),
         )
-        with membership.follow(opened.nodes):
-            yield opened, run
+        yield opened, run
+
+
+def _has_work(opened: Opened, stages: Callable[[Opened], Sequence[Stage]]) -> bool:
+    return not all(status.is_settled for status in statuses(stages(opened), opened.manifest.records))
 
 
 def _redone(opened: Opened, names: Sequence[str]) -> list[str]:
@@ -227,12 +232,15 @@ def run_part(config: RunConfig, name: str, *, alone: bool, wait: bool = False, r
     Raises:
         ConfigError: no stage has that name, or ``alone`` and what it needs is not done.
     """
-    stage = _stage(open_run(config, save=False), name, alone=alone)  # a wrong name is told before Ray is started
-    with _at_work(config, wait=wait, redo=redo) as (opened, run):
-        stage = _stage(opened, stage.name, alone=alone)
-        run.do(ordered([stage.value()]))
+    whole = _stage(open_run(config, save=False), name, alone=alone).name  # a wrong name is told before Ray is started
+
+    def needed(opened: Opened) -> list[Stage]:
+        return ordered([_stage(opened, whole, alone=alone).value()])
+
+    with _at_work(config, needed, wait=wait, redo=redo) as (opened, run):
+        run.do(needed(opened))
         left = sum(not status.is_settled for status in opened.statuses)
-        say(f"{stage.name} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
+        say(f"{whole} is done; {left:,} stages of the run are left" if left else "all stages of the run are done")
 
 
 def _stage(opened: Opened, name: str, *, alone: bool) -> Stage:
@@ -290,34 +298,6 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
             redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
             raise Unfinished(status.stage.name, status.words, redo)
     return _record(opened, known, config_path, command)
-
-
-def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> Opened:
-    """The run directory of a configuration, checked against it, and its stages; ``save``: what is new is written.
-
-    ``guard`` is called before anything there is changed for good.
-
-    Raises:
-        UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
-    """
-    check_models(config)
-    get_domain(config.domain)
-    manifest = Manifest.load(config.directory, guard=guard)
-    # splits.overlap changes no row id: a run that was refused for shared questions goes on when it is set.
-    chosen = {"domain", "seed", "sources", "splits"}
-    identity = config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap"}})
-    known = manifest.source_files
-    files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
-    for name, before in known.items():
-        check_unchanged(before, files.get(name, []))
-    num_pool = split_sizes(config, files)["pool"] // max(1, len(config.generations))
-    check_pool(config.selection.budget, num_pool)
-    described = {name: [file.to_json() for file in items] for name, items in files.items()}
-    manifest.identify(identity, described, save=save)
-    if save:
-        settings = redacted_in(config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
-        write_atomically(manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
-    return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
 
 
 def _record(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:

@@ -81,6 +81,7 @@ class Manifest:
         self.attempts = {} if attempts is None else attempts
         """How often each stage was done anew by request: each time in another directory."""
         self._lost: dict[str, Lost] | None = None
+        self._is_saved = True
 
     @classmethod
     def load(cls, directory: Place, *, guard: Guard = unguarded) -> Self:
@@ -124,9 +125,14 @@ class Manifest:
                 "give this one another name or run_dir, or undo the change"
             )
         if (self.identity, self.files) != (identity, files):
-            self.identity, self.files = identity, files
-            if save:
-                self._save()
+            self.identity, self.files, self._is_saved = identity, files, False
+        if save:
+            self.save()
+
+    def save(self) -> None:
+        """Write the manifest if :meth:`identify` has changed it."""
+        if not self._is_saved:
+            self._save()
 
     @property
     def source_files(self) -> dict[str, list[SourceFile]]:
@@ -226,12 +232,13 @@ class Manifest:
         path, text = self.directory / "manifest.json", signed(json.dumps(value, indent=1))
         if not isinstance(path, Remote):
             write_atomically(path, text)
+            self._is_saved = True
             return
         register = OneObject(path)
         put = register.put_if_absent(text) if self._token is None else register.put_if_match(text, self._token)
         if put is None:
             raise CommitError(f"{path}: another driver has written it; this one writes nothing more")
-        self._token = put
+        self._token, self._is_saved = put, True
 
 
 def _read(path: Path) -> Written | None:

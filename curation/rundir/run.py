@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ from curation.telemetry.standing import Journal, Standing, Update
 
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
-STOP_SECONDS = 30.0
-"""The time that interrupted stages have to commit what is done."""
+STOP_SECONDS = 25.0
+"""The time that interrupted stages have to commit what is done, well below ``stopping.LIMIT_SECONDS``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,8 @@ class Task:
     """Emits the metrics of the stage."""
     stage: Stage
     hosts: Hosts
+    standings: dict[str, Standing] = field(default_factory=dict)
+    """The last progress of each stage, by name."""
 
     @contextmanager
     def hosted(self, start: Callable[[], Held], *, max_idle_seconds: float) -> Iterator[Any]:
@@ -68,6 +70,7 @@ class Task:
         with progress(self.name) as shown:
 
             def update(standing: Standing) -> None:
+                self.standings[self.name] = standing
                 shown(standing)
                 if (fields := journal.fields(standing, time.time())) is not None:
                     self.manifest.event("progress", stage=self.name, **fields)
@@ -91,6 +94,8 @@ class _Ended(NamedTuple):
     sealed: Sealed | None
     seconds: float
     error: BaseException | None
+    is_whole: bool = True
+    """Whether it began with an empty directory."""
 
 
 class Run:
@@ -105,23 +110,28 @@ class Run:
         room: Callable[[], Mapping[str, float]],
         hold_cpus: bool = True,
         redo: str | None = None,
+        on_done: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
         ``hold_cpus``: as :class:`curation.rundir.hosts.Hosts` says. ``redo``: the command that does the stage whose
-        name follows it again; None where there is none.
+        name follows it again; None where there is none. ``on_done`` is told the rows and seconds of each stage that was
+        done from its beginning to its end.
         """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
         self._max_stages, self._room, self._redo = max_stages, room, redo
         self._hosts = Hosts(hold_cpus=hold_cpus)
+        self._standings: dict[str, Standing] = {}
+        self._on_done = on_done
 
     def do(self, stages: Sequence[Stage]) -> Known:
         """Run the ordered ``stages`` that are not done; return the outputs of all, and which had nothing to do.
 
         Stages that do not wait for each other run side by side as far as there is room. If one fails, no other starts;
-        the running ones finish and are recorded. Ctrl-C and SIGTERM interrupt all of them.
+        the running ones finish and are recorded. Ctrl-C and SIGTERM interrupt all of them; the exception then says how
+        far they came.
 
         Raises:
             UserError: the user's mistake, unchanged.
@@ -161,8 +171,9 @@ class Run:
                         say(f"{end.stage.name} failed; waiting for the running stages: {', '.join(working)}")
                     failed = failed or self._failed(end.stage.name, error)
                 left = self._settled([status.stage for status in left], known)
-        except (KeyboardInterrupt, Stopped):
+        except (KeyboardInterrupt, Stopped) as stopped:
             self._break_off(working)
+            stopped.args = (self._how_far(stages, known, working),)
             raise
         finally:
             self._hosts.close()
@@ -230,21 +241,35 @@ class Run:
             item.thread.join(max(0.0, until - time.monotonic()))
             self.manifest.event("stopped", stage=name)
 
+    def _how_far(self, stages: Sequence[Stage], known: Known, working: Mapping[str, _Working]) -> str:
+        """What is kept of interrupted stages, in words."""
+        told = [f"{len(known):,} of {len(stages):,} stages are done"]
+        for name in working:
+            standing = self._standings.get(name)
+            if standing is not None and standing.unit == "rows":
+                told.append(f"{name} has committed {standing.rows:,} of {standing.total:,} rows")
+            else:
+                told.append(f"{name} goes on from what it saved last, or begins again")
+        return "; ".join(told)
+
     def _work(self, status: Status, known: Known, ended: "queue.SimpleQueue[_Ended]") -> None:
         """Run one stage, in its own thread."""
         stage, name, begun = status.stage, status.stage.name, time.monotonic()
         key: dict[str, Any] = {}
-        done, sealed, error = None, None, None
+        done, sealed, error, is_whole = None, None, None, True
         try:
             self._refuse_broken(status)
             key = key_of(stage, known)
+            directory = self.manifest.directory_of(name, key)
+            is_whole = not directory.exists()
             task = Task(
                 name=name,
-                directory=self.manifest.directory_of(name, key),
+                directory=directory,
                 manifest=self.manifest,
                 telemetry=Telemetry(run=self.name, stage=name),
                 stage=stage,
                 hosts=self._hosts,
+                standings=self._standings,
             )
             self.manifest.event("started", stage=name, why=status.words)
             done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
@@ -253,7 +278,7 @@ class Run:
             return
         except BaseException as raised:  # SystemExit of a library too
             error = raised
-        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error))
+        ended.put(_Ended(stage, key, done, sealed, time.monotonic() - begun, error, is_whole))
 
     def _recorded(self, end: _Ended) -> Outputs:
         """Record a stage and return its outputs.
@@ -268,6 +293,8 @@ class Run:
         name, done, seconds = end.stage.name, end.done, end.seconds
         record = self.manifest.record(name, end.key, done.outputs, rows=done.rows, seconds=seconds, sealed=end.sealed)
         self.manifest.event("finished", stage=name, rows=done.rows, seconds=round(seconds, 3))
+        if end.is_whole:
+            self._on_done(end.stage, done.rows, seconds)
         rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
         say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
         return record.outputs

@@ -4,18 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from curation.config import SourceConfig
 from curation.errors import SourceError
+from curation.registry import READERS, installed
 from curation.sources import readers
 from curation.sources.paths import Found, find
 from curation.sources.source_file import SourceFile
-
-_ENDINGS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".csv": "csv",
-    ".lance": "lance",
-}
 
 
 def discover(source: SourceConfig, known: Sequence[SourceFile] = ()) -> list[SourceFile]:
@@ -87,10 +79,17 @@ def require_columns(files: Iterable[SourceFile], forms: Sequence[Sequence[str]])
             raise SourceError(f"{file.path}: has no column {lacks[0]!r} (it has: {has}{others}); rename or add it")
 
 
+def installed_readers() -> list[str]:
+    """The names of readers in installed packages."""
+    return [name for group in READERS.groups for name in installed(group)]
+
+
 def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list[tuple[Found, str]]:
+    forms = {end: name for name in (*READERS, *installed_readers()) for end in READERS[name].endings}
+
     def ending(file: Found) -> str | None:
         name = file.path.partition("?")[0] if "://" in file.path else file.path
-        return next((form for end, form in _ENDINGS.items() if name.rstrip("/").lower().endswith(end)), None)
+        return next((form for end, form in forms.items() if name.rstrip("/").lower().endswith(end)), None)
 
     endings = [(file, ending(file)) for file in found]
     if source.format != "auto":
@@ -100,8 +99,8 @@ def _with_format(source: SourceConfig, found: list[Found], single: bool) -> list
     if not known:
         what = "its ending is" if single else f"its {len(found)} files have endings that are"
         raise SourceError(
-            f"{source.path}: unknown format: {what} none of {', '.join(_ENDINGS)}; "
-            "set format: parquet, jsonl, csv or lance"
+            f"{source.path}: unknown format: {what} none of {', '.join(forms)}; "
+            f"set format: {', '.join(dict.fromkeys(forms.values()))}"
         )
     return known
 

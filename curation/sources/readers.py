@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curation.errors import SourceError
 from curation.escaping import message, quoted
+from curation.registry import READERS, code
 from curation.sources.missing import present
 from curation.sources.paths import filesystem
 from curation.sources.records import csv_fields, json_object, records
@@ -37,6 +38,18 @@ class Shape:
     version: str = ""
 
 
+class Reads(Protocol):
+    """The members of a reader of one's own, whose class takes no arguments (``curation.registry.Reader``)."""
+
+    def measure(self, path: str) -> Shape:
+        """Count the rows of a file, and name its columns with their types, as the file has them."""
+        ...
+
+    def read(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """The rows ``start`` to ``stop`` in their order, as batches of these columns, which the file has."""
+        ...
+
+
 def measure(path: str, form: str) -> Shape:
     """Count the rows of a file and name its columns.
 
@@ -55,6 +68,8 @@ def measure(path: str, form: str) -> Shape:
             return Shape(
                 num_rows=dataset.count_rows(), schema=_types(dataset.schema), version=f"version {dataset.version}"
             )
+        if (own := _own(form)) is not None:
+            return own.measure(path)
         return _measure_text(path, form)
     except SourceError:
         raise
@@ -76,7 +91,9 @@ def read_rows(
         return
     num_rows = 0
     try:
-        for batch in _READERS[file.format](file, start, stop, wanted):
+        own = _own(file.format)
+        read = _READERS[file.format] if own is None else own.read
+        for batch in read(file, start, stop, wanted):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield batch
@@ -88,6 +105,12 @@ def read_rows(
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
         )
+
+
+def _own(form: str) -> Reads | None:
+    """The reader of a format that is not one of ours."""
+    made_by = READERS[form].made_by
+    return None if made_by is None else cast(Reads, code(made_by)())
 
 
 def _reason(error: Exception) -> str:

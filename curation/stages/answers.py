@@ -27,7 +27,7 @@ from curation.hashing import Int64s
 from curation.passes.run import PassResult
 from curation.refs import TableRef, fingerprint
 from curation.signals import label_request
-from curation.stages.label import check_errors, count_labels
+from curation.stages.label import check_errors
 from curation.stages.label_chunks import LabelJob, label_rows
 from curation.storage.paths import Place, write_atomically
 from curation.tables import io, schemas
@@ -136,7 +136,7 @@ def recall(job: LabelJob, answers: Answers) -> PassResult:
     begun = time.monotonic()
     calls = ((batch, _answered(batch, answers.table), job) for batch in _batches(job.examples))
     ref = io.write(pa.concat_tables([job.schema(0).empty_table(), *_in_tasks(_recalled, calls)]), job.labels_uri)
-    check_errors(count_labels(ref), job.teacher.max_error_rate, ref)
+    check_errors(ref, job.teacher.max_error_rate, job.examples)
     return PassResult(table=ref, rows=0, seconds=time.monotonic() - begun, deaths=0, teachers=[])
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from curation.errors import RunFailedError
 from curation.hashing import hash64
@@ -13,6 +15,7 @@ from curation.passes.run import Bools, Int64s, PassOptions, PassResult, run_pass
 from curation.refs import TableRef
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas
+from curation.tables.row_ids import bitmap, missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +62,12 @@ def label(
     *,
     state_size: int,
     share: Share,
+    counts_unread: bool = False,
     **how: Unpack[PassOptions],
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes.
+
+    ``counts_unread``: rows that were error rows before a teacher was asked count as failed too.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done, or more than ``max_error_rate`` of the rows
@@ -78,7 +84,7 @@ def label(
         takes=share.takes,
         **how,
     )
-    check_errors(count_labels(result.table), job.teacher.max_error_rate, result.table)
+    check_errors(result.table, job.teacher.max_error_rate, None if counts_unread else job.examples)
     return result
 
 
@@ -114,16 +120,32 @@ def count_labels(ref: TableRef) -> LabelCounts:
     )
 
 
-def check_errors(counts: LabelCounts, max_error_rate: float, ref: TableRef) -> None:
+def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef | None) -> None:
     """Refuse a labels table with too many error rows.
 
+    Those that are error rows of the ``examples`` do not count: ``splits.max_error_rate`` is their limit.
+
     Raises:
-        RunFailedError: more than ``max_error_rate`` of the rows failed.
+        RunFailedError: more than ``max_error_rate`` of the rows that were asked failed.
     """
-    failed = sum(counts.errors.values())
-    if counts.rows and failed / counts.rows > max_error_rate:
-        kind, number = next(iter(counts.errors.items()))
+    unread = BitMap64() if examples is None else _error_ids(examples)
+    rows, failed, kinds = 0, 0, Counter[str]()
+    for batch in io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches():
+        asked_N = missing(batch.column("row_id").to_numpy(), unread)
+        texts = batch.column("error").filter(pa.array(asked_N)).drop_null().to_pylist()
+        rows, failed = rows + int(asked_N.sum()), failed + len(texts)
+        kinds.update(text.split(":", 1)[0] for text in texts)
+    if rows and failed / rows > max_error_rate:
+        ((kind, number),) = kinds.most_common(1)
         raise RunFailedError(
-            f"{ref.uri}: {failed} of {counts.rows} rows failed ({number} of them {kind}), more than "
-            f"teacher.max_error_rate {max_error_rate}; fix the rows or raise the limit, then run the same command"
+            f"{labels.uri}: {failed} of {rows} rows failed ({number} of them {kind}), more than "
+            f'teacher.max_error_rate {max_error_rate}; `curate inspect {labels.uri} --where "error IS NOT NULL"` shows '
+            "them; fix the rows or raise the limit, then run the same command"
         )
+
+
+def _error_ids(examples: TableRef) -> BitMap64:
+    found = BitMap64()
+    for batch in io.open_table(examples).scanner(columns=["row_id"], filter="error IS NOT NULL").to_batches():
+        found |= bitmap(batch.column("row_id").to_numpy())
+    return found

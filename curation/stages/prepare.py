@@ -8,7 +8,6 @@ handled as ``splits.overlap`` says.
 """
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -22,12 +21,13 @@ from pyroaring import BitMap64
 
 from curation.config import RowsConfig
 from curation.domains import get_domain
-from curation.errors import CommitError, RowError, SourceError
+from curation.errors import CommitError, SourceError
 from curation.refs import TableRef
 from curation.sources import SourceFile, assignment_of, check_unique, require_columns
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import Overlap, Settled, remove, settle
 from curation.stages.overlap import find
+from curation.stages.usable import SplitCounts, check_usable, count_split
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io
@@ -38,15 +38,6 @@ from curation.telemetry.standing import Standing, Update
 
 MIN_CHUNK_ROWS, MAX_CHUNK_ROWS = 500, 50_000
 NUM_CHUNKS = 32
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitCounts:
-    """The counts of a split's rows, before rows with questions of other splits are dropped."""
-
-    rows: int
-    errors: dict[str, int]
-    """Error rows by kind; of the audit table rows without gold, and with a solution that is not used, those left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +71,7 @@ def prepare(
     *,
     commit_seconds: float = 2.0,
     fragment_mb: int = 256,
+    max_error_rate: float = 1.0,
     chunk_rows: int | None = None,
     guard: Guard = unguarded,
     progress: Update | None = None,
@@ -87,11 +79,11 @@ def prepare(
     """Write the splits of the sources' ``files`` as ``<directory>/<split>.lance``.
 
     ``progress`` receives progress updates. ``chunk_rows`` is the unit of work and of commit; unset, 1/32 of all rows,
-    at most 50,000.
+    at most 50,000. ``max_error_rate``: of the rows of a split, beside the audit table's.
 
     Raises:
-        SourceError: a column is missing, ids repeat, a split has no (healthy) row or loses all, or splits share a
-            question and ``splits.overlap`` is ``refuse``.
+        SourceError: a column is missing, ids repeat, a split has no (healthy) row, too many bad ones or loses all, no
+            row of an audited pool has a gold label, or splits share a question and ``splits.overlap`` is ``refuse``.
         ConfigError: two splits take the rest of a source.
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
@@ -126,13 +118,15 @@ def prepare(
             commit_stream(rows, seconds=commit_seconds, guard=guard, on_commit=committed)
         refs = {name: io.latest(uri) for name, uri in job.uris.items()}
         if settled is None:
-            _check(refs, {name: _count(ref, name) for name, ref in refs.items()}, expected)
+            found = {name: count_split(ref, name) for name, ref in refs.items()}
+            _check(refs, found, expected)
+            check_usable(refs, found, max_error_rate)
             settled = _compared(config, {name: refs[name] for name in splits}, directory)
         gone = {name: _gone(settled, name) for name in names}
         refs = {name: remove(ref, gone[name], guard=guard) if gone[name] else ref for name, ref in refs.items()}
     except ray.exceptions.RayError as error:
         raise cause(error, "prepare") from error
-    kept = {name: _count(ref, name) for name, ref in refs.items()}
+    kept = {name: count_split(ref, name) for name, ref in refs.items()}
     counts = {name: replace(count, rows=count.rows + len(gone[name])) for name, count in kept.items()}
     _check(refs, counts, expected)
     compacted = {name: compact(ref, fragment_mb, guard=guard) for name, ref in refs.items()}
@@ -236,15 +230,3 @@ def _check(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], expe
         if name != AUDIT and sum(errors.values()) == rows:
             kind, number = next(iter(errors.items()))
             raise SourceError(f"splits.{name}: none of its {rows} rows is usable ({number} of them {kind}); fix them")
-
-
-def _count(ref: TableRef, name: str) -> SplitCounts:
-    rows, errors = 0, Counter[str]()
-    problems = "solution_error" if name == AUDIT else "error"
-    columns = [problems, *(["gold"] if name == AUDIT else [])]
-    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
-        rows += batch.num_rows
-        if name == AUDIT and (num_unknown := batch.column("gold").null_count):
-            errors["no_gold"] += num_unknown
-        errors.update(RowError(text).kind for text in batch.column(problems).drop_null().to_pylist())
-    return SplitCounts(rows=rows, errors=dict(errors.most_common()))

@@ -2,11 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
-import safetensors.torch
-from safetensors import SafetensorError
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from curation.errors import ModelError
 from curation.refs import ProjectionRef, TrustRef
@@ -14,13 +10,18 @@ from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
 from curation.storage.paths import Place, place
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 WEIGHTS, DESCRIPTION = "weights.safetensors", "description.json"
 Fitted = TypeVar("Fitted")
 Ref = TypeVar("Ref", TrustRef, ProjectionRef)
 
 
-def save(directory: Place, kind: type[Ref], weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Ref:
+def save(directory: Place, kind: type[Ref], weights: Mapping[str, "Tensor"], description: Mapping[str, Any]) -> Ref:
     """Write both into ``directory`` (made if missing) and return a reference of the given kind."""
+    import safetensors.torch
+
     with staged(directory) as local:
         local.mkdir(exist_ok=True)
         copies = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
@@ -29,12 +30,15 @@ def save(directory: Place, kind: type[Ref], weights: Mapping[str, Tensor], descr
     return pin(directory, kind)
 
 
-def load(ref: Ref, make: Callable[[dict[str, Tensor], dict[str, Any]], Fitted]) -> Fitted:
+def load(ref: Ref, make: Callable[[dict[str, "Tensor"], dict[str, Any]], Fitted]) -> Fitted:
     """Call ``make`` with the weights and the description that ``ref`` pins.
 
     Raises:
         ModelError: the directory lacks a file, changed since it was pinned, or holds something else.
     """
+    import safetensors.torch
+    from safetensors import SafetensorError
+
     if (found := pin(place(ref.uri), type(ref)).digest) != ref.digest:
         raise ModelError(f"{ref.uri}: digest {found}, pinned was {ref.digest}; fit it again")
     directory = fetched(ref.uri)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from curation.cli import main
 from curation.config.load import load_config
-from curation.pipeline.running import open_run
+from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
 from curation.telemetry.standing import Actors, Journal, Standing, Work
@@ -140,6 +140,11 @@ def test_validate_prints_sources_splits_and_models(config: Path, tiny_model):
         f"{config}: is valid",
     ]
     assert not (config.parent / "runs").exists()
+    as_json = json.loads(curate("validate", config, "--set", "ray.num_cpus=1", "--json").stdout)
+    assert as_json["valid"] and [item["text"] for item in as_json["checked"]] == result.stdout.splitlines()[:-1]
+    assert [item["kind"] for item in as_json["checked"]][:5] == ["source", "split", "split", "split", "model"]
+    wrong = curate("validate", config, "--set", "seed=many", "--json")
+    assert wrong.exit_code == 2 and json.loads(wrong.stdout)["error"] == wrong.stderr.strip().removeprefix("curate: ")
     overridden = curate("validate", config, "--set", "splits.source.rows=20", "--set", "teacher={backend: scripted}")
     assert "split source: 20 rows" in overridden.stdout and "\nteacher:" not in overridden.stdout
     further = [
@@ -234,10 +239,12 @@ def test_input_files_that_cannot_be_used(config: Path, puzzles: list[dict]):
 def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     result = curate("plan", config, "--no-probe")
     assert result.exit_code == 0
-    stages = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines()[1:]}
+    *lines, total, told = result.stdout.splitlines()[1:]
+    assert total.startswith("from start to end") and told.startswith("similar: by stages of the same kind")
+    stages = {line.split()[0]: line.split()[1:] for line in lines}
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
     assert stages["gen-0/student-neural"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
-    assert stages["prepare"][1:] == ["not", "done", "yet"]
+    assert stages["prepare"][-4:] == ["rough", "not", "done", "yet"] and stages["prepare"][3] == "to"
     first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
     assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}
     assert all(words[-3:-1] == ["waits", "for"] for name, words in stages.items() if name not in first)
@@ -245,6 +252,8 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     probed = curate("plan", config, *bare)
     assert "probe: 36 rows drawn at random, 1 actors: " in probed.stdout and " rows/s of one actor" in probed.stdout
     assert "EUR together, with a month of storage" in probed.stdout
+    assert re.search(r"gen-0/label-pool +21 +\d+ +\d+ to \d+  probe ", probed.stdout)
+    assert re.search(r"from start to end, .* to [\d,]+; about [\d,]+ tokens", probed.stdout)
     assert "student" not in probed.stdout and not (config.parent / "runs").exists()
     assert "--probe: 37 rows are asked for, and" in mistake("plan", config, *bare, "--probe", "37")
     assert "--no-probe: makes no forecast" in mistake("plan", config, "--no-probe", "--save")
@@ -259,9 +268,13 @@ def test_plan_draws_the_graph_and_gives_it_as_json(config: Path):
     planned = json.loads(curate("plan", config, "--json", "--no-probe").stdout)
     stages = {stage["name"]: stage for stage in planned["stages"]}
     assert planned["forecast"] is None and stages["prepare"] == {
-        "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40, "seconds": None,
+        "name": "prepare", "step": 0, "after": [], "state": "new", "words": "not done yet", "rows": 40,
+        "seconds": stages["prepare"]["seconds"], "range": stages["prepare"]["range"], "basis": "rough", "tokens": None,
     }  # fmt: skip
+    low, high = stages["prepare"]["range"]
+    assert low < stages["prepare"]["seconds"] < high and planned["total"]["seconds"]["low"] > 0
     for stage in stages.values():
+        assert stage["range"][0] < stage["seconds"] < stage["range"][1]
         assert stage["step"] == 1 + max((stages[name]["step"] for name in stage["after"]), default=-1)
 
 
@@ -339,7 +352,16 @@ def test_status_tells_speed_time_left_and_what_the_actors_are_at_from_the_newest
             if (fields := journal.fields(Standing(rows=rows, total=1000, work=work), second)) is not None:
                 event(second, "progress", stage="gen-0/label-pool", **fields)
         file.write('{"time": 5021, "event": "prog')  # under way
-    lines = curate("status", config).stdout.splitlines()
+    dead = curate("status", config).stdout.splitlines()
+    assert " ".join(dead[1].split()) == (
+        "gen-0/label-pool 400 of 1,000 rows (40 %), as its driver ended; `curate run` goes on"
+    )
+    assert len(dead) == 3 and dead[2].endswith("s ago: progress")
+    shown = json.loads(curate("status", config, "--json").stdout)["under_way"]
+    assert shown == [{"time": 5020, "event": "progress", "stage": "gen-0/label-pool", "rows": 400, "total": 1000}]
+    with lease.hold(manifest.directory):
+        lines = curate("status", config).stdout.splitlines()
+        assert json.loads(curate("status", config, "--json").stdout)["under_way"][0]["seconds_left"] == 20.0
     told = "gen-0/label-pool 400 of 1,000 rows (40 %), 30 rows/s, about 20 s left"
     assert " ".join(lines[1].split()) == told
     assert lines[2].strip() == (
@@ -382,7 +404,22 @@ def watching(config: Path, seconds: str, **options: Any) -> subprocess.Popen:
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
 
 
-def test_watching_goes_on_until_the_run_ends(config: Path):
+def test_watching_waits_for_a_driver_that_is_yet_to_begin(config: Path):
+    manifest = Manifest.load(config.parent / "runs" / "tiny")
+    watcher = watching(config, "0.1", stdout=subprocess.PIPE)
+    assert watcher.stdout is not None
+    assert "no run here yet" in watcher.stdout.readline()
+    assert watcher.stdout.readline() == "waiting up to 60 s for a driver; Ctrl-C ends\n"
+    with lease.hold(manifest.directory):
+        manifest.identify({"seed": 0}, {}, save=True)
+        while "tiny: running" not in watcher.stdout.readline():
+            assert watcher.poll() is None
+    output, told = watcher.communicate(timeout=60)
+    assert watcher.returncode == 0 and told == "" and "waiting" not in output
+    assert "runs/tiny: not running" in output.strip().split("\n\n")[-1]
+
+
+def test_watching_goes_on_until_the_run_ends(config: Path, monkeypatch: pytest.MonkeyPatch):
     manifest = Manifest.load(config.parent / "runs" / "tiny")
     with lease.hold(manifest.directory):
         manifest.identify({"seed": 0}, {}, save=True)
@@ -397,7 +434,8 @@ def test_watching_goes_on_until_the_run_ends(config: Path):
     blocks = output.strip().split("\n\n")
     assert "runs/tiny: not running" in blocks[-1] and "prepare" in blocks[-1]
     assert all("tiny: running" in block for block in blocks[:-1])
-    assert curate("status", config, "--watch").exit_code == 0  # ends at once: nothing runs
+    monkeypatch.setattr("curation.commands.status_verb.BEGIN_SECONDS", 0.0)
+    assert curate("status", config, "--watch").exit_code == 0  # nothing runs, and it waits no longer
 
 
 def test_watching_ends_quietly_on_ctrl_c_and_redraws_a_terminal(config: Path):

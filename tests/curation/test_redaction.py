@@ -14,7 +14,7 @@ from curation.cli import main
 from curation.config import TrackingConfig
 from curation.config.load import load_config
 from curation.errors import ConfigError
-from curation.pipeline.running import open_run
+from curation.pipeline.opened import open_run
 from curation.redaction import redacted, redacted_in, secrets_in
 from curation.rundir.manifest import Manifest
 from curation.telemetry import tracking

@@ -2,14 +2,26 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from curation.arms import ARMS, TRUST, Draw, Fitted, Signal
+from curation.arms import ARMS, RULES, TRUST, Draw, Fitted, Signal
 from curation.config import BudgetConfig, StudentConfig
 from curation.errors import ConfigError
-from curation.registry import BACKENDS, BUDGETS, DOMAINS, METHODS, Budget, Method, check_options, code
+from curation.registry import (
+    BACKENDS,
+    BUDGETS,
+    DOMAINS,
+    METHODS,
+    READERS,
+    Budget,
+    Method,
+    check_options,
+    code,
+    installed,
+)
 from curation.signals import SIGNALS
 
 SOUP = Method("somewhere:SoupConfig", "somewhere:train_soup")
@@ -44,6 +56,44 @@ def test_a_trust_function_elsewhere_is_an_arm(tmp_path: Path, monkeypatch: pytes
     arm = ARMS["own_arms_of_a_test:LONG"]
     assert (arm.words, arm.trust, arm.ranked, arm.signal) == ("length", "own_arms_of_a_test:LONG", True, None)
     assert TRUST[arm.trust].column == "num_output_tokens"
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with entry points, as an installer leaves it."""
+    text = """
+from curation.arms import Arm, Column, Rule
+from curation.registry import Reader
+BRIEF = Column("brief answers", "num_output_tokens")
+RULE = Rule("somewhere:Rule")
+ARM = Arm(words="ours", trust="neural", rule=RULE)
+TSV = Reader("somewhere:Tsv", (".tsv",))
+"""
+    (tmp_path / "own_parts_of_a_test.py").write_text(text)
+    info = tmp_path / "own_parts_of_a_test-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-parts-of-a-test\nVersion: 1.0\n")
+    groups = {"trust": "brief = BRIEF", "rules": "ruled = RULE", "arms": "ours = ARM", "readers": "tsv = TSV"}
+    points = (f"[curation.{group}]\n{line.replace('= ', '= own_parts_of_a_test:')}\n" for group, line in groups.items())
+    (info / "entry_points.txt").write_text("".join(points))
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
+
+
+@pytest.mark.usefixtures("own_package")
+def test_an_installed_package_names_its_parts() -> None:
+    brief, ours = ARMS["brief"], ARMS["ours"]
+    assert (brief.words, TRUST[brief.trust].column) == ("brief answers", "num_output_tokens")
+    assert TRUST["brief"] is TRUST[brief.trust] and (ours.words, ours.rule) == ("ours", RULES["ruled"])
+    both = ARMS["brief@ruled"]
+    assert (both.words, both.rule.made_by, both.trust) == ("brief answers, ruled", "somewhere:Rule", brief.trust)
+    assert READERS["tsv"].endings == (".tsv",) and "brief" not in list(ARMS)
+    with pytest.raises(ValueError, match="no arm is called 'breif'; did you mean 'brief'"):
+        ARMS.find("breif")
+    with pytest.raises(ValueError, match="no selection rule is called 'rulde'; did you mean 'ruled'"):
+        ARMS.find("brief@rulde")
 
 
 def test_every_line_names_code_that_is_there() -> None:

@@ -61,4 +61,4 @@ def _load(path: str, overrides: Sequence[str], loaded: list[RunConfig]) -> Verdi
 def _inputs(config: RunConfig) -> Verdict:
     from curation.commands.validate import check
 
-    return ok("; ".join(check(config)))
+    return ok("; ".join(line.text for line in check(config)))

@@ -43,6 +43,13 @@ def status_json(config: FilterConfig) -> dict[str, Any]:
     }
 
 
+def is_finished(config: FilterConfig) -> bool:
+    """Whether a filter has nothing left to do."""
+    manifest = Manifest.load(config.directory)
+    found = _states(_opened(config)[0]) if manifest.identity else []
+    return bool(found) and all(status.is_settled for status in found)
+
+
 def _opened(config: FilterConfig) -> tuple[Opened | None, str | None]:
     """The output as `curate filter` would find it, or why it would refuse it."""
     try:

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -12,13 +13,16 @@ import lance
 from curation.errors import RunDirError, TableError
 from curation.refs import TableRef, table_refs
 from curation.rundir.manifest import Manifest, record_in
-from curation.storage.paths import Place, place, walk
+from curation.storage.paths import Place, Remote, place, walk
 
 NUM_LISTED = 20
 """The number of tables that an error lists."""
 
 NUM_SEARCHED = 2_000
 """The number of folders that are searched for them."""
+
+_FOLDER = re.compile(r"(.+)-[0-9a-f]{8}(?:\.\d+)?")
+"""Of a stage: its name and the fingerprint of its inputs (``Manifest.directory_of``)."""
 
 _VERSIONS = "_versions"
 """The folder that every Lance table has."""
@@ -49,14 +53,20 @@ def find(path: str, name: str | None = None) -> tuple[str, int | None]:
     record = record_of(path)
     if record is None:
         raise TableError(f"{path}: is not a run directory (no manifest.json), so it has no stage {name!r}")
-    refs = dict(_recorded(Manifest.load(record)))
+    recorded: dict[str, tuple[str, int | None]] = {
+        known: (ref.uri, ref.version) for known, ref in _recorded(Manifest.load(record))
+    }
+    unfinished = {known: uri for known, uri in _unfinished(record) if known.rpartition("/")[0] not in recorded}
+    refs = {known: (uri, None) for known, uri in unfinished.items()} | recorded
     if name in refs:
-        return refs[name].uri, refs[name].version
+        return refs[name]
     below = [known for known in refs if known.startswith(f"{name}/")]
+    if len(below) == 1 and below[0] in unfinished:
+        return refs[below[0]]
     if below:
         raise TableError(f"{path}: stage {name} wrote several tables, name one: {', '.join(below)}")
     near = difflib.get_close_matches(name, refs, n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"on record: {_listed(list(refs))}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are: {_listed(list(refs))}"
     raise TableError(f"{path}: no table of the run is called {name!r}; {hint}")
 
 
@@ -81,6 +91,26 @@ def list_tables(directory: Place) -> list[Found]:
             rows = _count(str(path), None)
             found.append(Found(name=str(path), uri=str(path), version=None, rows=rows, state="not on record"))
     return found
+
+
+def _unfinished(directory: Place) -> Iterator[tuple[str, str]]:
+    """The tables in the folders of stages, as ``STAGE/TABLE``: of several folders of a stage those of the newest."""
+    newest: dict[str, tuple[float, str]] = {}
+    for path in _on_disk(directory):
+        inside = os.path.relpath(str(path.parent), str(directory))
+        if (folder := _FOLDER.fullmatch(inside)) is None:
+            continue
+        name, written = f"{folder[1]}/{path.stem}", _written(path)
+        if name not in newest or newest[name][0] < written:
+            newest[name] = (written, str(path))
+    yield from ((name, uri) for name, (_, uri) in newest.items())
+
+
+def _written(table: Place) -> float:
+    """When a table was written last, seconds since 1970."""
+    if isinstance(table, Remote):
+        return max((entry.modified for entry in (table / _VERSIONS).entries()), default=0.0)
+    return (table / _VERSIONS).stat().st_mtime
 
 
 def _recorded(manifest: Manifest) -> Iterator[tuple[str, TableRef]]:

@@ -263,6 +263,7 @@ def label_pool(
         commit_seconds=commit_seconds,
         fragment_mb=fragment_mb,
         first_cut=cut,
+        counts_unread=True,
     )
 
 

@@ -257,6 +257,17 @@ def test_a_run_directory_lists_its_tables(run: Path):
     assert [item["name"] for item in json.loads(curate(run, "--json").stdout)] == [name for name, *_ in found]
 
 
+def test_the_tables_of_a_stage_that_is_not_done_are_found_by_its_name(run: Path):
+    for folder, stop in (("gen-0/label-test-0123abcd", 3), ("gen-0/label-test-4567abcd.1", 6), ("late-89ab0123", 2)):
+        for name in ("labels",) if "label" in folder else ("pool", "source"):
+            io.write(rows(0, stop), str(run / folder / f"{name}.lance"))
+    told = json.loads(curate(run, "gen-0/label-test", "--where", "row_id > 1", "--json").stdout)
+    assert told["rows"] == 6  # the newest
+    assert json.loads(curate(run, "late/pool", "--json").stdout)["rows"] == 2
+    assert "name one: late/pool, late/source" in mistake(run, "late")
+    assert "did you mean gen-0/label-test" in mistake(run, "gen-0/label-tes")
+
+
 def test_a_stage_names_its_table_at_the_version_on_record(run: Path):
     assert find(str(run), "gen-0/label-pool")[1] == 1
     told = json.loads(curate(run, "gen-0/label-pool", "--json").stdout)
@@ -265,7 +276,7 @@ def test_a_stage_names_its_table_at_the_version_on_record(run: Path):
     assert "prepare-1/source.lance, version 1" in curate(run, "prepare/source").stdout
     assert "name one: prepare/pool, prepare/source" in mistake(run, "prepare")
     assert "did you mean gen-0/label-pool" in mistake(run, "gen-0/label-pol")
-    assert "on record: prepare/pool" in mistake(run, "zzzzzz")
+    assert "there are: prepare/pool" in mistake(run, "zzzzzz")
     with pytest.raises(TableError, match=r"gone\.lance"):
         examine(*_asked(find(str(run), "gen-0/grade-pool")))
 

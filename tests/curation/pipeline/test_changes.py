@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from curation.arms import ARMS
 from curation.config import RunConfig
 from curation.config.load import load_config
-from curation.pipeline.running import open_run
+from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
 from curation.rundir.graph import Done, Stage, plain, statuses
 from curation.rundir.manifest import Manifest
@@ -100,6 +100,7 @@ CHANGES: dict[str, set[str]] = {
     "teacher.chunk_rows=100": set(),
     "teacher.actors.max=3": set(),
     "teacher.max_error_rate=0.5": set(),
+    "splits.max_error_rate=0.5": set(),
     "teacher.decoding.max_tokens=6": LABELLED,
     "teacher.states=[prompt_last, output_last]": LABELLED,
     "teacher.batch_tokens=4096": LABELLED | answers_of([*NAMES, "teacher", "base"]),

@@ -15,8 +15,8 @@ from curation.metrics import Estimate, proportion
 from curation.metrics.totals import exactly
 from curation.passes.monitor import ChunkSpent
 from curation.pipeline.forecasting import DENSITY, DRIFT, Workforce, forecast
+from curation.pipeline.opened import open_run
 from curation.pipeline.probing import Asking, LeftOut, Question, Rows, askings_of, probe_all
-from curation.pipeline.running import open_run
 from curation.sources import Assignment, Permutation, discover
 from curation.stages.probe import Measured, chunk_rows, num_actors, steady_chunks
 

@@ -16,7 +16,8 @@ from curation import metrics
 from curation.cli import main
 from curation.config import RunConfig
 from curation.config.load import load_config
-from curation.pipeline.running import finished, open_run
+from curation.pipeline.opened import open_run
+from curation.pipeline.running import finished
 from curation.report import RunRecord, collect
 from curation.rundir.graph import key_of
 from curation.storage import lease

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from curation.config import RunConfig
+from curation.config import DomainConfig, RunConfig
 from curation.domains.chess import Chess
 from curation.errors import ConfigError, SourceError
 from curation.refs import TableRef
@@ -184,6 +184,34 @@ def test_bad_rows_are_error_rows(puzzles: list[dict[str, Any]], tmp_path: Path) 
     failed = [row for row in content(refs.tables["source"]) if row["error"]]
     assert [row["row_id"] for row in failed] == list(range(10, 18))
     assert all(row["fen"] is row["rating"] is row["gold"] is None for row in failed)
+
+
+def test_too_many_bad_rows_are_refused_and_a_higher_limit_goes_on(tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Number {n}?", "choices": ["a", "a" if n % 10 == 0 else "b"], "answer": 0 if n < 100 else None}
+        for n in range(200)
+    ]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, rows[:100])))
+    (tmp_path / "pool.jsonl").write_text("\n".join(map(json.dumps, rows[100:])))
+    settings = config(
+        {"source": {"from": "one"}, "pool": {"from": "two"}},
+        one={"path": str(tmp_path / "questions.jsonl")},
+        two={"path": str(tmp_path / "pool.jsonl")},
+    ).model_copy(update={"domain": DomainConfig(name="mcqa")})
+    told = (
+        r"splits\.source: 10 of 100 rows cannot be used \(duplicate_options 10\), more than splits.max_error_rate 0.05"
+    )
+    with pytest.raises(SourceError, match=told):
+        run(settings, tmp_path / "out", max_error_rate=0.05)
+    before = sorted((tmp_path / "out").rglob("*.lance/data/*"))
+    refs = run(settings, tmp_path / "out", max_error_rate=0.1)
+    assert sorted((tmp_path / "out").rglob("*.lance/data/*")) == before  # nothing is read again
+    assert refs.counts["pool"].errors == {"duplicate_options": 10}  # the pool needs no gold label
+    audited = settings.model_copy(update={"splits": settings.splits.model_copy(update={"audit": True})})
+    with pytest.raises(
+        SourceError, match=r"splits\.audit: keeps gold labels of the pool, and none of its 100 rows has one"
+    ):
+        run(audited, tmp_path / "audited")
 
 
 def test_the_same_example_in_two_splits_is_refused(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from curation.storage import conditional, lease
 from curation.tables import commits, io, schemas
 
 PACKAGE = Path(curation.__file__).parent
-MAY_ONLY_READ = {"curation.rundir.manifest.Manifest", "curation.pipeline.running.open_run"}
+MAY_ONLY_READ = {"curation.rundir.manifest.Manifest", "curation.pipeline.opened.open_run"}
 """They are given the guard of a run, and none by those who only look at one."""
 HOLD = """
 import sys, time

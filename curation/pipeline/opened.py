@@ -1,0 +1,93 @@
+"""A run directory opened for a configuration: checked against it, with its manifest and the stages to be done."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from curation.config import RunConfig
+from curation.domains import get_domain
+from curation.pipeline.chain import Chain, check_models, describe
+from curation.redaction import redacted_in
+from curation.rundir.graph import Status, statuses
+from curation.rundir.manifest import Manifest
+from curation.selection.budget import check_pool
+from curation.sources import SourceFile, check_unchanged, discover, split_sizes
+from curation.storage import lease
+from curation.storage.paths import write_atomically
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A run directory, and what is to be done in it."""
+
+    config: RunConfig
+    manifest: Manifest
+    chain: Chain
+    num_pool: int
+    """Rows of the pool of one generation."""
+
+    @property
+    def statuses(self) -> list[Status]:
+        """Where every stage stands."""
+        return list(statuses(self.chain.stages, self.manifest.records))
+
+    def save(self) -> None:
+        """Write what defines the run into its directory: its identity and files, and the configuration."""
+        self.manifest.save()
+        settings = redacted_in(self.config.model_dump(mode="json", by_alias=True))  # null, too, is a choice
+        write_atomically(self.manifest.directory / "config.yaml", yaml.safe_dump(settings, sort_keys=False))
+
+    def nodes(self, num: int, came: list[str], left: list[str]) -> None:
+        """Tell the events how many nodes the cluster has now, which came and which left."""
+        self.manifest.event("nodes", num=num, came=came, left=left)
+
+
+def open_run(config: RunConfig, *, save: bool, guard: lease.Guard = lease.unguarded) -> Opened:
+    """The run directory of a configuration, checked against it, and its stages; ``save``: what is new is written.
+
+    ``guard`` is called before anything there is changed for good.
+
+    Raises:
+        UserError: the directory belongs to other rows, an input changed, or something that is named is not there.
+    """
+    check_models(config)
+    get_domain(config.domain)
+    manifest = Manifest.load(config.directory, guard=guard)
+    known = manifest.source_files
+    files = {name: discover(source, known.get(name, ())) for name, source in config.sources.items()}
+    for name, before in known.items():
+        check_unchanged(before, files.get(name, []))
+    described = {name: [file.to_json() for file in items] for name, items in files.items()}
+    manifest.identify(_identity(config), described, save=False)
+    opened = _opened(config, manifest, files)
+    if save:
+        opened.save()
+    return opened
+
+
+def _identity(config: RunConfig) -> dict[str, Any]:
+    """What defines the rows."""
+    # These two change no row id: a run that was refused for shared questions or bad rows goes on when they are set.
+    chosen = {"domain", "seed", "sources", "splits"}
+    return config.model_dump(mode="json", include=chosen, exclude={"splits": {"overlap", "max_error_rate"}})
+
+
+def _opened(config: RunConfig, manifest: Manifest, files: Mapping[str, Sequence[SourceFile]]) -> Opened:
+    num_pool = split_sizes(config, files)["pool"] // max(1, len(config.generations))
+    check_pool(config.selection.budget, num_pool)
+    return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
+
+
+def as_recorded(config: RunConfig) -> Opened | None:
+    """A run as its record describes it, without a look at its sources; ``None`` where they are not all on record.
+
+    Raises:
+        RunDirError: the record is damaged.
+    """
+    manifest = Manifest.load(config.directory)
+    if manifest.identity != _identity(config) or manifest.files.keys() != config.sources.keys():
+        return None
+    check_models(config)
+    return _opened(config, manifest, manifest.source_files)

@@ -1,0 +1,153 @@
+"""Estimates of how long each stage will take, with a range, and of a whole run.
+
+A stage that asks the first teacher is estimated by the probe, every other one by the most similar stages that this
+machine has done: of the run itself or of earlier ones beside it (:mod:`curation.rundir.history`). Without such a stage
+a rough figure for its kind is given, with a range to match. What is estimated from another amount of work lies between
+a time that grows with the amount and one that hardly does, as every stage has a fixed part.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Literal, NamedTuple
+
+from curation.metrics import Estimate
+from curation.metrics.totals import independent, together
+from curation.rundir.graph import Known, Stage, Unknown, key_of, waited_for
+from curation.rundir.history import StageTime, amount_of, kind_of, like_of
+from curation.rundir.manifest import Manifest
+from curation.rundir.run import Load, fits
+
+Basis = Literal["probe", "history", "similar", "rough"]
+"""What an estimate rests on: the probe, stages of the same model and recipe, of the same kind, or nothing measured."""
+FACTORS: Mapping[Basis, float] = {"history": 1.5, "similar": 3.0, "rough": 6.0}
+"""The factor by which a stage may take less or more."""
+FASTER = 0.35
+"""A run may take so little of the probe's time: chunks of a probe are a sixteenth of the rows, and may not fill the
+batches of its teacher."""
+GROWTH = (0.2, 0.75, 1.0)
+"""The power of the amount of work by which time grows: at least, most likely, at most."""
+OVERHEAD = Estimate(value=12.0, low=4.0, high=40.0, n=0)
+"""Seconds that belong to no stage: start of Ray, waits between stages, the report."""
+TOGETHER = 0.25
+"""Share by which all stages may take more or less at once: another load of the machine."""
+
+_ROUGH: Mapping[str, tuple[float, float]] = {
+    "curation.pipeline.preparing.prepare": (2.0, 1e-4),
+    "curation.pipeline.labelling.label": (6.0, 4e-3),
+    "curation.pipeline.testing.answer_once": (6.0, 4e-3),
+    "curation.pipeline.measuring.measure": (6.0, 1e-2),
+    "curation.pipeline.measuring.judge": (6.0, 1e-2),
+    "curation.pipeline.learning.adapt": (8.0, 6e-3),
+    "curation.pipeline.learning.train": (8.0, 6e-3),
+    "curation.pipeline.learning.make_base": (4.0, 0.0),
+    "curation.pipeline.trusting.fit": (12.0, 1e-3),
+    "curation.pipeline.selecting.measure_length": (2.0, 5e-4),
+}
+_ROUGH_ELSE = (1.0, 5e-5)
+"""Seconds of a stage, and of each unit of its work, on two cores with models of a million parameters."""
+
+
+class StageTimeEstimate(NamedTuple):
+    """How long a stage will take."""
+
+    seconds: Estimate
+    basis: Basis
+
+
+def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Sequence[StageTime]) -> StageTimeEstimate:
+    """The time of a stage that is left to do, with ``rows`` to do; ``known`` holds what this machine has done."""
+    amount, kind, like = amount_of(stage, rows or 0), kind_of(stage), like_of(stage)
+    alike = [item for item in known if item.like == like]
+    if probed is not None:
+        low = FASTER * probed.low
+        if alike:  # what the same teacher has taken before says what a short probe cannot
+            low = min(low, _scaled(alike, amount, "history").low)
+        return StageTimeEstimate(Estimate(value=probed.value, low=low, high=probed.high, n=probed.n), "probe")
+    if alike:
+        return StageTimeEstimate(_scaled(alike, amount, "history"), "history")
+    if similar := [item for item in known if item.kind == kind]:
+        return StageTimeEstimate(_scaled(similar, amount, "similar"), "similar")
+    fixed, each = _ROUGH.get(kind, _ROUGH_ELSE)
+    about = fixed + each * amount
+    return StageTimeEstimate(_within(about, about, about, FACTORS["rough"]), "rough")
+
+
+def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
+    """The rows that a stage has to do, less those that an interrupted one has committed."""
+    from curation.tables import io
+
+    if stage.rows is None or "running" not in stage.settings:
+        return stage.rows
+    try:
+        uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
+    except Unknown:
+        return stage.rows
+    return max(0, stage.rows - io.count(io.latest(str(uri)))) if uri.exists() else stage.rows
+
+
+def whole_run(
+    stages: Sequence[Stage], seconds: Mapping[str, Estimate], room: Mapping[str, float], most: int | None = None
+) -> Estimate:
+    """The time of the ordered ``stages`` from start to end, as the run starts them side by side where there is room.
+
+    ``seconds``: of those that are left to do. The range has the errors of the stages, which those of a kind share, and
+    one that all share; the former count as far as stages do not hide each other.
+    """
+    value = _end_of(stages, lambda name: seconds[name].value, set(seconds), room, most)
+    kinds: dict[str, list[Estimate]] = {}
+    for stage in stages:
+        if stage.name in seconds:
+            kinds.setdefault(kind_of(stage), []).append(seconds[stage.name])
+    alone = independent([together(estimates) for estimates in kinds.values()])  # stages of a kind are wrong alike
+    share = value / alone.value if alone.value else 0.0
+    low, high = value - share * (alone.value - alone.low), value + share * (alone.high - alone.value)
+    own = Estimate(value=value, low=low, high=high, n=0)
+    common = Estimate(value=0.0, low=-TOGETHER * value, high=TOGETHER * value, n=0)
+    found = independent([own, common, OVERHEAD])
+    return Estimate(value=found.value, low=max(found.low, OVERHEAD.low), high=found.high, n=0)
+
+
+def _scaled(known: Iterable[StageTime], amount: float, basis: Basis) -> Estimate:
+    """From what stages took with other amounts of work, those of the nearest amounts."""
+    nearest = sorted(known, key=lambda item: abs(_ratio(amount, item.amount) - 1))[:8]
+    found = []
+    for item in nearest:
+        ratio = _ratio(amount, item.amount)
+        powers = sorted(item.seconds * ratio**power for power in GROWTH)
+        found.append((powers[0], item.seconds * ratio ** GROWTH[1], powers[-1]))
+    value = median(likely for _, likely, _ in found)
+    low, high = min(low for low, _, _ in found), max(high for _, _, high in found)
+    return _within(value, low, high, FACTORS[basis])
+
+
+def _within(value: float, low: float, high: float, factor: float) -> Estimate:
+    return Estimate(value=value, low=min(value, low) / factor, high=max(value, high) * factor, n=0)
+
+
+def _ratio(amount: float, other: float) -> float:
+    return max(amount, 1.0) / max(other, 1.0)
+
+
+def _end_of(
+    stages: Sequence[Stage],
+    seconds: Callable[[str], float],
+    left: set[str],
+    room: Mapping[str, float],
+    most: int | None,
+) -> float:
+    """When the last of the stages ends, by the rules of ``rundir.run``."""
+    now, ends = 0.0, dict[str, float]()
+    waiting = [stage for stage in stages if stage.name in left]
+    done = {stage.name for stage in stages} - left
+    by_name = {stage.name: stage for stage in stages}
+    while waiting or ends:
+        for stage in list(waiting):
+            beside = [Load.of(by_name[name]) for name in ends]
+            may = most is None or len(ends) < most
+            if may and done.issuperset(waited_for(stage)) and (not beside or fits(Load.of(stage), beside, room)):
+                ends[stage.name] = now + seconds(stage.name)
+                waiting.remove(stage)
+        first = min(ends, key=lambda name: ends[name])
+        now = ends.pop(first)
+        done.add(first)
+    return now

@@ -1,0 +1,105 @@
+"""How long stages took on this machine: a small file beside the run directories, from which later runs are forecast.
+
+``.stage-times.jsonl`` has a line for each stage that a driver did from its beginning to its end: its kind, a
+fingerprint of what makes it alike (model, recipe), how much there was to do, and the seconds. Nothing depends on it.
+"""
+
+import json
+import platform
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from curation.refs import ModelRef, fingerprint
+from curation.rundir.graph import Out, Stage, plain
+from curation.storage.paths import Place, write_atomically
+
+FILE = ".stage-times.jsonl"
+MOST_LINES = 4_000
+"""The file is cut to its newer half when it has more."""
+ALIKE = ("ask", "base", "decoding", "domain", "fit_by", "init", "made_by", "model", "recipe", "trained_by", "trust")
+"""Inputs on which the time of a unit of work depends; the others are data, seeds and paths."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTime:
+    """One stage that was done."""
+
+    kind: str
+    """What it does: the function of its work."""
+    like: str
+    """Equal for stages of a kind that work with the same model and the same recipe."""
+    amount: float
+    """How much it had to do: rows, times epochs where it trains."""
+    seconds: float
+
+    @classmethod
+    def of(cls, stage: Stage, rows: int, seconds: float) -> Self:
+        """That of a stage which worked on ``rows``."""
+        return cls(kind=kind_of(stage), like=like_of(stage), amount=amount_of(stage, rows), seconds=seconds)
+
+
+def kind_of(stage: Stage) -> str:
+    """What a stage does."""
+    return f"{stage.work.__module__}.{stage.work.__qualname__}"
+
+
+def like_of(stage: Stage) -> str:
+    """A fingerprint of what its time depends on, beside the amount of work."""
+    parts = {name: _plain(stage.inputs[name]) for name in ALIKE if name in stage.inputs}
+    return fingerprint([kind_of(stage), parts, _plain(stage.settings.get("running"))])
+
+
+def amount_of(stage: Stage, rows: int) -> float:
+    """The amount of work in ``rows``: each counts once an epoch."""
+    num_epochs = getattr(stage.inputs.get("recipe"), "num_epochs", None)
+    return float(rows * (num_epochs(rows) if num_epochs is not None else 1))
+
+
+def _plain(value: object) -> object:
+    """An input as JSON: of a model that another stage makes, how that stage makes it."""
+    if isinstance(value, Out):
+        return like_of(value.stage)
+    if isinstance(value, ModelRef):
+        return value.base
+    return plain(value, {}) if not _has_out(value) else None
+
+
+def _has_out(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_out, value.values()))
+    return isinstance(value, Out) or (isinstance(value, list | tuple) and any(map(_has_out, value)))
+
+
+def read(run_directory: Place) -> list[StageTime]:
+    """What earlier runs beside this one took on this machine, the oldest first; none where no file can be read."""
+    found = []
+    for line in _lines(run_directory):
+        with suppress(ValueError, TypeError, AttributeError):
+            item = json.loads(line)
+            if item.pop("host") == platform.node():
+                found.append(StageTime(**item))
+    return found
+
+
+def note(run_directory: Place, stage: Stage, rows: int, seconds: float) -> None:
+    """Append what a stage took; a file that cannot be written is left out, as nothing depends on it."""
+    if not isinstance(run_directory, Path) or not seconds:
+        return
+    line = json.dumps({"host": platform.node(), **asdict(StageTime.of(stage, rows, seconds))})
+    path = run_directory.parent / FILE
+    with suppress(OSError):
+        if len(known := _lines(run_directory)) >= MOST_LINES:
+            write_atomically(path, "".join(f"{old}\n" for old in known[-MOST_LINES // 2 :]))
+        with path.open("a") as file:
+            file.write(f"{line}\n")
+
+
+def _lines(run_directory: Place) -> list[str]:
+    if not isinstance(run_directory, Path):
+        return []
+    try:
+        return (run_directory.parent / FILE).read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []

@@ -1,0 +1,87 @@
+"""A look at some rows of the sources, without Ray: how many of each split could not be used."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.config import RunConfig
+from curation.domains import get_domain
+from curation.errors import RowError, SourceError
+from curation.metrics import proportion
+from curation.sources import SourceFile, assignment_of, rows_at
+from curation.stages.deal import POOL, examples_of
+from curation.stages.usable import NO_AUDIT, in_words
+
+RUNS, RUN_ROWS = 20, 50
+"""So many runs of consecutive rows are read, so that little of large files has to be; 1,000 rows of a source."""
+
+
+@dataclass(kw_only=True)
+class Looked:
+    """The rows of a split that were looked at."""
+
+    rows: int = 0
+    size: int
+    """Of the whole split."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Rows that cannot be used, by kind."""
+    gold: int = 0
+    """Rows with a gold label; of the pool only where it is audited."""
+
+
+def preview(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dict[str, Looked]:
+    """Some rows of each split, or all of a small source, read as ``prepare`` will read them.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    found: dict[str, Looked] = {}
+    for source, items in files.items():
+        if all(split.source != source for split in config.splits.named().values()):
+            continue
+        assignment = assignment_of(config, source, items)
+        positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
+        split_N = assignment.split_of(positions_N)
+        drawn = rows_at(items, positions_N)
+        for place, (name, size) in enumerate(assignment.counts.items()):
+            raws = [drawn[row].raw for row in np.flatnonzero(split_N == place)]
+            looked = found[name] = Looked(size=size, rows=len(raws))
+            domain, audits = get_domain(config.domain_of(name)), name == POOL and config.splits.audit
+            errors = examples_of(domain, name, list(range(len(raws))), raws)["error"].drop_null().to_pylist()
+            looked.errors.update(RowError(text).kind for text in errors)
+            if audits:  # read as a split that needs gold labels
+                labelled = examples_of(domain, "test", list(range(len(raws))), raws)
+                looked.gold = len(raws) - labelled["gold"].null_count
+    return found
+
+
+def check_preview(found: Mapping[str, Looked], config: RunConfig) -> Iterator[str]:
+    """Lines on splits with rows that cannot be used.
+
+    Raises:
+        SourceError: more than ``splits.max_error_rate`` of a split's rows cannot be used: with 95 % confidence or, if
+            all were looked at, for certain; or no row of an audited pool has a gold label.
+    """
+    limit = config.splits.max_error_rate
+    if config.splits.audit and (pool := found[POOL]).rows and pool.gold == 0 and sum(pool.errors.values()) < pool.rows:
+        raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{pool.rows:,} (of {pool.size:,}, looked at)')}")
+    for name, looked in found.items():
+        if not (num_bad := sum(looked.errors.values())):
+            continue
+        share = proportion(num_bad, looked.rows)
+        of = "all" if looked.rows == looked.size else f"{looked.rows:,} of {looked.size:,}"
+        told = f"splits.{name}: of {of} rows looked at {num_bad:,} cannot be used ({in_words(looked.errors)})"
+        if (share.value if looked.rows == looked.size else share.low) > limit:
+            raise SourceError(f"{told}, more than splits.max_error_rate {limit}; fix them, or raise the limit")
+        may = ", which may be too many: see splits.max_error_rate" if share.high > limit else ""
+        yield f"{told}: {share.low:.1%} to {share.high:.1%}{may}"
+
+
+def _drawn(num_rows: int, seed: int) -> npt.NDArray[np.int64]:
+    if num_rows <= RUNS * RUN_ROWS:
+        return np.arange(num_rows)
+    starts = np.sort(np.random.default_rng(seed).choice(num_rows // RUN_ROWS, RUNS, replace=False)) * RUN_ROWS
+    return (starts[:, None] + np.arange(RUN_ROWS)).ravel()

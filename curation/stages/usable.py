@@ -1,0 +1,68 @@
+"""Rows of the splits that cannot be used: counted by kind, told, and refused where they are too many."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from curation.errors import RowError, SourceError
+from curation.refs import TableRef
+from curation.stages.deal import AUDIT
+from curation.tables import io
+
+NO_AUDIT = (
+    "keeps gold labels of the pool, and none of its {rows} rows has one; give rows that have, or set audit: false (and "
+    "drop what needs it: gold arms, oracle budgets)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCounts:
+    """The counts of a split's rows, before rows with questions of other splits are dropped."""
+
+    rows: int
+    errors: dict[str, int]
+    """Error rows by kind; of the audit table rows without gold, and with a solution that is not used, those left."""
+
+
+def check_usable(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts], max_error_rate: float) -> None:
+    """Refuse what could not be labelled, or measured by the audit, before anything is labelled for it.
+
+    Raises:
+        SourceError: with the table in which the rows stand.
+    """
+    for name, count in counts.items():
+        num_bad = sum(count.errors.values())
+        if name == AUDIT:
+            if count.errors.get("no_gold", 0) == count.rows:
+                raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{count.rows:,}')}")
+        elif num_bad > max_error_rate * count.rows:
+            raise SourceError(
+                f"splits.{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({in_words(count.errors)}), more "
+                f'than splits.max_error_rate {max_error_rate}; `curate inspect {refs[name].uri} --where "error IS NOT '
+                'NULL"` shows them; fix them, or raise the limit: the run then goes on without them'
+            )
+
+
+def told(counts: Mapping[str, SplitCounts]) -> Iterator[str]:
+    """A line for each split with rows that cannot be used."""
+    for name, count in counts.items():
+        if name != AUDIT and (num_bad := sum(count.errors.values())):
+            yield f"{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({in_words(count.errors)})"
+
+
+def in_words(errors: Mapping[str, int]) -> str:
+    """Error rows by kind, the most frequent first."""
+    return ", ".join(f"{kind} {number:,}" for kind, number in Counter(errors).most_common())
+
+
+def count_split(ref: TableRef, name: str) -> SplitCounts:
+    """The rows of a split's table, or of the audit table."""
+    rows, errors = 0, Counter[str]()
+    problems = "solution_error" if name == AUDIT else "error"
+    columns = [problems, *(["gold"] if name == AUDIT else [])]
+    for batch in io.open_table(ref).scanner(columns=columns).to_batches():
+        rows += batch.num_rows
+        if name == AUDIT and (num_unknown := batch.column("gold").null_count):
+            errors["no_gold"] += num_unknown
+        errors.update(RowError(text).kind for text in batch.column(problems).drop_null().to_pylist())
+    return SplitCounts(rows=rows, errors=dict(errors.most_common()))

@@ -1,0 +1,75 @@
+"""A finished run, started again: it imports nothing heavy, and leaves a report that would say the same."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from test_combining import finished_run
+
+from curation.cli import main
+
+HEAVY = {"ray", "torch", "transformers", "tokenizers", "sklearn", "peft", "trl", "datasets"}
+AGAIN = """
+import sys
+from curation.cli import main
+main(["run", sys.argv[1]], standalone_mode=False)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drawn_quickly() -> Iterator[None]:
+    """The page without its figures, which take most of the time."""
+
+    def write(content: Any, directory: Path) -> tuple[Path, Path]:
+        page, numbers = directory / "report.html", directory / "report.json"
+        page.write_text("<html>")
+        numbers.write_text(json.dumps(content))
+        return page, numbers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("curation.report.write", write)
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with its report."""
+    directory = finished_run(tmp_path_factory.mktemp("again"), "again", 1)
+    assert curate(directory).endswith(f"report: {directory / 'report.html'}\n")
+    return directory
+
+
+def curate(directory: Path, *options: str) -> str:
+    result = CliRunner().invoke(main, ["run", str(directory), *options], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: Path):
+    before = {name: (run / name).stat().st_mtime_ns for name in ("report.html", "report.json", "manifest.json")}
+    done = subprocess.run([sys.executable, "-c", AGAIN, str(run)], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.splitlines()[-1].split())
+    assert "all stages are done" in done.stderr and "nothing that it shows has changed" in done.stderr
+    assert {name: (run / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something_else(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+):
+    page, numbers = run / "report.html", run / "report.json"
+    page.unlink()
+    assert "has changed" not in curate(run) and page.is_file()
+    numbers.write_text("{")
+    assert "has changed" not in curate(run) and json.loads(numbers.read_text())["made_of"]
+    told = curate(run, "--set", "prices={gpu_hour: 3}")
+    assert "has changed" not in told and json.loads(numbers.read_text())["config"]["prices"]["gpu_hour"] == 3
+    told = curate(run, "--set", "prices={gpu_hour: 3}")
+    assert "nothing that it shows has changed" in told
+    monkeypatch.setattr("curation.pipeline.reporting._code", lambda: "other code")
+    assert "has changed" not in curate(run)

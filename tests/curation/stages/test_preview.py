@@ -1,0 +1,70 @@
+"""What `curate validate` foresees of rows that cannot be used, compared with a count of all of them."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from curation.commands.validate import check
+from curation.config import RunConfig
+from curation.errors import SourceError
+from curation.sources import assignment_of, discover
+from curation.stages.preview import check_preview, preview
+
+
+def config(folder: Path, num_rows: int, *, bad: float = 0.0, gold: bool = True, **splits: Any) -> RunConfig:
+    """Questions of which a share has duplicate options, at random places."""
+    is_bad_N = np.random.default_rng(0).random(num_rows) < bad
+    rows = [
+        {"question": f"Number {n}?", "choices": ["a", "a" if is_bad else "b"], "answer": 0 if gold else None}
+        for n, is_bad in enumerate(is_bad_N.tolist())
+    ]
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return RunConfig.model_validate(
+        {
+            "name": "looked",
+            "run_dir": str(folder / "run"),
+            "domain": "mcqa",
+            "sources": {"questions": {"path": str(folder / "questions.jsonl")}},
+            "splits": {"source": {"from": "questions", "rows": num_rows // 4}, "pool": {"from": "questions"}} | splits,
+            "teacher": {"backend": "scripted"},
+            "selection": {"budget": {"n": 1}, "arms": ["naive"]},
+        }
+    )
+
+
+def looked(settings: RunConfig) -> list[str]:
+    files = {name: discover(source) for name, source in settings.sources.items()}
+    return list(check_preview(preview(settings, files), settings))
+
+
+def test_a_small_source_is_counted_whole_as_it_will_be_dealt(tmp_path: Path) -> None:
+    settings = config(tmp_path, 400, bad=0.03)
+    files = {name: discover(source) for name, source in settings.sources.items()}
+    lines = (tmp_path / "questions.jsonl").read_text().splitlines()
+    bad_N = np.array([len(set(json.loads(line)["choices"])) == 1 for line in lines])
+    assignment = assignment_of(settings, "questions", files["questions"])
+    split_N = assignment.split_of(np.arange(400))
+    for place, (name, size) in enumerate(assignment.counts.items()):
+        found = preview(settings, files)[name]
+        assert (found.rows, found.size) == (size, size)
+        assert found.errors == Counter(duplicate_options=int(bad_N[split_N == place].sum()))
+
+
+def test_a_share_above_the_limit_is_refused_and_one_below_is_told(tmp_path: Path) -> None:
+    (line,) = [line for line in looked(config(tmp_path, 20_000, bad=0.03)) if "splits.pool" in line]
+    assert "of 20,000" not in line and "cannot be used (duplicate_options " in line and " % to " not in line
+    with pytest.raises(SourceError, match=r"cannot be used \(duplicate_options .*more than splits.max_error_rate 0.05"):
+        looked(config(tmp_path, 20_000, bad=0.2))
+    assert looked(config(tmp_path, 20_000, bad=0.2, max_error_rate=0.5))
+    assert looked(config(tmp_path, 20_000)) == []
+
+
+def test_an_audit_of_a_pool_without_labels_is_refused(tmp_path: Path) -> None:
+    settings = config(tmp_path, 300, gold=False, audit=True, max_error_rate=1.0)
+    with pytest.raises(SourceError, match=r"splits.audit: keeps gold labels of the pool, and none of its 225 \(of 225"):
+        list(check(settings))
+    assert looked(config(tmp_path, 300, audit=True)) == []
