@@ -366,6 +366,7 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
         ],
         generations=[report.GenerationRecord(**fields) for fields in generations if "budget" in fields],
         forecast=forecast,
+        directory=config.run_dir or f"runs/{config.name}",
         own_code=config.runs_code,
         spent={} if forecast is None else used_since(forecast, manifest),
     )

@@ -27,7 +27,8 @@ from curation.report.risk_curves import risk_curves
 from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows
 from curation.report.tested import accuracy, read_tests, tested
 from curation.report.trained import trainings
-from curation.report.trusted import regimes, sets, trust_tables
+from curation.report.trusted import evidence, regimes, sets, trust_tables
+from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
 from curation.tables.row_ids import bitmap, missing
 
@@ -40,6 +41,7 @@ SAMPLE = "report sample"
 """The purpose of the seed that draws the rows of a large pool whose difficulty is asked for."""
 
 DETAILS = (
+    "evidence",
     "arms",
     "trained_unlike",
     "budget",
@@ -71,6 +73,7 @@ def collect(run: RunRecord) -> Json:
     seconds = sum(stage.seconds for stage in run.stages)
     report = {
         "name": run.name,
+        "verdict": gravest([generation["verdict"] for generation in generations]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "headline": headline(last) if generations else [],
         "command": run.command,
@@ -197,7 +200,10 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         ]
     )
     curves = [arm for arm in selected if not ARMS[arm].gold]
+    shown = evidence(run, record, judged, measured, tables, num_pool)
     return {
+        "verdict": None if shown is None else verdict(shown, run.directory).to_json(),
+        "evidence": None if shown is None else shown.to_json(),
         "index": record.index,
         "teacher_model": _model(record.teacher),
         "student_base": None if record.student_base is None else _model(record.student_base),

@@ -138,5 +138,7 @@ class RunRecord:
     """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
     """By stage of the forecast that has run since."""
+    directory: str = "RUN_DIR"
+    """The run directory, for the commands that the report names."""
     own_code: Mapping[str, str] = field(default_factory=dict)
     """The models whose own Python code was allowed to run, with the revision of the code, by role."""
