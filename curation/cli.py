@@ -103,7 +103,7 @@ def run(
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    from curation.commands.tables import arms_table
+    from curation.commands.tables import arms_table, verdict_lines
     from curation.errors import ConfigError
     from curation.pipeline.running import run_chain, run_part
 
@@ -119,6 +119,8 @@ def run(
     content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait, redo=redo)
     echo(arms_table(content))
     echo(f"report: {settings.directory / 'report.html'}")
+    for line in verdict_lines(content):
+        echo(line)
 
 
 @main.command()
@@ -249,13 +251,15 @@ def report(
         raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
     (config,) = configs
 
-    from curation.commands.tables import arms_table
+    from curation.commands.tables import arms_table, verdict_lines
     from curation.pipeline.running import rewrite_report
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())
     echo(json.dumps(content, indent=1) if as_json else arms_table(content))
     echo(f"report: {page}", err=as_json)
+    for line in verdict_lines(content):
+        echo(line, err=as_json)
 
 
 @main.command()

@@ -20,6 +20,17 @@ def arms_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def verdict_lines(content: dict[str, Any]) -> list[str]:
+    """The verdict on a run in a sentence, then each finding with what to do next; none where no arm ranks by trust."""
+    found = content.get("verdict")
+    if found is None:
+        return []
+    lines = [f"{found['sign']} {found['sentence']}"]
+    for item in found["findings"]:
+        lines += [f"  - {item['finding']}", f"    next: {item['next']}"]
+    return lines
+
+
 def combined_table(content: dict[str, Any]) -> str:
     """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())

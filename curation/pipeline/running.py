@@ -19,7 +19,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating
 from curation.pipeline.chain import Chain, check_models, describe
-from curation.pipeline.kept_forecast import saved, used_since
+from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.searching import check as check_search
 from curation.redaction import redacted_in
 from curation.rundir.graph import (
@@ -369,4 +369,5 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
         directory=config.run_dir or f"runs/{config.name}",
         own_code=config.runs_code,
         spent={} if forecast is None else used_since(forecast, manifest),
+        used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )
