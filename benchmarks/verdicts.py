@@ -1,11 +1,12 @@
-"""How often the report's verdict is wrong: healthy and sick runs, simulated, as a table: ``python -m benchmarks.verdicts``.
+"""How often the report's verdict is wrong, over simulated healthy and sick runs: ``python -m benchmarks.verdicts``.
 
 A run is drawn as scores and correctness of rows, and goes through the code that makes the report's record
-(``curation.report.evidence.weigh``) and the rules (``curation.report.verdict``). Trust is calibrated as a fit does it, by
-Platt scaling on rows of its own. Kinds of runs:
+(``curation.report.evidence.weigh``) and the rules (``curation.report.verdict``). Trust is calibrated as a fit does it,
+by Platt scaling on rows of its own. Kinds of runs:
 
-- ``healthy``: AUC .70 to .92, 300 to 3,000 parsed validation rows, 30 to 80 % of the labels right, half of the runs with
-  an audit, and half of those with states that differ, which does no harm; a false alarm is any verdict but "use it";
+- ``healthy``: AUC .70 to .92, 300 to 3,000 parsed validation rows, 30 to 80 % of the labels right, half of the runs
+  with an audit, and half of those with states that differ, which does no harm; a false alarm is any verdict but "use
+  it";
 - ``no signal``: scores that say nothing of correctness;
 - ``below chance``: a teacher that is right less often than a guess among five options (5 to 15 %), or as often (20 %);
 - ``over-confident``: logits three to six times too steep, without calibration;
@@ -174,7 +175,7 @@ def false_alarms(num: int, seed: int) -> tuple[int, Counter[str]]:
 
 
 def misses(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
-    """Of ``num`` sick runs: those without a finding of the rules of ``kind``, those called usable, all rules' findings."""
+    """Of ``num`` sick runs those without a finding of the rules of ``kind``, those called usable, and all findings."""
     draw, rules = SICK[kind]
     rng = np.random.default_rng([seed, 1 + list(SICK).index(kind)])
     found = [simulate(draw(rng), rng) for _ in range(num)]

@@ -53,6 +53,27 @@ def combined_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def compared_table(content: dict[str, Any]) -> str:
+    """The runs, what differs in their configurations, one line a measure: each run's value, and minus the first's."""
+    lines = []
+    for number, run in enumerate(content["runs"], 1):
+        verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
+        lines.append(f"{number}  {run['directory']}{verdict}")
+    for line in content["configuration"]:
+        lines.append(f"{line['key']}: {' | '.join(str(value) for value in line['values'])}")
+    for line in content["measures"]:
+        scale, digits = (100, 1) if line["unit"] == "share" else (1, 3)
+        cells = []
+        for value, change in zip(line["values"], line["differences"], strict=True):
+            cell = "-" if value is None else f"{scale * value['value']:.{digits}f}"
+            if change is not None:
+                low, middle, high = (f"{scale * change[key]:+.{digits}f}" for key in ("low", "value", "high"))
+                cell += f" [{middle}: {low} to {high}{', paired' if change['paired'] else ''}]"
+            cells.append(cell)
+        lines.append(f"{line['words']:<44} {' | '.join(cells)}")
+    return "\n".join(lines)
+
+
 def forecast_table(forecast: dict[str, Any]) -> str:
     """What the labelling stages will take, a line an amount with its 95 % interval, and what that rests on."""
     from curation.report.costs import UNITS, in_words

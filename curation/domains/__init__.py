@@ -143,7 +143,7 @@ def get_domain(config: DomainConfig) -> Domain:
 
 
 def num_answers(domain: Domain, example: Example) -> int | None:
-    """Among how many answers a uniform guess chooses: ``domain.num_answers(example)``, or the options; else ``None``."""
+    """Among how many answers a uniform guess chooses: ``domain.num_answers(example)`` or the options, or ``None``."""
     count: Callable[[Example], int | None] | None = getattr(domain, "num_answers", None)
     if count is not None:
         return count(example)

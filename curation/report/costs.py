@@ -75,11 +75,13 @@ def _each(price: float | None, number: float) -> float | None:
 def spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
     """What the whole run has used, and what that is for a row that a model answered, that was selected, that is right.
 
-    ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those of
-    the passes of models, cut-off runs included. ``money`` is that of a forecast's stages.
+    ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those
+    of the passes of models, cut-off runs included. ``money`` is that of a forecast's stages.
     """
     used = list(run.used.values())
-    spans = [(began := datetime.fromisoformat(stage.started).timestamp(), began + stage.seconds) for stage in run.stages]
+    spans = [
+        (began := datetime.fromisoformat(stage.started).timestamp(), began + stage.seconds) for stage in run.stages
+    ]
     total: dict[str, float | None] = {
         "elapsed": _covered(spans),
         "stage_seconds": sum(stage.seconds for stage in run.stages),
@@ -99,7 +101,12 @@ def spent(run: RunRecord, num_selected: int | None, purity: float | None, money:
         for kind, number in numbers.items()
         if number
     }
-    return {"total": total, "numbers": numbers, "each": each, "by_pass": {name: _of_pass(x) for name, x in run.used.items()}}
+    return {
+        "total": total,
+        "numbers": numbers,
+        "each": each,
+        "by_pass": {name: _of_pass(x) for name, x in run.used.items()},
+    }
 
 
 def _of_pass(item: SpentRecord) -> Json:

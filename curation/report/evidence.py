@@ -187,7 +187,9 @@ def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: 
     bin_N = np.searchsorted(inner, score.trust_N, side="right")
     bins, place_N, count_B = np.unique(bin_N, return_inverse=True, return_counts=True)
     # An empty bin below the first value lends its selected rows to the next one.
-    selected_M = np.minimum(np.searchsorted(bins, np.searchsorted(inner, selected_trust_M, side="right")), len(bins) - 1)
+    selected_M = np.minimum(
+        np.searchsorted(bins, np.searchsorted(inner, selected_trust_M, side="right")), len(bins) - 1
+    )
     share_B = np.bincount(selected_M, minlength=len(bins)) / len(selected_M)
     right_B = np.bincount(place_N, correct_N) / count_B
     variance_N = ((right_B * count_B + 1) * ((1 - right_B) * count_B + 1) / (count_B + 2.0) ** 2)[place_N]

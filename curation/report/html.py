@@ -34,8 +34,17 @@ def write(report: Json, directory: Place) -> tuple[Place, Place]:
 
 def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
     """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
-    page, numbers = directory / "combined.html", directory / "combined.json"
-    text = _environment().get_template("combined.html.j2").render(report=report)
+    return _write_runs(report, directory, "combined")
+
+
+def write_compared(report: Json, directory: Place) -> tuple[Place, Place]:
+    """Write ``compared.html`` and ``compared.json`` to a directory, each atomically; return their paths."""
+    return _write_runs(report, directory, "compared")
+
+
+def _write_runs(report: Json, directory: Place, name: str) -> tuple[Place, Place]:
+    page, numbers = directory / f"{name}.html", directory / f"{name}.json"
+    text = _environment().get_template(f"{name}.html.j2").render(report=report)
     write_atomically(page, escaped(text, page=True))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return page, numbers

@@ -93,7 +93,9 @@ def _praise(evidence: Evidence) -> str:
         if auc is not None
     )
     if evidence.pool is not None:
-        return f"{text}, and {percent(evidence.pool.top.value)} of the {evidence.num_selected:,} selected labels are right"
+        return (
+            f"{text}, and {percent(evidence.pool.top.value)} of the {evidence.num_selected:,} selected labels are right"
+        )
     if evidence.foreseen is not None:
         foreseen = evidence.foreseen.purity
         return (
@@ -112,10 +114,10 @@ def _signal(evidence: Evidence) -> Finding | None:
     if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
         return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {_number(auc)})"
     ranked = evidence.pool is not None and evidence.pool.auc is not None
-    if not ranked and evidence.validation is not None and (auc := evidence.validation.auc) is not None:
-        if auc.low <= 0.5:
-            words = "is not shown to tell" if auc.high > 0.5 else "does not tell"
-            return STOP, f"trust {words} right labels from wrong ones (AUC {_number(auc)} on validation rows)"
+    auc = None if ranked or evidence.validation is None else evidence.validation.auc
+    if auc is not None and auc.low <= 0.5:
+        words = "is not shown to tell" if auc.high > 0.5 else "does not tell"
+        return STOP, f"trust {words} right labels from wrong ones (AUC {_number(auc)} on validation rows)"
     return None
 
 
@@ -124,7 +126,10 @@ def _chance(evidence: Evidence) -> Finding | None:
     if teacher is None or chance is None or teacher.low > chance:
         return None
     words = "below" if teacher.high < chance else "not shown to be above"
-    return STOP, f"the teacher is {words} chance ({_share(teacher)} of its labels are right, guessing gives {percent(chance)})"
+    return (
+        STOP,
+        f"the teacher is {words} chance ({_share(teacher)} of its labels are right, guessing gives {percent(chance)})",
+    )
 
 
 def _few(evidence: Evidence) -> Finding | None:
@@ -182,7 +187,10 @@ def _shift(evidence: Evidence) -> Finding | None:
         return None
     drop = None if evidence.foreseen is None else evidence.foreseen.drop
     if drop is not None and drop.low > DROP:
-        return CARE, f"the pool's selected rows are less trusted than validation's, by {100 * drop.value:.0f} points of purity"
+        return (
+            CARE,
+            f"the pool's selected rows are less trusted than validation's, by {100 * drop.value:.0f} points of purity",
+        )
     if not evidence.shift["differs"]:
         return None
     if evidence.shift["strength"] == "slight" and drop is not None and drop.value <= DROP:
@@ -237,8 +245,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="promise",
-        asks=f"Is mean trust at most {100 * PROMISE:.0f} points above the share of right labels, of the most trusted rows and of "
-        "those with trust of .5 or more?",
+        asks=f"Is mean trust at most {100 * PROMISE:.0f} points above the share of right labels, of the most trusted "
+        "rows and of those with trust of .5 or more?",
         find=_promise,
         mend="Rank by trust, but set no threshold by it. More calibration rows (trust.calibration_fraction) or a "
         "risk-controlled budget (selection.budget.risk) give a threshold that holds.",
