@@ -153,7 +153,7 @@ def test_the_evidence_equals_direct_computation(run: RunRecord, report: dict[str
     assert evidence["pool"]["top"]["value"] == np.mean([pool[row_id]["label"] == GOLD for row_id in ids])
     assert evidence["pool"]["believed_trust"] == pytest.approx(trust[trust >= 0.5].mean())
     assert evidence["pool"]["believed"]["value"] == right[trust >= 0.5].mean()
-    assert evidence["chance"] == pytest.approx(1 / 9)  # two pawns with two moves each, a king with five
+    assert evidence["chance"] == pytest.approx(1 / 7)  # two pawns with two moves each, a king with three
     assert evidence["num_selected"] == N
 
 
