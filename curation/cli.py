@@ -141,7 +141,7 @@ def run(
     `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
     may also be the run directory.
     """
-    from curation.commands.tables import arms_table
+    from curation.commands.tables import arms_table, verdict_lines
     from curation.errors import ConfigError
     from curation.pipeline.running import run_chain, run_part
 
@@ -157,6 +157,8 @@ def run(
     content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait, redo=redo)
     echo(arms_table(content))
     echo(f"report: {settings.directory / 'report.html'}")
+    for line in verdict_lines(content):
+        echo(line)
 
 
 @main.command()
@@ -205,39 +207,55 @@ def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -
 
 
 @main.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG | --combine DIR DIR...")
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...")
 @SET
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
-@click.option("-o", "--output", metavar="DIR", help="Folder of combined.html and .json (default: combined-report).")
+@click.option("--compare", is_flag=True, help="Set the finished runs in several run directories side by side.")
+@click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
 def report(
-    configs: tuple[str, ...], overrides: tuple[str, ...], as_json: bool, combine: bool, output: str | None
+    configs: tuple[str, ...],
+    overrides: tuple[str, ...],
+    as_json: bool,
+    combine: bool,
+    compare: bool,
+    output: str | None,
 ) -> None:
     """Write the report of a finished run again and print its arms.
 
     With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
     intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
+
+    With --compare: say what differs in the configurations of finished runs, and how their results differ from the
+    first one's.
     """
     from curation.errors import ConfigError
 
-    if combine:
+    if combine or compare:
+        if combine and compare:
+            raise ConfigError("--combine and --compare: give one of them")
         if overrides:
-            raise ConfigError("--set: changes a CONFIG, and --combine reads run directories as they are; drop one")
-        _combine(configs, output or "combined-report", as_json)
+            option = "--combine" if combine else "--compare"
+            raise ConfigError(f"--set: changes a CONFIG, and {option} reads run directories as they are; drop one")
+        _several(configs, combine, output or ("combined-report" if combine else "compared-report"), as_json)
         return
     if output is not None:
-        raise ConfigError("--output: is where --combine writes; a single report goes into its run directory")
+        raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
     if len(configs) > 1:
-        raise ConfigError(f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine")
+        raise ConfigError(
+            f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
+        )
     (config,) = configs
 
-    from curation.commands.tables import arms_table
+    from curation.commands.tables import arms_table, verdict_lines
     from curation.pipeline.running import rewrite_report
 
     page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
     content = json.loads(page.with_name("report.json").read_text())
     echo(json.dumps(content, indent=1) if as_json else arms_table(content))
     echo(f"report: {page}", err=as_json)
+    for line in verdict_lines(content):
+        echo(line, err=as_json)
 
 
 @main.command()
@@ -321,12 +339,13 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     sys.exit(1 if states["fail"] else 0)
 
 
-def _combine(directories: tuple[str, ...], output: str, as_json: bool) -> None:
-    from curation.commands.combine import combine
-    from curation.commands.tables import combined_table
+def _several(directories: tuple[str, ...], is_combined: bool, output: str, as_json: bool) -> None:
+    from curation.commands.combine import combine, compare
+    from curation.commands.tables import combined_table, compared_table
 
-    content, page = combine(directories, output)
-    echo(json.dumps(content, indent=1) if as_json else combined_table(content))
+    work, table = (combine, combined_table) if is_combined else (compare, compared_table)
+    content, page = work(directories, output)
+    echo(json.dumps(content, indent=1) if as_json else table(content))
     echo(f"report: {page}", err=as_json)
 
 

@@ -1,4 +1,4 @@
-"""Combines several run directories in one report: reads each as a finished run and checks that they are comparable."""
+"""Combines or compares several run directories: reads each as a finished run and checks what has to be alike."""
 
 from collections.abc import Sequence
 
@@ -18,33 +18,48 @@ def combine(directories: Sequence[str], output: str) -> tuple[Json, Place]:
         CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished, or the runs
             differ in domain, arms or number of generations.
     """
-    members = read(directories)
-    folder = place(output)
-    if folder.is_file():
-        raise CombineError(f"--output: {output} is a file; name a folder for combined.html and combined.json")
+    members = read(directories, "--combine")
+    for other in members[1:]:
+        require_alike(members[0], other)
     content = report.combine(members)
-    page, _ = report.write_combined(content, folder)
+    page, _ = report.write_combined(content, _folder(output, "combined"))
     return content, page
 
 
-def read(directories: Sequence[str]) -> list[Member]:
-    """Read the runs and check that one report can combine them.
+def compare(directories: Sequence[str], output: str) -> tuple[Json, Place]:
+    """Write ``compared.html`` and ``compared.json`` in ``output``; return the comparison and the page's path.
 
     Raises:
-        CombineError: as for :func:`combine`.
+        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
+    """
+    members = read(directories, "--compare")
+    content = report.compare(members)
+    page, _ = report.write_compared(content, _folder(output, "compared"))
+    return content, page
+
+
+def _folder(output: str, name: str) -> Place:
+    folder = place(output)
+    if folder.is_file():
+        raise CombineError(f"--output: {output} is a file; name a folder for {name}.html and {name}.json")
+    return folder
+
+
+def read(directories: Sequence[str], option: str) -> list[Member]:
+    """Read the runs that an option of ``curate report`` is given.
+
+    Raises:
+        CombineError: there are fewer than two directories, one is named twice, is no run or is unfinished.
     """
     if len(directories) < 2:
-        raise CombineError(f"--combine: takes two run directories or more, not {len(directories)}")
+        raise CombineError(f"{option}: takes two run directories or more, not {len(directories)}")
     seen: dict[str, str] = {}
     for directory in directories:
         resolved = str(_place(directory).resolve())
         if resolved in seen:
-            raise CombineError(f"--combine: {seen[resolved]} and {directory} are one directory; name each run once")
+            raise CombineError(f"{option}: {seen[resolved]} and {directory} are one directory; name each run once")
         seen[resolved] = directory
-    members = [_member(directory) for directory in directories]
-    for other in members[1:]:
-        require_alike(members[0], other)
-    return members
+    return [_member(directory) for directory in directories]
 
 
 def require_alike(one: Member, other: Member) -> None:

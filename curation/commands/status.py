@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from curation.commands.tables import verdict_lines
 from curation.config import RunConfig
 from curation.errors import UserError
 from curation.pipeline.chain import describe
@@ -60,6 +61,8 @@ def lines_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown:
         age = f"last event, {max(0.0, time.time() - last['time']):.0f} s ago: {last['event']}"
         fields = {key: value for key, value in last.items() if key not in ("time", "event")}
         yield age if last["event"] == "progress" else f"{age} {json.dumps(fields)}"
+    if found and all(status.is_settled for status in found):
+        yield from verdict_lines(_report(manifest.directory))
 
 
 def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: str | None) -> dict[str, Any]:
@@ -81,10 +84,18 @@ def json_of(shown: Place, manifest: Manifest, found: Sequence[Status], unknown: 
             for status in found
         ],
         "unknown": unknown,
+        "verdict": _report(manifest.directory).get("verdict") if all(status.is_settled for status in found) else None,
         "under_way": list(_under_way(events, is_alive=holder is not None)),
         "nodes": newest.get("nodes"),
         "last_event": next((event for event in reversed(events) if event["event"] != "nodes"), None),
     }
+
+
+def _report(directory: Place) -> dict[str, Any]:
+    """What ``report.json`` holds; nothing where there is none."""
+    path = directory / "report.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
 
 
 def _standing(manifest: Manifest, found: Sequence[Status], unknown: str | None) -> Iterator[str]:

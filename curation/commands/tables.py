@@ -20,6 +20,17 @@ def arms_table(content: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def verdict_lines(content: dict[str, Any]) -> list[str]:
+    """The verdict on a run in a sentence, then each finding with what to do next; none where no arm ranks by trust."""
+    found = content.get("verdict")
+    if found is None:
+        return []
+    lines = [f"{found['sign']} {found['sentence']}"]
+    for item in found["findings"]:
+        lines += [f"  - {item['finding']}", f"    next: {item['next']}"]
+    return lines
+
+
 def combined_table(content: dict[str, Any]) -> str:
     """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())
@@ -39,6 +50,27 @@ def combined_table(content: dict[str, Any]) -> str:
         )
     if (rows := content["test_rows"]) and (shared := rows["total"] - rows["distinct"]):
         lines.append(f"{shared:,} of {rows['total']:,} test rows occur in several runs: use the intervals over runs")
+    return "\n".join(lines)
+
+
+def compared_table(content: dict[str, Any]) -> str:
+    """The runs, what differs in their configurations, one line a measure: each run's value, and minus the first's."""
+    lines = []
+    for number, run in enumerate(content["runs"], 1):
+        verdict = "" if run["verdict"] is None else f": {run['verdict']['sign']} {run['verdict']['level']}"
+        lines.append(f"{number}  {run['directory']}{verdict}")
+    for line in content["configuration"]:
+        lines.append(f"{line['key']}: {' | '.join(str(value) for value in line['values'])}")
+    for line in content["measures"]:
+        scale, digits = (100, 1) if line["unit"] == "share" else (1, 3)
+        cells = []
+        for value, change in zip(line["values"], line["differences"], strict=True):
+            cell = "-" if value is None else f"{scale * value['value']:.{digits}f}"
+            if change is not None:
+                low, middle, high = (f"{scale * change[key]:+.{digits}f}" for key in ("low", "value", "high"))
+                cell += f" [{middle}: {low} to {high}{', paired' if change['paired'] else ''}]"
+            cells.append(cell)
+        lines.append(f"{line['words']:<44} {' | '.join(cells)}")
     return "\n".join(lines)
 
 

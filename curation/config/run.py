@@ -98,6 +98,8 @@ class RunConfig(RowsConfig):
     prices: PricesConfig | None = None
     """For ``curate plan`` and the report to say what labelling costs in money."""
     tracking: TrackingConfig = TrackingConfig()
+    report_rows: Annotated[int, Field(ge=0, le=100)] = 5
+    """Rows of each kind (selected, rejected, confidently wrong, unparsed) whose texts the report shows; 0: no texts."""
 
     CHAT_PRESETS: ClassVar[Mapping[str, Mapping[str, bool]]] = {
         "qwen3": {"teacher": False, "student": False, "evaluation": True},

@@ -27,6 +27,7 @@ __all__ = [
     "Vocabulary",
     "attempt",
     "get_domain",
+    "num_answers",
     "plain_identity",
 ]
 
@@ -51,7 +52,8 @@ class Vocabulary:
 class Domain(Protocol):
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
-    A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``). Methods raise
+    A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``), and a method
+    ``num_answers`` if a teacher that writes its own answer can guess among few (:func:`num_answers`). Methods raise
     ``RowError`` for a row that they cannot handle.
     """
 
@@ -138,6 +140,15 @@ def get_domain(config: DomainConfig) -> Domain:
     except (TypeError, ValueError) as error:
         given = ", ".join(f"{key}: {value!r}" for key, value in config.options.items()) or "no options"
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
+
+
+def num_answers(domain: Domain, example: Example) -> int | None:
+    """Among how many answers a uniform guess chooses: ``domain.num_answers(example)`` or the options, or ``None``."""
+    count: Callable[[Example], int | None] | None = getattr(domain, "num_answers", None)
+    if count is not None:
+        return count(example)
+    options = domain.options(example)
+    return None if options is None else len(options)
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:

@@ -107,6 +107,10 @@ class Chess:
         """None: the teacher writes a move."""
         return None
 
+    def num_answers(self, example: Example) -> int:
+        """The number of legal moves."""
+        return _board(example["fen"]).legal_moves.count()
+
     def answer(self, label: str, example: Example) -> str:
         """The move after one space."""
         return f" {label}"

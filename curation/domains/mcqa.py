@@ -101,6 +101,10 @@ class Mcqa:
         """A space and the letter, or the text, of every option; ``None`` if the answer is generated."""
         return None if self._generative else self._answers(example)
 
+    def num_answers(self, example: Example) -> int:
+        """The number of options."""
+        return len(example["choices"])
+
     def _answers(self, example: Example) -> tuple[str, ...]:
         choices = example["choices"]
         return tuple(f" {answer}" for answer in (LETTERS[: len(choices)] if self._letters else choices))

@@ -115,6 +115,7 @@ class ActorPool:
         this = Pass(id=f"pass-{uuid.uuid4().hex}", table=table, versions=versions)
         mine = _Queue(this=this, jobs=[ray.put(job)], waiting=deque(items), left=len(items))
         with self._lock:
+            self._divide()  # the time since the last pass is not this one's
             self._queues.append(mine)
         self._events.put(None)
         try:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -65,16 +65,21 @@ def saved(config: RunConfig | FilterConfig) -> dict[str, Any] | None:
 
 def used_since(forecast: Mapping[str, Any], manifest: Manifest) -> dict[str, report.SpentRecord]:
     """What each stage of a forecast that has run since has used, by name."""
+    return used(manifest, [stage["name"] for stage in forecast["stages"]], forecast["made"])
+
+
+def used(manifest: Manifest, names: Iterable[str], since: float = 0.0) -> dict[str, report.SpentRecord]:
+    """What each of the named stages that are done has used since a time, by name; passes of models alone."""
     from curation.tables import io
 
-    used = spent_since(manifest.events.last(MOST_EVENT_BYTES), forecast["made"])
-    done = {name: record for name, record in manifest.stages.items() if name in used}
+    found = spent_since(manifest.events.last(MOST_EVENT_BYTES), since)
+    done = {name: record for name, record in manifest.stages.items() if name in found and "labels" in record.outputs}
     return {
         name: report.SpentRecord(
-            **asdict(used[name].spent),
+            **asdict(found[name].spent),
             bytes=io.size(TableRef.from_json(done[name].outputs["labels"])),
-            spans=used[name].spans,
+            spans=found[name].spans,
         )
-        for name in (stage["name"] for stage in forecast["stages"])
+        for name in names
         if name in done
     }

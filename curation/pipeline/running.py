@@ -17,7 +17,7 @@ from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating, reporting
 from curation.pipeline.chain import check_models
-from curation.pipeline.kept_forecast import saved, used_since
+from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.searching import check as check_search
 from curation.redaction import redacted_in
@@ -346,6 +346,8 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
         ],
         generations=[report.GenerationRecord(**fields) for fields in generations if "budget" in fields],
         forecast=forecast,
+        directory=config.run_dir or f"runs/{config.name}",
         own_code=config.runs_code,
         spent={} if forecast is None else used_since(forecast, manifest),
+        used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
     )

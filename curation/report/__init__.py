@@ -3,7 +3,8 @@
 from curation.report.ablated import AblationRecord, ablation_markdown, collect_ablation
 from curation.report.collect import collect
 from curation.report.combine import Member, combine
-from curation.report.html import write, write_ablation, write_combined, write_search
+from curation.report.compare import compare
+from curation.report.html import write, write_ablation, write_combined, write_compared, write_search
 from curation.report.record import FORMAT, GenerationRecord, PassRecord, RunRecord, SpentRecord, StageRecord
 from curation.report.searched import SearchRecord, collect_search, in_words
 
@@ -22,9 +23,11 @@ __all__ = [
     "collect_ablation",
     "collect_search",
     "combine",
+    "compare",
     "in_words",
     "write",
     "write_ablation",
     "write_combined",
+    "write_compared",
     "write_search",
 ]

@@ -53,8 +53,11 @@ _STYLE: Any = {
 }
 
 
-def purity_chart(curves: Json, name: str) -> str:
-    """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's)."""
+def purity_chart(curves: Json, name: str, *, chance: float | None = None) -> str:
+    """Purity against the number of rows taken, one line per arm, with 95 % bands (of many arms, only the method's).
+
+    ``chance``: the share of right labels of a uniform guess, as a line.
+    """
     with drawing():
         figure, axes = figure_of()
         ticks = curves["points"]
@@ -66,6 +69,7 @@ def purity_chart(curves: Json, name: str) -> str:
             axes.plot(ticks, value, color=colour, linestyle=dashes, label=in_words(arm))
         if n := curves["n"]:
             axes.axvline(n, color="#444444", linewidth=0.9, linestyle=(0, (2, 2)), label=f"n = {n:,}")
+        _chance(axes, chance)
         axes.set_xscale("log")
         axes.set_xlim(ticks[0], max(ticks[-1], ticks[0] + 1))
         _thousands(axes)
@@ -75,8 +79,11 @@ def purity_chart(curves: Json, name: str) -> str:
         )
 
 
-def reliability_chart(bins_of: Json, name: str) -> str:
-    """Share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones)."""
+def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) -> str:
+    """Share right against mean trust per bin, with 95 % intervals, by trust function (of many, the first ones).
+
+    ``chance``: as in :func:`purity_chart`.
+    """
     with drawing():
         figure, axes = figure_of()
         axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.9, linestyle=(0, (2, 2)), label="calibrated")
@@ -98,6 +105,7 @@ def reliability_chart(bins_of: Json, name: str) -> str:
                 elinewidth=0.9,
                 label=in_words(arm),
             )
+        _chance(axes, chance)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
         return drawn(figure, axes, name, x="mean trust in the bin", y="share of right labels")
@@ -115,7 +123,7 @@ def histogram_chart(histogram: Json, name: str) -> str:
             edges[:-1], histogram["wrong"], bottom=histogram["right"], color=_WRONG, hatch="///", label="wrong", **style
         )
         axes.set_xlim(edges[0], edges[-1])
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        _whole(axes.yaxis)
         return drawn(figure, axes, name, x="neural trust", y="rows")
 
 
@@ -130,7 +138,7 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
             axes.stairs(profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        _percents(axes.yaxis)
         return drawn(figure, axes, name, x="difficulty", y="share of the rows")
 
 
@@ -234,7 +242,22 @@ def bins_chart(
         return drawn(figure, axes, name, x="difficulty", y=y)
 
 
+def _chance(axes: "Axes", chance: float | None) -> None:
+    """The line that a uniform guess reaches."""
+    if chance is not None:
+        axes.axhline(chance, color="#444444", linewidth=0.9, linestyle=(0, (1, 2)), label="chance")
+
+
+def _whole(axis: "Axis") -> None:
+    """Ticks at whole numbers only, so that none is rounded."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
 def _percents(axis: "Axis") -> None:
+    """Ticks in per cent with as many decimals as they have."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 
 

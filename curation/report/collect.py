@@ -15,7 +15,7 @@ from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.comparable import withheld, withhold
-from curation.report.costs import compared
+from curation.report.costs import compared, money_of, spent
 from curation.report.decodings import by_decoding
 from curation.report.headline import headline
 from curation.report.judging import judging
@@ -25,9 +25,11 @@ from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, PassRecord, RunRecord
 from curation.report.risk_curves import risk_curves
 from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows
+from curation.report.samples import samples
 from curation.report.tested import accuracy, read_tests, tested
 from curation.report.trained import trainings
-from curation.report.trusted import regimes, sets, trust_tables
+from curation.report.trusted import evidence, regimes, sets, trust_tables
+from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
 from curation.tables.row_ids import bitmap, missing
 
@@ -40,6 +42,8 @@ SAMPLE = "report sample"
 """The purpose of the seed that draws the rows of a large pool whose difficulty is asked for."""
 
 DETAILS = (
+    "evidence",
+    "rows",
     "arms",
     "trained_unlike",
     "budget",
@@ -69,8 +73,11 @@ def collect(run: RunRecord) -> Json:
     generations = [_generation(run, record) for record in run.generations]
     last = generations[-1] if generations else {**dict.fromkeys(DETAILS), "arms": []}
     seconds = sum(stage.seconds for stage in run.stages)
+    costs = compared(run.forecast, run.spent)
     report = {
         "name": run.name,
+        "directory": run.directory,
+        "verdict": gravest([generation["verdict"] for generation in generations]),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "headline": headline(last) if generations else [],
         "command": run.command,
@@ -97,7 +104,8 @@ def collect(run: RunRecord) -> Json:
         ],
         "passes": [_pass(item) for item in run.passes],
         "starts": _starts(run.passes),
-        "costs": compared(run.forecast, run.spent),
+        "costs": costs,
+        "spent": spent(run, *_selection(last), money_of(costs)),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = finite(report)
@@ -124,6 +132,15 @@ def _pass(item: PassRecord) -> Json:
         "starts": len(item.teachers),
         "teacher": {name: median(facts[name] for facts in item.teachers if name in facts) for name in names},
     }
+
+
+def _selection(generation: Json) -> tuple[int | None, float | None]:
+    """How many rows the judged arm selected, and their purity if it is known."""
+    found = generation["evidence"]
+    arm = next((arm for arm in generation["arms"] if found is not None and arm["name"] == found["arm"]), None)
+    if arm is None:
+        return None, None
+    return arm["num_selected"], None if arm["purity"] is None else arm["purity"]["value"]
 
 
 def _starts(passes: Sequence[PassRecord]) -> list[Json]:
@@ -197,7 +214,13 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         ]
     )
     curves = [arm for arm in selected if not ARMS[arm].gold]
+    shown = evidence(run, record, judged, measured, tables, num_pool)
     return {
+        "verdict": None if shown is None else verdict(shown, run.directory).to_json(),
+        "evidence": None if shown is None else shown.to_json(),
+        "rows": None
+        if shown is None
+        else samples(run, record, shown.arm, ARMS[shown.arm].trust, selected[shown.arm], measured),
         "index": record.index,
         "teacher_model": _model(record.teacher),
         "student_base": None if record.student_base is None else _model(record.student_base),

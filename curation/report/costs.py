@@ -7,7 +7,7 @@ from typing import Any
 from curation.config import PricesConfig
 from curation.metrics import Estimate
 from curation.metrics.totals import independent, times, together
-from curation.report.record import SpentRecord
+from curation.report.record import RunRecord, SpentRecord
 from curation.tables.requests import of_pass
 
 UNITS = {
@@ -72,6 +72,51 @@ def _each(price: float | None, number: float) -> float | None:
     return None if price is None else price / number
 
 
+def spent(run: RunRecord, num_selected: int | None, purity: float | None, money: float | None) -> Json:
+    """What the whole run has used, and what that is for a row that a model answered, that was selected, that is right.
+
+    ``elapsed`` are the seconds in which at least one stage worked, cut-off runs left out. Actors and tokens are those
+    of the passes of models, cut-off runs included. ``money`` is that of a forecast's stages.
+    """
+    used = list(run.used.values())
+    spans = [
+        (began := datetime.fromisoformat(stage.started).timestamp(), began + stage.seconds) for stage in run.stages
+    ]
+    total: dict[str, float | None] = {
+        "elapsed": _covered(spans),
+        "stage_seconds": sum(stage.seconds for stage in run.stages),
+        "actor_seconds": sum(item.actor_seconds for item in used) if used else None,
+        "prompt_tokens": sum(item.prompt_tokens for item in used) if used else None,
+        "output_tokens": sum(item.output_tokens for item in used) if used else None,
+        "bytes": sum(item.bytes for item in used) if used else None,
+        "money": money,
+    }
+    numbers = {
+        "answered": sum(item.rows for item in run.passes),
+        "selected": num_selected or 0,
+        "right": 0 if purity is None else (num_selected or 0) * purity,
+    }
+    each = {
+        kind: {name: None if value is None else value / number for name, value in total.items()}
+        for kind, number in numbers.items()
+        if number
+    }
+    return {
+        "total": total,
+        "numbers": numbers,
+        "each": each,
+        "by_pass": {name: _of_pass(x) for name, x in run.used.items()},
+    }
+
+
+def _of_pass(item: SpentRecord) -> Json:
+    return {
+        "actor_seconds": item.actor_seconds,
+        "prompt_tokens": item.prompt_tokens,
+        "output_tokens": item.output_tokens,
+    }
+
+
 def compared(forecast: Mapping[str, Any] | None, spent: Mapping[str, SpentRecord]) -> Json | None:
     """A saved forecast, line by line, beside what its stages used since; ``None`` without a forecast.
 
@@ -108,6 +153,12 @@ def compared(forecast: Mapping[str, Any] | None, spent: Mapping[str, SpentRecord
         "changed": list(forecast.get("changed", [])),
         "lines": lines,
     }
+
+
+def money_of(costs: Json | None) -> float | None:
+    """What the stages of a forecast have cost in money, with a month of storage; ``None`` without prices."""
+    lines = [] if costs is None else costs["lines"]
+    return next((line["actual"] for line in lines if line["name"] == "money"), None)
 
 
 def actual_amounts(

@@ -46,7 +46,11 @@ def headline(generation: Json) -> list[str]:
 
 MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
 """Words for tested models that are not arms."""
-CONTROLS = {"naive_parsed": "a uniform draw of parsed labels", "naive": "naive (uniform) selection"}
+CONTROLS = {
+    "naive_parsed": "a uniform draw of parsed labels",
+    "naive": "a uniform draw of all labels, of which unparsed ones count as wrong",
+}
+"""Arms that choose without trust, in words."""
 
 
 def _selection(generation: Json, main: Json, arms: Mapping[str, Json]) -> str:

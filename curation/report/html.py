@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from curation.report.headline import name_of, p_value, percent, points
 from curation.report.searched import short
 from curation.report.stage_graph import stage_graph
 from curation.report.trained import training_chart
+from curation.report.verdict import RULES
 from curation.storage.paths import Place, write_atomically
 
 Json = Mapping[str, Any]
@@ -32,8 +34,17 @@ def write(report: Json, directory: Place) -> tuple[Place, Place]:
 
 def write_combined(report: Json, directory: Place) -> tuple[Place, Place]:
     """Write ``combined.html`` and ``combined.json`` to a directory, each atomically; return their paths."""
-    page, numbers = directory / "combined.html", directory / "combined.json"
-    text = _environment().get_template("combined.html.j2").render(report=report)
+    return _write_runs(report, directory, "combined")
+
+
+def write_compared(report: Json, directory: Place) -> tuple[Place, Place]:
+    """Write ``compared.html`` and ``compared.json`` to a directory, each atomically; return their paths."""
+    return _write_runs(report, directory, "compared")
+
+
+def _write_runs(report: Json, directory: Place, name: str) -> tuple[Place, Place]:
+    page, numbers = directory / f"{name}.html", directory / f"{name}.json"
+    text = _environment().get_template(f"{name}.html.j2").render(report=report)
     write_atomically(page, escaped(text, page=True))
     write_atomically(numbers, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return page, numbers
@@ -61,13 +72,14 @@ def write_ablation(ablation: Json, directory: Place) -> tuple[Place, Place]:
 
 
 def render(report: Json) -> str:
-    """The page as text; it refers to no external resource, and the same report gives the same text."""
+    """The page as text; it refers to no external resource, and the same report gives the same text in one time zone."""
     figures = [_figures(generation) for generation in report["generations"]]
     return (
         _environment()
         .get_template("report.html.j2")
         .render(
             report=report,
+            rules=RULES,
             figures=figures,
             graph=Markup(stage_graph(report["stages"], "stages")) if report["stages"] else "",
         )
@@ -89,6 +101,7 @@ def _environment() -> Environment:
         p=p_value,
         count=lambda value: f"{value:,}",
         duration=duration,
+        local=local,
         arm=name_of,
         completions=completions,
         short=short,
@@ -115,14 +128,20 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
+def local(moment: str) -> str:
+    """An ISO time as the local time of this machine, on one line: ``2026-11-23 13:56:31 CET``."""
+    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
 def _figures(generation: Json) -> dict[str, Markup]:
     """The SVG of each figure that the generation has numbers for."""
     prefix = f"g{generation['index']}"
+    chance = None if generation["evidence"] is None else generation["evidence"]["chance"]
     drawn = {}
     if generation["purity_curves"] is not None:
-        drawn["purity"] = charts.purity_chart(generation["purity_curves"], f"{prefix}-purity")
+        drawn["purity"] = charts.purity_chart(generation["purity_curves"], f"{prefix}-purity", chance=chance)
     for name, bins in generation["reliability"].items():
-        drawn[f"reliability_{name}"] = charts.reliability_chart(bins, f"{prefix}-reliability-{name}")
+        drawn[f"reliability_{name}"] = charts.reliability_chart(bins, f"{prefix}-reliability-{name}", chance=chance)
     for name, counts in generation["histogram"].items():
         drawn[f"histogram_{name}"] = charts.histogram_chart(counts, f"{prefix}-histogram-{name}")
     if generation["difficulty"] is not None:

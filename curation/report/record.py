@@ -51,7 +51,7 @@ class PassRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class SpentRecord:
-    """What a labelling stage has used since a forecast was made, in all its runs."""
+    """What a pass of a model has used, in all its runs or in those since a forecast was made."""
 
     actor_seconds: float
     prompt_tokens: int
@@ -138,5 +138,9 @@ class RunRecord:
     """The forecast that was saved in the run directory (``pipeline.planning.save``), if any."""
     spent: Mapping[str, SpentRecord] = field(default_factory=dict)
     """By stage of the forecast that has run since."""
+    used: Mapping[str, SpentRecord] = field(default_factory=dict)
+    """By pass of a model: what it has used in all its runs."""
+    directory: str = "RUN_DIR"
+    """The run directory, for the commands that the report names."""
     own_code: Mapping[str, str] = field(default_factory=dict)
     """The models whose own Python code was allowed to run, with the revision of the code, by role."""

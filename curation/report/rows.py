@@ -148,8 +148,8 @@ def _ranking(judged: Judged, arm: str, seed: int) -> Ints:
 
 
 def selected_rows(selection: TableRef) -> pa.Table:
-    """An arm's rows by rank: ``row_id``, ``is_parsed``."""
-    columns = {"row_id": "row_id", "rank": "rank", "is_parsed": "label IS NOT NULL"}
+    """An arm's rows by rank: ``row_id``, ``trust``, ``is_parsed``."""
+    columns = {"row_id": "row_id", "rank": "rank", "trust": "trust", "is_parsed": "label IS NOT NULL"}
     return io.open_table(selection).to_table(columns=columns).sort_by("rank")
 
 

@@ -10,9 +10,14 @@ from collections.abc import Mapping
 from statistics import mean
 from typing import Any
 
-from curation.arms import REFERENCE_ARM
+import numpy as np
+import pyarrow as pa
+
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import TrustConfig
 from curation.report import measures
+from curation.report.evidence import Evidence, Material, weigh
+from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json
 from curation.report.record import GenerationRecord, RunRecord
@@ -33,6 +38,39 @@ def sets(run: RunRecord, judged: Mapping[str, Judged], pool: GradedSet | None) -
     validation = InMemory(judged=source_part(run, judged["source"], VALIDATION), selected={}, seed=run.seed)
     found = {"validation": validation, "pool": pool}
     return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
+
+
+def evidence(
+    run: RunRecord,
+    record: GenerationRecord,
+    judged: Mapping[str, Judged],
+    measured: Mapping[str, GradedSet],
+    selected: Mapping[str, pa.Table],
+    num_pool: int,
+) -> Evidence | None:
+    """What the verdict is decided from, of the method's arm or else the first that ranks; ``None`` without such an arm.
+
+    Selections are given by arm (``curation.report.rows.selected_rows``).
+    """
+    source = judged["source"]
+    ranking = (arm for arm in selected if ARMS[arm].ranked and not ARMS[arm].gold and ARMS[arm].trust in source.scores)
+    arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(ranking, None)
+    if arm is None:
+        return None
+    material = Material(
+        arm=arm,
+        function=ARMS[arm].trust,
+        validation=measured.get("validation"),
+        pool=measured.get("pool"),
+        fitted=source_part(run, source, FIT),
+        source=source,
+        selected_trust_M=np.nan_to_num(selected[arm]["trust"].to_numpy().astype(np.float64)),
+        num_pool=num_pool,
+        chance=chance(run.prepared["source"], run.domain, source.readable.row_ids_N, run.seed),
+        shift=record.shift.get("source"),
+        seed=run.seed,
+    )
+    return weigh(material)
 
 
 def trust_tables(

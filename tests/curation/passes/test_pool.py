@@ -72,6 +72,7 @@ def test_passes_one_after_the_other_and_at_once_start_a_model_once(local_ray, ex
     jobs = [replace(job, labels_uri=str(tmp_path / f"{number}.lance")) for number, job in enumerate(jobs)]
     shared, found = pool(jobs[0].teacher), {}
     found[0] = run(jobs[0], shared)
+    time.sleep(1.0)  # nobody is charged for the time in which the actor idles
     stateless = replace(jobs[1], teacher=jobs[1].teacher.model_copy(update={"states": ()}), engine=jobs[1].teacher)
     threads = [
         threading.Thread(target=lambda number, job: found.update({number: run(job, shared)}), args=args)

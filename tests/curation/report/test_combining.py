@@ -259,3 +259,55 @@ def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path,
     assert single.exit_code == 2 and "several run directories need --combine" in single.stderr
     single = CliRunner().invoke(main, ["report", str(first), "-o", "x"])
     assert single.exit_code == 2 and "--output" in single.stderr
+
+
+def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
+    seeds: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    same = [finished_run(tmp_path, f"same{seed}", seed) for seed in range(2)]
+    result = CliRunner().invoke(main, ["report", "--compare", *map(str, same), "-o", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    content = json.loads((tmp_path / "out" / "compared.json").read_text())
+    assert [line["key"] for line in content["configuration"]] == ["seed"]
+    assert content["configuration"][0]["values"] == [0, 1]
+    records = [finished(load_config(directory / "config.yaml")) for directory in same]
+    own = [collect(record) for record in records]
+    lines = {line["words"]: line for line in content["measures"]}
+    first, second = (right_on_test(record, "neural") for record in records)
+    exact = metrics.paired_test(second, first).difference
+    found = lines["test accuracy, neural trust"]
+    assert found["differences"] == [
+        None,
+        {"value": exact.value, "low": exact.low, "high": exact.high, "n": 250, "paired": True},
+    ]
+    assert [value["value"] for value in found["values"]] == [first.mean(), second.mean()]
+    purity = [by_name(report)["neural"]["purity"] for report in own]
+    change = lines["purity, neural trust"]["differences"][1]
+    assert change["value"] == pytest.approx(purity[1]["value"] - purity[0]["value"]) and not change["paired"]
+    down = np.hypot(purity[1]["value"] - purity[1]["low"], purity[0]["high"] - purity[0]["value"])
+    assert change["low"] == pytest.approx(change["value"] - down)
+    assert "purity, ground truth" not in lines and "validation AUC of neural trust" in lines
+    page = (tmp_path / "out" / "compared.html").read_text()
+    HTMLParser().feed(page)
+    assert page.count(", paired") == 6 and all(str(directory) in page for directory in same)
+    assert "seed: 0 | 1" in result.stdout and ", paired]" in result.stdout
+    # Other test rows are not paired, and another arm is missing in one run.
+    fewer = finished_run(tmp_path, "fewer", 3, selection={"budget": {"n": 120}, "arms": ["naive", "neural"]})
+    told = CliRunner().invoke(
+        main, ["report", "--compare", str(seeds[1][1]), str(fewer), "--json", "-o", str(tmp_path)]
+    )
+    lines = {line["words"]: line for line in json.loads(told.stdout)["measures"]}
+    assert lines["test accuracy, naive"]["differences"][1]["paired"] is False
+    assert (
+        lines["purity, internal confidence"]["values"][1]
+        is lines["purity, internal confidence"]["differences"][1]
+        is None
+    )
+    for arguments, words in (
+        ([same[0]], "--compare: takes two run directories or more, not 1"),
+        ([same[0], same[0]], "are one directory"),
+        ([*same, "--combine"], "--combine and --compare: give one of them"),
+        ([*same, "--set", "seed=1"], "--compare reads run directories as they are"),
+    ):
+        refusal = CliRunner().invoke(main, ["report", "--compare", *map(str, arguments)])
+        assert refusal.exit_code == 2 and words in refusal.stderr

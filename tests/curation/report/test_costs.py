@@ -1,14 +1,27 @@
 """Hours and money of what was used, and a forecast set against it."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from curation.config import PricesConfig
 from curation.metrics import Estimate
 from curation.metrics.totals import exactly
-from curation.report import SpentRecord
-from curation.report.costs import amounts, compared, in_words, money
+from curation.report import PassRecord, SpentRecord, StageRecord
+from curation.report.costs import amounts, compared, in_words, money, money_of
+from curation.report.costs import spent as of_rows
 from curation.tables.requests import of_pass
 
+PASS = {
+    "model": "m",
+    "backend": "scripted",
+    "seconds": 1.0,
+    "total_rows": 500,
+    "prompt_tokens": 1,
+    "output_tokens": 1,
+    "deaths": 0,
+    "teachers": [],
+}
 WORKFORCE = {"actors": 4, "each": {"CPU": 2, "GPU": 0.5}, "per_node": 8}
 
 
@@ -82,3 +95,31 @@ def test_amounts_in_words():
     assert in_words("bytes", 3.25e9) == "3.2 GB" and in_words("bytes", 12) == "12.0 B"
     assert in_words("prompt_tokens", 1234567.4) == "1,234,567" and in_words("money", 0.00123) == "0.0012"
     assert in_words("hours", None) == "unknown"
+
+
+def test_what_a_row_cost_by_hand():
+    stages = [
+        StageRecord(name="a", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:00+00:00"),
+        StageRecord(name="b", seconds=60.0, rows=9, rows_per_second=1.0, started="2026-01-01T00:00:30+00:00"),
+        StageRecord(name="c", seconds=10.0, rows=9, rows_per_second=1.0, started="2026-01-01T01:00:00+00:00"),
+    ]
+    asked = [PassRecord(**PASS, name=name, rows=500) for name in ("label", "test")]
+    used = {"label": spent(), "test": spent(actor_seconds=800.0, prompt_tokens=300)}
+    run = SimpleNamespace(stages=stages, passes=asked, used=used)
+    found = of_rows(run, 200, 0.5, 3.0)
+    assert found["total"] == {
+        "elapsed": 100.0,  # the first two overlap by half a minute
+        "stage_seconds": 130.0,
+        "actor_seconds": 8000.0,
+        "prompt_tokens": 400,
+        "output_tokens": 20,
+        "bytes": 2 * 10**9,
+        "money": 3.0,
+    }
+    assert found["numbers"] == {"answered": 1000, "selected": 200, "right": 100}
+    assert found["each"]["answered"]["actor_seconds"] == 8 and found["each"]["selected"]["elapsed"] == 0.5
+    assert found["each"]["right"]["money"] == pytest.approx(0.03)
+    assert found["by_pass"]["test"] == {"actor_seconds": 800.0, "prompt_tokens": 300, "output_tokens": 10}
+    unknown = of_rows(SimpleNamespace(stages=stages, passes=[], used={}), None, None, None)
+    assert unknown["each"] == {} and unknown["total"]["actor_seconds"] is None
+    assert money_of(None) is None and money_of({"lines": [{"name": "money", "actual": 2.0}]}) == 2

@@ -116,12 +116,24 @@ def by_hand(folder: Path, name: str, table: pa.Table, **counts: int) -> TableRef
     )
 
 
-def labelled(folder: Path, name: str, ids: np.ndarray, rng: np.random.Generator) -> tuple[TableRef, pa.Table]:
-    """Three in ten right, one in twenty unparsed, two error rows; both scores tell right from wrong."""
-    right = rng.random(len(ids)) < 0.3
+def labelled(
+    folder: Path,
+    name: str,
+    ids: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    share: float = 0.3,
+    signal: float = 2.0,
+    steep: float = 1.0,
+) -> tuple[TableRef, pa.Table]:
+    """Three in ten right, one in twenty unparsed, two error rows; both scores tell right from wrong.
+
+    ``signal`` is what a right label adds to the raw score, ``steep`` stretches it.
+    """
+    right = rng.random(len(ids)) < share
     labels = [GOLD if r else None if rng.random() < 0.05 else OTHER for r in right]
     errors = ["bad_fen: x" if index in (5, 50) else None for index in range(len(ids))]
-    raw = (2 * right + rng.normal(size=len(ids)) - 1).astype(np.float32)
+    raw = (steep * (signal * right + rng.normal(size=len(ids)) - signal / 2)).astype(np.float32)
     logprob = (-rng.exponential(np.where(right, 0.4, 1.2))).astype(np.float32)
     order = rng.permutation(len(ids))  # tables have no order
     table = weak(ids, labels, errors, raw, logprob).take(order)
@@ -156,12 +168,21 @@ def report(run: RunRecord) -> dict:
     return collect(run)
 
 
-def make_run(folder: Path, seed: int = 0, first_test: int = 5000) -> RunRecord:
+def make_run(
+    folder: Path,
+    seed: int = 0,
+    first_test: int = 5000,
+    *,
+    of_all: dict[str, float] | None = None,
+    of_pool: dict[str, float] | None = None,
+) -> RunRecord:
+    """A run by hand; ``of_all`` and ``of_pool`` change what :func:`labelled` draws."""
     rng = np.random.default_rng(seed)
     pool_ids = np.arange(NUM_POOL) + (7 << schemas.FILE_SHIFT)
     source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + first_test
-    pool, pool_table = labelled(folder, "labels-pool", pool_ids, rng)
-    source, source_table = labelled(folder, "labels-source", source_ids, rng)
+    of_all = of_all or {}
+    pool, pool_table = labelled(folder, "labels-pool", pool_ids, rng, **(of_all | (of_pool or {})))
+    source, source_table = labelled(folder, "labels-source", source_ids, rng, **of_all)
     probe, probe_table = labelled(folder, "labels-probe", np.arange(120) + 9000, rng)
     probe_table = probe_table.filter(pa.compute.is_null(probe_table["error"]))
     healthy = [row for row in pool_table.to_pylist() if row["error"] is None]
@@ -352,8 +373,9 @@ def test_purity_and_counts_of_the_arms(run: RunRecord, report: dict) -> None:
 
 def test_the_page_says_what_each_arms_completions_are(report: dict) -> None:
     page = render(report)
-    assert page.count('<td>weak<span class="ci">rollouts</span></td>') == 3
-    assert '<td>gold<span class="ci">own rollouts graded right</span><span class="ci">3 of 9 rows' in page
+    assert page.count('<td data-label="Label">weak<span class="ci">rollouts</span></td>') == 3
+    gold = '<td data-label="Label">gold<span class="ci">own rollouts graded right</span>'
+    assert f'{gold}<span class="ci wrap">3 of 9 rows' in page
     assert "easier rows than the pool's" in page
     for source, words in (("answer", "bare answers"), ("solution", "worked solutions")):
         changed = json.loads(json.dumps(report))
@@ -518,7 +540,8 @@ def test_the_headline_names_the_control_of_parsed_labels(run: RunRecord, report:
     purity, naive = (by_name(found)[name]["purity"] for name in ("naive_parsed", "naive"))
     assert purity["value"] == is_right(parsed[:N]).mean()
     words = (
-        f"against {with_interval(purity)} with a uniform draw of parsed labels and {with_interval(naive)} with naive"
+        f"against {with_interval(purity)} with a uniform draw of parsed labels and {with_interval(naive)} with a "
+        "uniform draw of all labels"
     )
     assert words in found["headline"][0]
     curve = found["purity_curves"]["arms"]["naive_parsed"]

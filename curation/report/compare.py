@@ -1,0 +1,154 @@
+"""Sets finished runs side by side: what differs in their configurations, and their results with differences.
+
+Differences are from the first run. Two tested models that answered the same test rows are compared row by row (paired);
+all other differences treat the runs' rows as different ones, which makes intervals too wide where they are the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from curation import metrics
+from curation.arms import ARMS, REFERENCE_ARM
+from curation.metrics import Estimate
+from curation.report.collect import collect
+from curation.report.combine import Member, benchmarks_of
+from curation.report.evidence import difference
+from curation.report.headline import in_words
+from curation.report.measures import Json, finite
+from curation.report.record import BASE, TEACHER
+from curation.report.tested import Tests, common_rows, read_tests
+
+UNSHOWN = ("name", "run_dir", "report_rows", "tracking")
+"""Parts of the configuration that change no result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """One of the runs: its report, its last generation's part, and the grades of its tests."""
+
+    report: Json
+    last: Json
+    tests: Tests
+    benchmark: str
+    seed: int
+
+
+def compare(members: Sequence[Member]) -> Json:
+    """The comparison of the runs' last generations, as JSON."""
+    benchmarks = benchmarks_of([member.run for member in members])
+    runs = []
+    for member, benchmark in zip(members, benchmarks, strict=True):
+        report = collect(member.run)
+        tests = read_tests(member.run.generations[-1].tests)
+        last = report["generations"][-1]
+        runs.append(_Run(report=report, last=last, tests=tests, benchmark=benchmark, seed=member.run.seed))
+    content = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "runs": [
+            {
+                "directory": member.directory,
+                "name": run.report["name"],
+                "verdict": run.report["verdict"],
+                "domain": run.report["domain"],
+                "benchmark": run.benchmark,
+                "teacher": run.last["teacher_model"]["name"],
+            }
+            for member, run in zip(members, runs, strict=True)
+        ],
+        "configuration": differing([run.report["config"] for run in runs]),
+        "measures": [*_measures(runs)],
+        "costs": [
+            {"words": words, "name": name, "values": [run.report["spent"]["total"][name] for run in runs]}
+            for name, words in (
+                ("elapsed", "time"),
+                ("actor_seconds", "actors' seconds"),
+                ("output_tokens", "output tokens"),
+            )
+        ],
+    }
+    result: Json = finite(content)
+    return result
+
+
+def differing(configs: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """The keys at which configurations differ, with each one's value; a list is one value, a missing key ``None``."""
+    leaves = [_leaves({key: value for key, value in config.items() if key not in UNSHOWN}) for config in configs]
+    keys = dict.fromkeys(key for found in leaves for key in found)
+    values = {key: [found.get(key) for found in leaves] for key in keys}
+    return [{"key": key, "values": of} for key, of in sorted(values.items()) if any(value != of[0] for value in of[1:])]
+
+
+def _leaves(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        name = f"{path}.{key}" if path else str(key)
+        found |= _leaves(item, name) if isinstance(item, Mapping) and item else {name: item}
+    return found
+
+
+def _measures(runs: Sequence[_Run]) -> Sequence[Json]:
+    """Every measure that at least one run has, with each run's value and its difference from the first run's."""
+    arms = dict.fromkeys(arm["name"] for run in runs for arm in run.last["arms"])
+    found = [_line(f"validation AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("validation"))]
+    found += [_line(f"pool AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("pool"))]
+    found += [_line("teacher right in the pool", "share", runs, lambda run: run.last["teacher"]["pool"])]
+    for arm in arms:
+        if not ARMS[arm].gold:
+            found.append(_line(f"purity, {in_words(arm)}", "share", runs, _of_arm(arm, "purity")))
+    for model, take in (
+        (TEACHER, lambda run: run.last["teacher"]["test"]),
+        (BASE, lambda run: run.last["base"]),
+        *((arm, _of_arm(arm, "accuracy")) for arm in arms),
+    ):
+        found.append(_line(f"test accuracy, {in_words(model)}", "share", runs, take, model=model))
+    return [line for line in found if any(value is not None for value in line["values"])]
+
+
+def _line(
+    words: str, unit: str, runs: Sequence[_Run], take: Callable[[_Run], Any], *, model: str | None = None
+) -> Json:
+    values = [take(run) for run in runs]
+    first = values[0]
+    differences: list[Json | None] = [None]
+    for run, value in zip(runs[1:], values[1:], strict=True):
+        if first is None or value is None:
+            differences.append(None)
+        elif model is not None and (paired := _paired(runs[0], run, model)) is not None:
+            differences.append({**paired.to_json(), "paired": True})
+        else:
+            differences.append({**difference(_estimate(value), _estimate(first)).to_json(), "paired": False})
+    return {"words": words, "unit": unit, "values": values, "differences": differences}
+
+
+def _paired(first: _Run, second: _Run, model: str) -> Estimate | None:
+    """The second run's accuracy less the first's on the test rows, if both answered the same ones."""
+    if model not in first.tests or model not in second.tests or first.benchmark != second.benchmark:
+        return None
+    rows = [common_rows(run.tests, model) for run in (first, second)]
+    if not np.array_equal(*rows) or not len(rows[0]):
+        return None
+    right = [
+        np.stack([graded.correct_N[np.isin(graded.row_ids_N, rows[0])] for graded in run.tests[model]], axis=1)
+        for run in (second, first)
+    ]
+    return metrics.compare_rows(metrics.row_differences(*right), seed=first.seed).difference
+
+
+def _auc(where: str) -> Callable[[_Run], Any]:
+    def take(run: _Run) -> Any:
+        found = run.last["trust"].get(where, {}).get("parsed")
+        return None if found is None else found["functions"].get(REFERENCE_ARM, {}).get("auc")
+
+    return take
+
+
+def _of_arm(name: str, key: str) -> Callable[[_Run], Any]:
+    return lambda run: next((arm[key] for arm in run.last["arms"] if arm["name"] == name), None)
+
+
+def _estimate(value: Json) -> Estimate:
+    return Estimate(**{key: value[key] for key in ("value", "low", "high", "n")})

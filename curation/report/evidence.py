@@ -1,0 +1,230 @@
+"""What a run shows about its trust function, as the numbers from which the verdict is decided.
+
+Every number is of parsed rows, since trust can select no other row. Several rules read them, so the intervals that
+decide have 99 %, but that of the AUC, which the report shows too.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from curation import metrics
+from curation.metrics import Estimate
+from curation.metrics.inputs import as_weights
+from curation.report.measured import GradedSet, View
+from curation.report.rows import Floats, Judged
+
+CONFIDENCE = 0.99
+"""Of the intervals that decide."""
+NUM_BINS = 10
+"""Bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
+_QUANTILE = 2.5758293035489004
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """A trust function on the parsed rows of one set whose gold labels are known."""
+
+    rows: int
+    rarer: int
+    """The smaller of the numbers of right and wrong labels."""
+    auc: Estimate | None
+    """95 % interval; ``None`` where all labels are right or all wrong."""
+    share_right: Estimate
+    brier_excess: Estimate
+    """The Brier score less that of a constant, the share of right labels of the fit's rows, on the same rows."""
+    top: Estimate
+    """The share of right labels among the rows that stand for the selected ones."""
+    top_trust: float
+    """Their mean trust."""
+    believed: Estimate
+    """The share of right labels among the rows whose trust is at least one half; NaN without such a row."""
+    believed_trust: float
+    """Their mean trust."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foreseen:
+    """The purity of the pool's selected rows as validation rows of the same trust foresee it."""
+
+    purity: Estimate
+    """95 % interval: over validation rows, taken as often as the selected rows have their trust."""
+    drop: Estimate
+    """The purity of validation's own top less ``purity``: what the pool's trust takes away; 99 % interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All that the verdict reads of one generation."""
+
+    arm: str
+    """The arm whose rows are judged."""
+    num_selected: int
+    validation: Quality | None
+    """``None`` without a parsed validation row."""
+    pool: Quality | None
+    """``None`` without an audit; its ``top`` are the selected rows."""
+    teacher: Estimate | None
+    """The teacher's accuracy on all parsed rows of the source."""
+    chance: float | None
+    """The accuracy of a uniform guess among the options or legal answers of the same rows; ``None`` if unknown."""
+    foreseen: Foreseen | None
+    shift: Mapping[str, Any] | None
+    """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The evidence as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The rows from which the evidence of a generation is computed."""
+
+    arm: str
+    function: str
+    """The trust function that ranks its rows."""
+    validation: GradedSet | None
+    pool: GradedSet | None
+    """The graded pool; ``None`` without an audit."""
+    fitted: Judged
+    """Rows of the fit's part of the source."""
+    source: Judged
+    """All graded rows of the source."""
+    selected_trust_M: Floats
+    num_pool: int
+    chance: float | None
+    shift: Mapping[str, Any] | None
+    seed: int
+
+
+def weigh(of: Material) -> Evidence:
+    """Compute the evidence."""
+    known, source = of.fitted.readable, of.source.readable
+    constant = float(known.correct_N.mean()) if len(known) else 0.0
+    num_selected = len(of.selected_trust_M)
+    validation, pool, expected = None, None, None
+    if of.validation is not None:
+        num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
+        validation = quality(of.validation.parsed, of.function, num_top, constant, of.seed)
+        if len(rows := of.validation.parsed.of(of.function)):
+            expected = foreseen(rows, of.function, num_top, of.selected_trust_M)
+    if of.pool is not None and (found := quality(of.pool.parsed, of.function, num_selected, constant, of.seed)):
+        num_graded, num_right = of.pool.among_selected(of.arm)
+        if num_graded:
+            top = metrics.proportion(num_right, num_graded, confidence=CONFIDENCE)
+            pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
+    teacher = metrics.proportion(source.num_right, len(source), confidence=CONFIDENCE) if len(source) else None
+    return Evidence(
+        arm=of.arm,
+        num_selected=num_selected,
+        validation=validation,
+        pool=pool,
+        teacher=teacher,
+        chance=of.chance,
+        foreseen=expected,
+        shift=of.shift,
+    )
+
+
+def quality(rows: View, function: str, num_top: int, constant: float, seed: int) -> Quality | None:
+    """Measure a trust function on the parsed rows of a set; its top are the first ``num_top`` by raw score."""
+    if not len(rows):
+        return None
+    judged = rows.of(function)
+    score, weights_N = judged.scores[function], as_weights(judged.weight_N, len(judged.correct_N))
+    num_rows, num_right = len(judged), judged.num_right
+    num_top = min(max(num_top, 1), num_rows)
+    wrong, right = _top(rows.by_score(function), num_top)
+    believed_N = score.trust_N >= 0.5
+    num_believed = int(weights_N[believed_N].sum())
+    auc = None
+    if 0 < num_right < num_rows:
+        auc = metrics.auc(score.raw_N, judged.correct_N, seed=seed, weights_N=judged.weight_N)
+    return Quality(
+        rows=num_rows,
+        rarer=min(num_right, num_rows - num_right),
+        auc=auc,
+        share_right=metrics.proportion(num_right, num_rows, confidence=CONFIDENCE),
+        brier_excess=brier_excess(score.trust_N, judged, constant),
+        top=metrics.proportion(right, wrong + right, confidence=CONFIDENCE),
+        top_trust=_mean_of_first(score.trust_N, score.raw_N, weights_N.astype(np.float64), num_top),
+        believed=metrics.proportion(
+            int(weights_N[believed_N & judged.correct_N].sum()), num_believed, confidence=CONFIDENCE
+        ),
+        believed_trust=float(np.average(score.trust_N[believed_N], weights=weights_N[believed_N]))
+        if num_believed
+        else math.nan,
+    )
+
+
+def brier_excess(trust_N: Floats, judged: Judged, constant: float) -> Estimate:
+    """The mean of the rows' squared error of trust less that of a constant, with its normal interval."""
+    correct_N = judged.correct_N.astype(np.float64)
+    weights_N = as_weights(judged.weight_N, len(correct_N)).astype(np.float64)
+    excess_N = (trust_N - correct_N) ** 2 - (constant - correct_N) ** 2
+    num_rows = weights_N.sum()
+    value = float(np.average(excess_N, weights=weights_N))
+    variance = float(np.average((excess_N - value) ** 2, weights=weights_N)) / max(num_rows - 1, 1)
+    margin = _QUANTILE * math.sqrt(variance)
+    return Estimate(value=value, low=value - margin, high=value + margin, n=int(num_rows))
+
+
+def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: Floats) -> Foreseen | None:
+    """What validation rows say about rows of the given trust; ``None`` without one of either.
+
+    The purity is the mean over ``NUM_BINS`` bins of trust of the validation rows' share right, each weighted by its
+    share of the selected rows. Both estimates are linear in the validation rows' correctness, whose variance is that of
+    their bin.
+    """
+    if not len(validation) or not len(selected_trust_M):
+        return None
+    score, correct_N = validation.scores[function], validation.correct_N.astype(np.float64)
+    inner = np.unique(np.quantile(score.trust_N, np.linspace(0, 1, NUM_BINS + 1)[1:-1], method="higher"))
+    bin_N = np.searchsorted(inner, score.trust_N, side="right")
+    bins, place_N, count_B = np.unique(bin_N, return_inverse=True, return_counts=True)
+    # An empty bin below the first value lends its selected rows to the next one.
+    selected_M = np.minimum(
+        np.searchsorted(bins, np.searchsorted(inner, selected_trust_M, side="right")), len(bins) - 1
+    )
+    share_B = np.bincount(selected_M, minlength=len(bins)) / len(selected_M)
+    right_B = np.bincount(place_N, correct_N) / count_B
+    variance_N = ((right_B * count_B + 1) * ((1 - right_B) * count_B + 1) / (count_B + 2.0) ** 2)[place_N]
+    weight_N = (share_B / count_B)[place_N]
+    num_top = min(max(num_top, 1), len(correct_N))
+    top_N = np.zeros(len(correct_N))
+    top_N[np.argsort(-score.raw_N, kind="stable")[:num_top]] = 1 / num_top
+    value, top = float(weight_N @ correct_N), float(top_N @ correct_N)
+    margin = 1.959963984540054 * math.sqrt(float(weight_N**2 @ variance_N))
+    spread = _QUANTILE * math.sqrt(float((top_N - weight_N) ** 2 @ variance_N))
+    n = len(correct_N)
+    return Foreseen(
+        purity=Estimate(value=value, low=max(0.0, value - margin), high=min(1.0, value + margin), n=n),
+        drop=Estimate(value=top - value, low=top - value - spread, high=top - value + spread, n=n),
+    )
+
+
+def difference(first: Estimate, second: Estimate) -> Estimate:
+    """The first share less the second, of different rows; the interval follows from both (MOVER, Newcombe 1998)."""
+    value = first.value - second.value
+    low = value - math.hypot(first.value - first.low, second.high - second.value)
+    high = value + math.hypot(first.high - first.value, second.value - second.low)
+    return Estimate(value=value, low=low, high=high, n=first.n)
+
+
+def _top(cells_2G: Any, num_top: int) -> tuple[int, int]:
+    """Wrong and right rows among the first; of a cell that is cut the rounded share."""
+    (estimate,) = metrics.purity_of_cells(cells_2G, [num_top])
+    right = round(estimate.value * num_top)
+    return num_top - right, right
+
+
+def _mean_of_first(trust_N: Floats, raw_N: Floats, weights_N: Floats, num_top: int) -> float:
+    """The mean trust of the first ``num_top`` rows by raw score."""
+    order = np.argsort(-raw_N, kind="stable")
+    reached_N = np.minimum(np.cumsum(weights_N[order]), num_top)
+    taken_N = np.diff(reached_N, prepend=0.0)
+    return float(np.average(trust_N[order], weights=taken_N))

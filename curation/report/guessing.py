@@ -1,0 +1,24 @@
+"""The accuracy of a uniform guess among a row's options or legal answers: what a teacher has to pass."""
+
+import numpy as np
+
+from curation.domains import Domain, attempt, num_answers
+from curation.hashing import derive, hash_unit
+from curation.refs import TableRef
+from curation.report.rows import Ints
+from curation.tables import io
+
+MOST_ROWS = 2000
+"""Of more rows, as many are drawn at random."""
+
+
+def chance(examples: TableRef, domain: Domain, row_ids_N: Ints, seed: int) -> float | None:
+    """The mean over rows of one divided by the number of answers; ``None`` if the domain does not know it."""
+    names = ["row_id", *domain.columns.names]
+    if not len(row_ids_N) or not set(names) <= set(io.open_table(examples).schema.names):
+        return None
+    drawn_N = np.argsort(hash_unit(row_ids_N, derive(seed, "chance")))[:MOST_ROWS]
+    rows = io.take(examples, np.sort(row_ids_N[drawn_N]), names).to_pylist()
+    numbers = [attempt(num_answers, domain, row)[0] for row in rows]
+    known = [1 / number for number in numbers if number]
+    return sum(known) / len(known) if known else None

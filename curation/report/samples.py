@@ -1,0 +1,155 @@
+"""Rows to look at: some selected, rejected, confidently wrong and unparsed ones, with prompt, answer, trust and gold.
+
+Selected, rejected and unparsed rows are drawn at random, so that a reader sees what is common. The confidently wrong
+are the most trusted of the wrong labels: of the pool where an audit knows them, else of the source's validation rows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curation.domains import attempt
+from curation.hashing import derive
+from curation.refs import TableRef
+from curation.report.measured import GradedSet, InMemory
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord, RunRecord
+from curation.report.rows import Ints
+from curation.tables import io, schemas
+from curation.trust import get_trust
+
+DRAWN = 1024
+"""Rows of the pool that are drawn to find rejected and unparsed ones."""
+MOST_CHARACTERS = 1200
+"""Of a prompt or a completion that are shown."""
+KINDS = {
+    "selected": "Selected",
+    "rejected": "Rejected: parsed, not selected",
+    "wrong": "Confidently wrong: the most trusted of the wrong labels",
+    "unparsed": "Unparsed: no label could be read",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """Where rows are drawn from: the labels and examples of a split, and its gold labels if they are known."""
+
+    labels: TableRef
+    examples: TableRef
+    gold: TableRef | None
+
+
+def samples(
+    run: RunRecord,
+    record: GenerationRecord,
+    arm: str,
+    function: str,
+    selected_M: Ints,
+    measured: Mapping[str, GradedSet],
+) -> Json | None:
+    """Rows by kind (``KINDS``), each with ``row_id``, texts, ``trust`` and ``gold``; ``None`` if none are wanted.
+
+    ``selected_M`` are the row ids of ``arm``, whose trust function is ``function``. ``wrong_in`` names the set of the
+    confidently wrong ones.
+    """
+    num = int(run.config.get("report_rows", 0))
+    if not num:
+        return None
+    rng = np.random.default_rng(derive(run.seed, "rows to look at"))
+    audit = run.prepared.get("audit") if "pool" in record.grades else None
+    pool = Drawing(labels=record.labels["pool"], examples=run.prepared["pool"], gold=audit)
+    source = Drawing(labels=record.labels["source"], examples=run.prepared["source"], gold=run.prepared["source"])
+    rejected, unparsed = _others(pool, selected_M, num, rng)
+    chosen = rng.permutation(selected_M)[:num]
+    where, wrong = _wrong(measured, function, num)
+    found = {
+        "selected": _rows(run, pool, function, chosen.tolist()),
+        "rejected": _rows(run, pool, function, rejected),
+        "wrong": _rows(run, pool if where == "pool" else source, function, wrong),
+        "unparsed": _rows(run, pool, function, unparsed),
+    }
+    return {"arm": arm, "kinds": found, "wrong_in": where}
+
+
+def _others(pool: Drawing, selected_M: Ints, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Ids of rows that were not selected, and of rows whose label could not be read, at most ``num`` of each."""
+    table = io.open_table(pool.labels)
+    total = table.count_rows()
+    columns = ["row_id", "label", "error", *([schemas.DROPPED] if schemas.DROPPED in table.schema.names else [])]
+    drawn = table.take(np.sort(rng.choice(total, min(total, DRAWN), replace=False)), columns=columns)
+    drawn = drawn.filter(schemas.are_answered(drawn))
+    ids_N, parsed_N = drawn["row_id"].to_numpy(), drawn["label"].is_valid().to_numpy()
+    unparsed = ids_N[~parsed_N].tolist()
+    if len(unparsed) < num:  # rare: take the first ones
+        rare = f"label IS NULL AND {io.answered(pool.labels)}"
+        first = table.to_table(columns=["row_id"], filter=rare, limit=num)["row_id"].to_pylist()
+        unparsed = list(dict.fromkeys([*unparsed, *first]))
+    rejected = ids_N[parsed_N & ~np.isin(ids_N, selected_M)].tolist()
+    return _shuffled(rejected, num, rng), _shuffled(unparsed, num, rng)
+
+
+def _shuffled(ids: Sequence[int], num: int, rng: np.random.Generator) -> list[int]:
+    return [ids[place] for place in rng.permutation(len(ids))[:num]]
+
+
+def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[str, list[int]]:
+    """The set, and the ids of its most trusted wrong rows; a large pool, which is counted and not held, has none."""
+    for where in ("pool", "validation"):
+        rows = measured.get(where)
+        if isinstance(rows, InMemory) and function in rows.judged.scores:
+            wrong = rows.judged.readable
+            wrong = wrong.subset(~wrong.correct_N)
+            order = np.argsort(-wrong.scores[function].raw_N, kind="stable")[:num]
+            return where, wrong.row_ids_N[order].tolist()
+    return "validation", []
+
+
+def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -> list[Json]:
+    """The rows with these ids, in this order."""
+    trust = get_trust(function, 0)
+    names = set(io.open_table(drawing.labels).schema.names)
+    has_trust = set(trust.features) <= names
+    columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
+    labels = io.read(drawing.labels, columns=[*columns], filter=_among(ids)).combine_chunks()
+    score_N = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
+    scores = dict(zip(labels["row_id"].to_pylist(), score_N, strict=True))
+    by_id = {row["row_id"]: row for row in labels.select(["row_id", "label", "completion"]).to_pylist()}
+    examples = {row["row_id"]: row for row in io.read(drawing.examples, filter=_among(ids)).to_pylist()}
+    gold: dict[int, str | None] = {}
+    if drawing.gold is not None:
+        known = io.read(drawing.gold, columns=["row_id", "gold"], filter=_among(ids)).to_pylist()
+        gold = {row["row_id"]: row["gold"] for row in known}
+    return [
+        {
+            "row_id": row_id,
+            "prompt": _cut(_prompt(run, examples[row_id])),
+            "completion": _cut(by_id[row_id]["completion"]),
+            "label": by_id[row_id]["label"],
+            "trust": None if scores[row_id] is None else float(scores[row_id]),
+            "gold": gold.get(row_id),
+            "right": _right(run, by_id[row_id]["label"], gold.get(row_id)),
+        }
+        for row_id in ids
+        if row_id in by_id and row_id in examples
+    ]
+
+
+def _prompt(run: RunRecord, example: Mapping[str, Any]) -> str | None:
+    return attempt(run.domain.prompt, example)[0]
+
+
+def _right(run: RunRecord, label: str | None, gold: str | None) -> bool | None:
+    return None if gold is None else attempt(run.domain.is_correct, label, gold)[0]
+
+
+def _cut(text: str | None) -> str | None:
+    if text is None or len(text) <= MOST_CHARACTERS:
+        return text
+    return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
+
+
+def _among(ids: Iterable[int]) -> str:
+    """A filter for rows by id; of no id, one that holds for none."""
+    return f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"

@@ -1,0 +1,268 @@
+"""The verdict on a run: use it, use with care, or do not use; decided from its evidence by stated rules.
+
+``RULES`` holds all of them. A rule looks at one thing, and either has nothing to say or gives a finding; the verdict is
+that of the gravest finding. Healthy and sick runs are simulated in ``benchmarks.verdicts``, which counts false alarms
+and misses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from curation.metrics import Estimate
+from curation.report.evidence import Evidence, Quality, difference
+from curation.report.headline import percent
+
+Level = Literal["use it", "use with care", "do not use"]
+Finding = tuple[Level, str]
+
+USE: Level = "use it"
+CARE: Level = "use with care"
+STOP: Level = "do not use"
+LEVELS: tuple[Level, ...] = (USE, CARE, STOP)
+"""The gravest last."""
+SIGNS: dict[Level, str] = {USE: "✓", CARE: "!", STOP: "✕"}
+"""Beside the words, so that nothing depends on a colour."""
+
+FEW_ROWS, FEW_OF_A_CLASS = 100, 20
+"""Of fewer rows, a share near one half is not known to 10 points; of fewer rows of a class, an AUC not to 0.1."""
+PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
+"""In shares: how far trust may promise too much, what fall of purity from validation to pool is great, and what the
+pool's trust may take away from the purity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that is looked at."""
+
+    name: str
+    asks: str
+    """What it asks, as the page says it."""
+    find: Callable[[Evidence], Finding | None]
+    """The level and the finding in words; ``None`` where there is nothing to say."""
+    mend: str
+    """What to do next; ``{directory}`` is the run's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """The gravest level of the findings, a sentence, and the findings themselves, the gravest first."""
+
+    level: Level
+    sign: str
+    sentence: str
+    findings: Sequence[dict[str, str]]
+    """``rule``, ``level``, ``finding`` and ``next`` each."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as a JSON object."""
+        return asdict(self)
+
+
+def verdict(evidence: Evidence, directory: str) -> Verdict:
+    """Ask every rule; ``directory`` is the run's, for the commands to give next."""
+    found = []
+    for rule in RULES:
+        if finding := rule.find(evidence):
+            level, words = finding
+            after = rule.mend.format(directory=directory)
+            found.append({"rule": rule.name, "level": level, "finding": words, "next": after})
+    found.sort(key=lambda item: -LEVELS.index(item["level"]))  # type: ignore[arg-type]
+    level: Level = found[0]["level"] if found else USE  # type: ignore[assignment]
+    words = found[0]["finding"] if found else _praise(evidence)
+    if len(found) > 1:
+        words += f"; and {len(found) - 1} more"
+    return Verdict(level=level, sign=SIGNS[level], sentence=f"{level.capitalize()}: {words}.", findings=found)
+
+
+def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The gravest verdict of a chain's generations, of equal ones the last; each generation rests on those before."""
+    given = [(index, found) for index, found in enumerate(verdicts) if found is not None]
+    if not given:
+        return None
+    index, worst = max(given, key=lambda item: (LEVELS.index(item[1]["level"]), item[0]))
+    return {**worst, "generation": index if len(verdicts) > 1 else None}
+
+
+def _praise(evidence: Evidence) -> str:
+    """What speaks for a run without a finding."""
+    ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(_sets(evidence)))
+    text = next(
+        f"trust puts right labels first (AUC {_number(auc)} on {rows:,} parsed {where} rows)"
+        for where, rows, auc in ranked
+        if auc is not None
+    )
+    if evidence.pool is not None:
+        return (
+            f"{text}, and {percent(evidence.pool.top.value)} of the {evidence.num_selected:,} selected labels are right"
+        )
+    if evidence.foreseen is not None:
+        foreseen = evidence.foreseen.purity
+        return (
+            f"{text}, and validation foresees that {percent(foreseen.value)} [{100 * foreseen.low:.0f}, "
+            f"{100 * foreseen.high:.0f}] of the {evidence.num_selected:,} selected labels are right"
+        )
+    return text
+
+
+def _nothing(evidence: Evidence) -> Finding | None:
+    return None if evidence.num_selected else (STOP, "nothing was selected")
+
+
+def _signal(evidence: Evidence) -> Finding | None:
+    """Validation decides; where the pool's rows are known to be ranked well, validation is only too small."""
+    if evidence.pool is not None and (auc := evidence.pool.auc) is not None and auc.low <= 0.5:
+        return STOP, f"trust does not tell right labels from wrong ones in the pool (AUC {_number(auc)})"
+    ranked = evidence.pool is not None and evidence.pool.auc is not None
+    auc = None if ranked or evidence.validation is None else evidence.validation.auc
+    if auc is not None and auc.low <= 0.5:
+        words = "is not shown to tell" if auc.high > 0.5 else "does not tell"
+        return STOP, f"trust {words} right labels from wrong ones (AUC {_number(auc)} on validation rows)"
+    return None
+
+
+def _chance(evidence: Evidence) -> Finding | None:
+    teacher, chance = evidence.teacher, evidence.chance
+    if teacher is None or chance is None or teacher.low > chance:
+        return None
+    words = "below" if teacher.high < chance else "not shown to be above"
+    return (
+        STOP,
+        f"the teacher is {words} chance ({_share(teacher)} of its labels are right, guessing gives {percent(chance)})",
+    )
+
+
+def _few(evidence: Evidence) -> Finding | None:
+    known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]
+    best = max(known, key=lambda quality: (quality.rarer, quality.rows), default=None)
+    if best is None:
+        return STOP, "there are too few rows to tell: no parsed row outside the fit has a known answer"
+    if best.rows >= FEW_ROWS and best.rarer >= FEW_OF_A_CLASS:
+        return None
+    return CARE, (
+        f"there are too few rows to tell ({best.rows:,} parsed rows outside the fit have a known answer, "
+        f"{best.rarer:,} of the rarer outcome; {FEW_ROWS} and {FEW_OF_A_CLASS} are needed)"
+    )
+
+
+def _probability(evidence: Evidence) -> Finding | None:
+    for where, quality in _sets(evidence):
+        if quality.brier_excess.low > 0:
+            return CARE, (
+                f"trust is worse than a constant as a probability (Brier score {quality.brier_excess.value:+.3f} "
+                f"against it on {where} rows)"
+            )
+    return None
+
+
+def _promise(evidence: Evidence) -> Finding | None:
+    """The selected rows first; then all that trust calls right, where there are more rows to tell."""
+    for where, quality in reversed(_sets(evidence)):
+        for rows, trust, right in (
+            (f"the most trusted {where} rows", quality.top_trust, quality.top),
+            (f"{where} rows that it calls right", quality.believed_trust, quality.believed),
+        ):
+            if trust - right.high > PROMISE:  # false of NaN
+                return CARE, (
+                    f"trust promises too much (on average {percent(trust)} for {rows}, of which {percent(right.value)} "
+                    "are right)"
+                )
+    return None
+
+
+def _fall(evidence: Evidence) -> Finding | None:
+    if evidence.validation is None or evidence.pool is None:
+        return None
+    before, after = evidence.validation.top, evidence.pool.top
+    change = difference(after, before)
+    if change.high >= 0:
+        return None
+    words = f"purity falls from {percent(before.value)} on validation rows to {percent(after.value)} in the pool"
+    return (STOP if change.high < -GREAT_FALL else CARE), words
+
+
+def _shift(evidence: Evidence) -> Finding | None:
+    """Only without an audit: where gold labels of the pool are known, purity and calibration there decide."""
+    if evidence.pool is not None or evidence.shift is None:
+        return None
+    drop = None if evidence.foreseen is None else evidence.foreseen.drop
+    if drop is not None and drop.low > DROP:
+        return (
+            CARE,
+            f"the pool's selected rows are less trusted than validation's, by {100 * drop.value:.0f} points of purity",
+        )
+    if not evidence.shift["differs"]:
+        return None
+    if evidence.shift["strength"] == "slight" and drop is not None and drop.value <= DROP:
+        return None
+    return CARE, "the pool's hidden states differ from the labelled rows', and no checked row says whether that matters"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="selection",
+        asks="Was anything selected?",
+        find=_nothing,
+        mend="Label more calibration rows, or allow more noise (selection.budget).",
+    ),
+    Rule(
+        name="signal",
+        asks="Does the 95 % interval of the AUC on parsed rows lie above .5?",
+        find=_signal,
+        mend="Do not train on this selection. Label more source rows, keep further states (teacher.states), or take a "
+        "stronger teacher.",
+    ),
+    Rule(
+        name="chance",
+        asks="Is the teacher above a uniform guess among options or legal answers?",
+        find=_chance,
+        mend="Look at unparsed and wrong rows below: prompt and answer format first, then a stronger teacher.",
+    ),
+    Rule(
+        name="rows",
+        asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer outcome?",
+        find=_few,
+        mend="Label more source rows, or check 200 selected ones: curate audit {directory} --num 200.",
+    ),
+    Rule(
+        name="purity",
+        asks="Is the purity in the pool that of validation rows?",
+        find=_fall,
+        mend="Label source rows that are like the pool's, and fit again; compare the rows below.",
+    ),
+    Rule(
+        name="shift",
+        asks="Does a shift of the pool change purity? (Without an audit: as far as trust foresees it.)",
+        find=_shift,
+        mend="Check 200 selected rows: curate audit {directory} --num 200.",
+    ),
+    Rule(
+        name="probability",
+        asks="Is the Brier score below that of a constant?",
+        find=_probability,
+        mend="Rank by trust, but read no probability from it and set no threshold. More calibration rows "
+        "(trust.calibration_fraction) or trust.calibration: isotonic may mend it.",
+    ),
+    Rule(
+        name="promise",
+        asks=f"Is mean trust at most {100 * PROMISE:.0f} points above the share of right labels, of the most trusted "
+        "rows and of those with trust of .5 or more?",
+        find=_promise,
+        mend="Rank by trust, but set no threshold by it. More calibration rows (trust.calibration_fraction) or a "
+        "risk-controlled budget (selection.budget.risk) give a threshold that holds.",
+    ),
+)
+"""The rules; of findings of one level, the first leads."""
+
+
+def _sets(evidence: Evidence) -> list[tuple[str, Quality]]:
+    found = (("validation", evidence.validation), ("pool", evidence.pool))
+    return [(where, quality) for where, quality in found if quality is not None]
+
+
+def _number(estimate: Estimate) -> str:
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _share(estimate: Estimate) -> str:
+    return percent(estimate.value)

@@ -1,0 +1,339 @@
+"""The verdict's evidence against independent computation, its rules one by one, and how often it is wrong."""
+
+import json
+import math
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import beta, norm
+from test_report import GOLD, N, changed, make_run, rows_of, variant
+
+from benchmarks import verdicts
+from curation.commands.tables import verdict_lines
+from curation.metrics import Estimate
+from curation.report import RunRecord, collect
+from curation.report.evidence import Evidence, Foreseen, Quality, brier_excess, difference, foreseen, quality
+from curation.report.html import render
+from curation.report.measured import InMemory
+from curation.report.rows import Judged, Score
+from curation.report.verdict import CARE, RULES, STOP, USE, gravest, verdict
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def report(run: RunRecord) -> dict[str, Any]:
+    return collect(replace(run, config={**run.config, "report_rows": 3}))
+
+
+def about(value: float, low: float, high: float, n: int = 1000) -> Estimate:
+    return Estimate(value=value, low=low, high=high, n=n)
+
+
+GOOD = Quality(
+    rows=1000,
+    rarer=400,
+    auc=about(0.8, 0.77, 0.83),
+    share_right=about(0.6, 0.56, 0.64),
+    brier_excess=about(-0.05, -0.06, -0.04),
+    top=about(0.85, 0.8, 0.9),
+    top_trust=0.86,
+    believed=about(0.75, 0.7, 0.8),
+    believed_trust=0.76,
+)
+HEALTHY = Evidence(
+    arm="neural",
+    num_selected=2000,
+    validation=GOOD,
+    pool=None,
+    teacher=about(0.6, 0.56, 0.64),
+    chance=0.25,
+    foreseen=Foreseen(purity=about(0.84, 0.8, 0.88), drop=about(0.01, -0.01, 0.03)),
+    shift={"differs": False, "strength": "none shown"},
+)
+POOL = replace(GOOD, top=about(0.84, 0.82, 0.86))
+DIFFERENT = {"differs": True, "strength": "severe"}
+
+
+def test_a_healthy_run_is_to_be_used_with_and_without_an_audit() -> None:
+    blind, audited = verdict(HEALTHY, "d"), verdict(replace(HEALTHY, pool=POOL), "d")
+    assert blind.level == audited.level == USE and not blind.findings and not audited.findings
+    assert blind.sentence.startswith("Use it: ") and "validation foresees that 84.0" in blind.sentence
+    assert "84.0\u00a0% of the 2,000 selected labels are right" in audited.sentence
+    assert verdict(replace(HEALTHY, chance=None, shift=None), "d").level == USE
+
+
+def of(quality: Quality = GOOD, **fields: Any) -> Evidence:
+    return replace(HEALTHY, validation=replace(quality, **fields))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "rule", "level", "words"),
+    [
+        (replace(HEALTHY, num_selected=0), "selection", STOP, "nothing was selected"),
+        (of(auc=about(0.52, 0.46, 0.58)), "signal", STOP, "is not shown to tell right labels from wrong"),
+        (of(auc=about(0.40, 0.36, 0.44)), "signal", STOP, "does not tell right labels from wrong"),
+        (replace(HEALTHY, pool=replace(POOL, auc=about(0.5, 0.4, 0.6))), "signal", STOP, "in the pool"),
+        (replace(HEALTHY, teacher=about(0.2, 0.18, 0.22)), "chance", STOP, "below chance"),
+        (replace(HEALTHY, teacher=about(0.27, 0.24, 0.3)), "chance", STOP, "not shown to be above chance"),
+        (of(rows=60, rarer=25), "rows", CARE, "too few rows to tell (60 parsed rows"),
+        (of(rows=500, rarer=5, auc=None), "rows", CARE, "5 of the rarer outcome"),
+        (replace(HEALTHY, validation=None, foreseen=None), "rows", STOP, "no parsed row outside the fit"),
+        (of(brier_excess=about(0.02, 0.01, 0.03)), "probability", CARE, "worse than a constant"),
+        (of(top_trust=0.97), "promise", CARE, "promises too much (on average 97.0"),
+        (of(believed_trust=0.88), "promise", CARE, "that it calls right"),
+        (
+            replace(HEALTHY, pool=replace(POOL, top=about(0.77, 0.75, 0.79))),
+            "purity",
+            CARE,
+            "85.0\u00a0% on validation",
+        ),
+        (replace(HEALTHY, pool=replace(POOL, top=about(0.48, 0.46, 0.5))), "purity", STOP, "48.0\u00a0% in the pool"),
+        (replace(HEALTHY, shift=DIFFERENT), "shift", CARE, "no checked row says whether that matters"),
+        (
+            replace(HEALTHY, foreseen=replace(HEALTHY.foreseen, drop=about(0.2, 0.1, 0.3))),
+            "shift",
+            CARE,
+            "less trusted than validation's, by 20 points",
+        ),
+    ],
+)
+def test_each_rule_finds_its_own_sickness(evidence: Evidence, rule: str, level: str, words: str) -> None:
+    found = verdict(evidence, "runs/mine")
+    (finding,) = [item for item in found.findings if item["rule"] == rule]
+    assert finding["level"] == level and words in finding["finding"] and finding["next"]
+    assert found.level == max((item["level"] for item in found.findings), key=["use it", CARE, STOP].index)
+    assert found.sentence.startswith(f"{found.level.capitalize()}: ") and found.sign in "!✕"
+    assert "{" not in finding["next"]
+
+
+def test_what_does_no_harm_is_no_finding() -> None:
+    """States that differ, where an audit shows the purity; a slight difference that costs no purity; a small set beside
+    a large audit."""
+    assert verdict(replace(HEALTHY, pool=POOL, shift=DIFFERENT), "d").level == USE
+    assert verdict(replace(HEALTHY, shift={"differs": True, "strength": "slight"}), "d").level == USE
+    few = replace(GOOD, rows=30, rarer=9, auc=about(0.6, 0.4, 0.8), top=about(0.8, 0.5, 0.95))
+    assert verdict(replace(HEALTHY, validation=few, pool=POOL), "d").level == USE
+
+
+def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
+    found = verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
+    assert found.findings[0]["next"].endswith("curate audit runs/mine --num 200.")
+    good, bad = verdict(HEALTHY, "d").to_json(), found.to_json()
+    assert gravest([bad, good])["generation"] == 0 and gravest([good, good])["generation"] == 1
+    assert gravest([good])["generation"] is None and gravest([None]) is None
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_the_evidence_equals_direct_computation(run: RunRecord, report: dict[str, Any]) -> None:
+    evidence = report["evidence"]
+    pool = {row["row_id"]: row for row in rows_of(run.generations[0].labels["pool"])}
+    parsed = [row for row in pool.values() if row["label"] is not None and row["error"] is None]
+    right = np.array([row["label"] == GOLD for row in parsed])
+    trust = np.array([row["neural_trust"] for row in parsed], dtype=np.float64)
+    source = [row for row in rows_of(run.generations[0].labels["source"]) if row["error"] is None and row["label"]]
+    hits = sum(row["label"] == GOLD for row in source)
+    teacher = evidence["teacher"]
+    assert teacher["value"] == hits / len(source)
+    assert teacher["low"] == pytest.approx(beta.ppf(0.005, hits, len(source) - hits + 1))
+    constant = report["trust"]["pool"]["parsed"]["constant"]["value"]
+    excess = (trust - right) ** 2 - (constant - right) ** 2
+    margin = norm.ppf(0.995) * excess.std(ddof=1) / math.sqrt(len(excess))
+    found = evidence["pool"]["brier_excess"]
+    assert found["value"] == pytest.approx(excess.mean())
+    assert (found["low"], found["high"]) == pytest.approx((excess.mean() - margin, excess.mean() + margin), abs=1e-4)
+    ids = [row["row_id"] for row in rows_of(run.generations[0].selections["neural"])]
+    assert evidence["pool"]["top"]["value"] == np.mean([pool[row_id]["label"] == GOLD for row_id in ids])
+    assert evidence["pool"]["believed_trust"] == pytest.approx(trust[trust >= 0.5].mean())
+    assert evidence["pool"]["believed"]["value"] == right[trust >= 0.5].mean()
+    assert evidence["chance"] == pytest.approx(1 / 7)  # two pawns with two moves each, a king with three
+    assert evidence["num_selected"] == N
+
+
+def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> None:
+    rng = np.random.default_rng(0)
+    trust_N = rng.random(4000)
+    right_N = rng.random(4000) < trust_N
+    rows = Judged(
+        row_ids_N=np.arange(4000),
+        correct_N=right_N,
+        parsed_N=np.ones(4000, dtype=bool),
+        scores={"neural": Score(raw_N=trust_N, trust_N=trust_N)},
+    )
+    edges = np.quantile(trust_N, np.linspace(0, 1, 11)[1:-1])
+    for low in (0.0, 0.3, 0.9):
+        chosen = low + (1 - low) * rng.random(500)
+        expected = sum(
+            np.mean(np.digitize(chosen, edges) == b) * right_N[np.digitize(trust_N, edges) == b].mean()
+            for b in range(10)
+        )
+        found = foreseen(rows, "neural", 400, chosen)
+        assert found.purity.value == pytest.approx(expected, abs=2e-3)
+        assert found.purity.low < (1 + low) / 2 < found.purity.high
+    assert foreseen(rows, "neural", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
+    assert foreseen(rows, "neural", 400, np.zeros(0)) is None
+
+
+def test_the_intervals_that_decide_have_their_level() -> None:
+    """Of paired Brier differences and of differences of shares, 99 %, over 2,000 draws."""
+    rng, outside, wide = np.random.default_rng(1), 0, 0
+    truth = 1 / 6 - 0.25  # trust uniform and calibrated, against the constant one half
+    for _ in range(2000):
+        trust = rng.random(200)
+        judged = Judged(
+            row_ids_N=np.arange(200), correct_N=rng.random(200) < trust, parsed_N=np.ones(200, bool), scores={}
+        )
+        found = brier_excess(trust, judged, 0.5)
+        outside += not found.low <= truth <= found.high
+    assert outside <= 40
+    first, second = (rng.binomial(100, share, 2000) for share in (0.8, 0.7))
+    low, high = ({k: beta.ppf(p, k + (p > 0.5), 100 - k + (p < 0.5)) for k in range(1, 100)} for p in (0.005, 0.995))
+    for a, b in zip(first, second, strict=True):
+        one, other = (about(k / 100, low[k], high[k], 100) for k in (int(a), int(b)))
+        found = difference(one, other)
+        wide += not found.low <= 0.1 <= found.high
+    assert wide <= 30
+
+
+def test_rows_that_stand_for_many_count_as_many() -> None:
+    rng = np.random.default_rng(2)
+    raw, weight, right = rng.normal(size=60), rng.integers(1, 9, 60), rng.random(60) < 0.6
+    trust = 1 / (1 + np.exp(-raw))
+
+    def judged(times: np.ndarray | None) -> Judged:
+        each = np.repeat(np.arange(60), weight) if times is None else np.arange(60)
+        score = Score(raw_N=raw[each], trust_N=trust[each])
+        parsed = np.ones(len(each), dtype=bool)
+        return Judged(
+            row_ids_N=np.arange(len(each)),
+            correct_N=right[each],
+            parsed_N=parsed,
+            scores={"neural": score},
+            weight_N=times,
+        )
+
+    class View:
+        def __init__(self, rows: Judged) -> None:
+            self.rows, self.held = rows, InMemory(judged=judged(None), selected={}, seed=0).parsed
+
+        def __len__(self) -> int:
+            return len(self.rows)
+
+        def of(self, function: str) -> Judged:
+            return self.rows
+
+        def by_score(self, function: str) -> np.ndarray:
+            return self.held.by_score(function)
+
+    held, counted = (quality(View(judged(times)), "neural", 50, 0.6, 0) for times in (None, weight))
+    assert held is not None and counted is not None
+    for name in ("rows", "rarer", "share_right", "top", "believed"):
+        assert getattr(held, name) == getattr(counted, name)
+    assert counted.top_trust == pytest.approx(held.top_trust)
+    assert counted.brier_excess.low == pytest.approx(held.brier_excess.low)
+    assert counted.auc.value == pytest.approx(held.auc.value)
+
+
+def test_false_alarms_and_misses_of_a_few_simulated_runs() -> None:
+    """The full counts are those of ``python -m benchmarks.verdicts``."""
+    alarms, _ = verdicts.false_alarms(12, seed=7)
+    assert alarms <= 1
+    for kind in verdicts.SICK:
+        missed, usable, _ = verdicts.misses(kind, 6, seed=7)
+        assert missed <= 1 and usable <= 1, kind
+
+
+@pytest.mark.slow
+def test_false_alarms_and_misses_are_at_most_one_in_twenty() -> None:
+    alarms, _ = verdicts.false_alarms(200, seed=1)
+    assert alarms <= 10
+    for kind in verdicts.SICK:
+        missed, usable, _ = verdicts.misses(kind, 200, seed=1)
+        assert missed <= 10 and usable <= 10, kind
+
+
+def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[str, Any]) -> None:
+    page, sentence = render(report), report["verdict"]["sentence"]
+    body = unescape(page.partition("<body>")[2]).lstrip()
+    assert body.startswith('<section class="verdict') and body.index(sentence) < body.index("<h1>")
+    assert report["verdict"]["sign"] in body[: body.index(sentence)]
+    assert list(report).index("verdict") < 3 and verdict_lines(report)[0].endswith(sentence)
+    sick = variant(run, trust_fit=run.generations[0].trust_fit, shift={"source": DIFFERENT | {"warning": None}})
+    found = collect(changed(sick, audit=False))
+    lines, page = verdict_lines(found), unescape(render(found))
+    assert found["verdict"]["level"] != USE and any("next: " in line for line in lines)
+    for finding in found["verdict"]["findings"]:
+        assert finding["next"] in page
+    assert "Nobody has checked the pool's labels" in page and "curate audit RUN_DIR --num 200" in page
+    assert verdict_lines({"verdict": None}) == [] and "No verdict" in render({**report, "verdict": None})
+
+
+SHOUTING = {
+    "no signal": ({"of_all": {"signal": 0.0}}, {}, STOP, "right labels from wrong ones"),
+    "teacher below chance": ({"of_all": {"share": 0.04}}, {}, STOP, "below chance"),
+    "over-confident": ({"of_all": {"steep": 6.0, "signal": 1.0}}, {}, CARE, "promises too much"),
+    "shifted pool": ({"of_pool": {"share": 0.1, "signal": 0.4}}, {}, STOP, "purity falls from"),
+    "too few rows": ({}, {"validation_fraction": 0.1}, CARE, "too few rows to tell"),
+}
+"""How a run by hand is made sick: changes of its labels, of its section ``trust``; the verdict, and words of it."""
+
+
+def sick(kind: str, folder: Path) -> dict[str, Any]:
+    """The report of a sick run."""
+    rows, trust, _, _ = SHOUTING[kind]
+    made = make_run(folder, 1, **rows)
+    made = replace(made, config={**made.config, "trust": {**made.config["trust"], **trust}, "report_rows": 3})
+    return collect(changed(made, audit=kind != "too few rows"))
+
+
+@pytest.mark.parametrize("kind", SHOUTING)
+def test_the_first_line_of_a_sick_run_shouts(kind: str, tmp_path: Path) -> None:
+    found = sick(kind, tmp_path)
+    _, _, level, words = SHOUTING[kind]
+    assert found["verdict"]["level"] == level and words in found["verdict"]["sentence"], found["verdict"]
+    first = render(found).partition("<body>")[2].lstrip().partition("</p>")[0]
+    assert words in first and level in first.lower()
+
+
+def test_rows_to_look_at(run: RunRecord, report: dict[str, Any]) -> None:
+    kinds, pool = report["rows"]["kinds"], {row["row_id"]: row for row in rows_of(run.generations[0].labels["pool"])}
+    ids = {row["row_id"] for row in rows_of(run.generations[0].selections["neural"])}
+    assert {kind: len(rows) for kind, rows in kinds.items()} == dict.fromkeys(kinds, 3)
+    assert all(row["row_id"] in ids and row["gold"] == GOLD for row in kinds["selected"])
+    assert all(row["row_id"] not in ids and row["label"] is not None for row in kinds["rejected"])
+    assert all(row["label"] is None and row["right"] is False for row in kinds["unparsed"])
+    for rows in kinds.values():
+        for row in rows:
+            kept = pool[row["row_id"]]
+            assert (row["completion"], row["label"]) == (kept["completion"], kept["label"])
+            assert row["trust"] == pytest.approx(kept["neural_trust"]) and row["prompt"].startswith(
+                "Side to move: White"
+            )
+    wrong = sorted((r for r in pool.values() if r["label"] not in (None, GOLD) and not r["error"]), key=_raw)[-3:]
+    assert [row["row_id"] for row in kinds["wrong"]] == [row["row_id"] for row in wrong[::-1]]
+    assert report["rows"]["wrong_in"] == "pool"
+    blind = collect(changed(replace(run, config={**run.config, "report_rows": 2}), audit=False))
+    assert blind["rows"]["wrong_in"] == "validation" and all(
+        row["right"] is False for row in blind["rows"]["kinds"]["wrong"]
+    )
+    assert all(row["gold"] is None for row in blind["rows"]["kinds"]["selected"])
+    assert collect(run)["rows"] is None  # report_rows is 0 or missing
+
+
+def test_the_texts_of_rows_are_escaped_and_cut(report: dict[str, Any]) -> None:
+    hostile = json.loads(json.dumps(report))
+    for row in hostile["generations"][0]["rows"]["kinds"]["selected"]:
+        row["prompt"], row["completion"] = "<script>alert(1)</script>", "</pre><img src=x>"
+    page = render(hostile)
+    assert "<script>" not in page and "<img" not in page and "&lt;script&gt;" in page
+
+
+def _raw(row: dict[str, Any]) -> float:
+    return row["neural_raw"]
