@@ -186,7 +186,8 @@ def section(model: type[BaseModel], links: Mapping[str, str]) -> list[str]:
             "| --- |" + " --- |" * len(presets),
         ]
         for key in dict.fromkeys(key for preset in presets.values() for key in preset):
-            values = [f"`{_value(preset[key])}`" if key in preset else "" for preset in presets.values()]
+            usual = model.model_fields[key].default
+            values = [f"`{_value(preset.get(key, usual))}`" for preset in presets.values()]
             lines.append(f"| `{key}` | {' | '.join(values)} |")
     return [*lines, ""]
 
