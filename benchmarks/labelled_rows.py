@@ -5,15 +5,15 @@ anew on growing parts of the run's labelled source rows (``trust.source_share``)
 labelled pool. Rows whose label cannot be read count as labelled, since people label them too; no fit uses them.
 
 A draw is a seed: it says which rows are taken (those of a smaller number are among those of a larger one), which of
-them a fit holds out, and its first weights. Printed for each number and kind: the purity of the first n rows of the
-pool (n as in the run), the AUC on the pool's parsed rows, and in how many draws the fit was refused, since too few rows
-were right or wrong. Means over draws, with the lowest and the highest. ``--results`` keeps the fits, so that the same
-command goes on where it ended.
+them a fit holds out, and its first weights. Printed for each number: the rows from which a fit learned, in how many
+draws it was refused, since too few rows were right or wrong, and for each kind the purity of the first n rows of the
+pool (n as in the run; mean, lowest and highest draw) and the mean AUC on the pool's parsed rows. ``--results`` keeps
+the fits, so that the same command goes on where it ended.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,18 +81,21 @@ class Run:
         return Found(kind, rows, seed, self.purity(raw_N), auc, trust.fit["num_fit"])
 
 
-def row(kind: str, rows: int, draws: Sequence[Found]) -> str:
-    """A line of the table."""
+def cell(draws: Sequence[Found]) -> str:
+    """Purity and AUC of a kind at a number of rows."""
     found = [item for item in draws if item.purity is not None]
-    refused = f"{len(draws) - len(found)} of {len(draws)}"
     if not found:
-        return f"| {rows:,} | {ARMS[kind].words} | | | | {refused} |"
-    used = round(np.mean([item.num_fit for item in found]))
-    cells = [
-        f"{np.mean(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-        for form, values in ((".1f", [100 * item.purity for item in found]), (".3f", [item.auc for item in found]))
-    ]
-    return f"| {rows:,} | {ARMS[kind].words} | {used:,} | {cells[0]} | {cells[1]} | {refused} |"
+        return ""
+    shares, aucs = [100 * item.purity for item in found], [item.auc for item in found]
+    return f"{np.mean(shares):.1f} ({min(shares):.1f} to {max(shares):.1f}); {np.mean(aucs):.3f}"
+
+
+def row(rows: int, by_kind: Mapping[str, Sequence[Found]]) -> str:
+    """A line of the table."""
+    used = [item.num_fit for draws in by_kind.values() for item in draws if item.num_fit is not None]
+    refused = max(sum(item.purity is None for item in draws) for draws in by_kind.values())
+    counts = f"| {rows:,} | {f'{np.mean(used):,.0f}' if used else ''} | {refused} |"
+    return f"{counts} {' | '.join(cell(draws) for draws in by_kind.values())} |"
 
 
 def plot(run: Run, found: Sequence[Found], path: Path) -> None:
@@ -116,7 +119,10 @@ def plot(run: Run, found: Sequence[Found], path: Path) -> None:
     ):
         axis.axhline(100 * value, color="0.4", linestyle=style, label=words)
     axis.set(xscale="log", xlabel="labelled rows", ylabel=f"purity of the first {run.n:,} rows, %")
-    axis.legend(frameon=False, fontsize=8)
+    sizes = sorted({item.rows for item in found})
+    axis.set_xticks(sizes, [f"{rows:,}" for rows in sizes], minor=False)
+    axis.set_xticks([], minor=True)
+    axis.legend(frameon=False, fontsize=8, loc="upper left")
     axis.grid(alpha=0.3)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
@@ -140,15 +146,16 @@ def main() -> None:
     )
     kept = [Found(*item) for item in json.loads(given.results.read_text())] if given.results.is_file() else []
     done = {item[:3]: item for item in kept}
-    print("| labelled rows | trust function | fitted on | purity, % | AUC | refused |")
-    print("| ---: | --- | ---: | --- | --- | --- |")
+    print(f"| labelled rows | fitted on | refused | {' | '.join(ARMS[kind].words for kind in given.kinds)} |")
+    print("| ---: | ---: | ---: |" + " --- |" * len(given.kinds))
     for rows in given.rows:
         for kind in given.kinds:
             for seed in range(given.draws):
                 if (kind, rows, seed) not in done:
                     done[kind, rows, seed] = run.fitted(kind, rows, seed)
                     given.results.write_text(json.dumps(list(done.values())))
-            print(row(kind, rows, [done[kind, rows, seed] for seed in range(given.draws)]), flush=True)
+        found = {kind: [done[kind, rows, seed] for seed in range(given.draws)] for kind in given.kinds}
+        print(row(rows, found), flush=True)
     if given.plot is not None:
         plot(run, [item for item in done.values() if item.purity is not None], given.plot)
 
