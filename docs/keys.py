@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from curation.config import RunConfig
@@ -109,6 +110,13 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
     return found
 
 
+def of_section(field: FieldInfo) -> str:
+    """What a section is, where its field says nothing more."""
+    for _, found in _sections(field.annotation):
+        return markdown(inspect.cleandoc(found.__doc__ or "").partition("\n\n")[0])
+    return ""
+
+
 def markdown(text: str) -> str:
     """A docstring as Markdown of one line: single backticks, links to pages."""
     text = re.sub(r":\w+:`~?([^`]+)`|``([^`]+)``", lambda found: f"`{found[1] or found[2]}`", " ".join(text.split()))
@@ -176,7 +184,7 @@ def section(model: type[BaseModel], links: Mapping[str, str]) -> list[str]:
     ]
     for name, field in model.model_fields.items():
         key = field.alias or name
-        cells = (f"`{key}`", kind(properties[key], links), default(model, name), words.get(name, ""))
+        cells = (f"`{key}`", kind(properties[key], links), default(model, name), words.get(name) or of_section(field))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     presets = model.presets() if issubclass(model, PresetSection) else {}
     if any(presets.values()):

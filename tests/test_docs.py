@@ -113,6 +113,14 @@ def test_the_references_are_those_of_the_code(name: str):
     assert script["draw"]() == script["PAGE"].read_text(), f"run `python docs/{name}.py`"
 
 
+def test_every_key_says_what_it_means():
+    page = (DOCS / "reference" / "configuration.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", page, re.M)
+    assert len(rows) > 250
+    listed = "`"  # a type that begins so lists the values
+    assert [key for key, of_type, _, meaning in rows if not meaning and not of_type.startswith(listed)] == []
+
+
 def test_every_command_of_the_pages_parses():
     found = fenced()
     assert len(found) > 30 and {command.words[0] for command in found} >= {"run", "filter", "audit", "inspect"}
