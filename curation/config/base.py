@@ -82,11 +82,15 @@ class TrainSection(PresetSection):
     """Keys that affect speed, not values, so they are not in the cache key."""
 
     num_workers: PositiveInt = 1
+    """Processes that train together."""
     cpus_per_worker: PositiveInt = 1
+    """CPUs, and threads, of each."""
     gpus_per_worker: NotNegative = 0
+    """GPUs of each."""
     memory_gib_per_worker: NotNegative = 0
     """Memory that a worker needs of its node; 0: not declared. Stages whose memory does not fit wait for each other."""
     max_failures: Annotated[int, Field(ge=0)] = 2
+    """How often a training goes on after a worker died, before the run fails."""
 
     @property
     def resources(self) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class OutputConfig(Section):
     """A folder or a URL (``s3://``, ``gs://``), relative to the working directory. One output belongs to one package
     and one pool."""
     format: Format = "parquet"
+    """Of the files with the rows that pass."""
     rows_per_file: PositiveInt = 100_000
     """Rows of one file, of Lance one fragment, and of one Ray task that writes; the last file may have fewer."""
     partition_by: tuple[str, ...] = ()
@@ -137,7 +138,9 @@ class FilterTeacherConfig(Section):
     chunk_rows: PositiveInt = 4096
     """Rows of one task and one fragment of labels: the unit of commit and of what a crash loses."""
     batch_tokens: PositiveInt | None = None
+    """Tokens in one forward batch. Unset: the package's."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The filter stops if a larger share of the labelled rows are error rows."""
     vllm: VllmConfig | None = None
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
@@ -169,7 +172,9 @@ class FilterConfig(Root):
     """If the pool's states differ clearly from the package's reference: ``warn`` writes, says so and exits with code 3;
     ``fail`` exits with code 3 before anything is written; ``ignore`` writes, and the manifest alone tells."""
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """Between two commits of a pass; where a commit takes long, more."""
     fragment_mb: PositiveInt = 256
+    """MiB of a fragment after the compaction that ends a pass."""
     ray: RayConfig = RayConfig()
     prices: PricesConfig | None = None
     """For ``curate plan`` and the summary to say what labelling costs in money."""

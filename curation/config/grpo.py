@@ -21,6 +21,7 @@ class RolloutsConfig(Section):
     max_tokens: PositiveInt = 4096
     """Tokens of the longest answer; a longer one is cut there."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Of the answers that are drawn."""
     stop: tuple[str, ...] = ()
     """Strings that end an answer, besides the tokenizer's end token; cut from the text that is graded."""
     gpu_memory: Share = 0.3
@@ -38,6 +39,7 @@ class GrpoConfig(LmStudentConfig):
 
     method: str = "grpo"
     preset: Literal["paper", "scratch"] = "paper"
+    """Gives the values of the keys that are left out."""
     max_length: PositiveInt = 1024
     """Tokens of the longest prompt that is trained on; no arm selects a longer one."""
     rollouts: RolloutsConfig = RolloutsConfig()

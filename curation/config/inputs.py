@@ -17,6 +17,7 @@ class DomainConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+    """``chess``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or ``module:Class``."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -39,6 +40,7 @@ class SourceConfig(Section):
     """One named input: a file, folder or glob, local or any URL that pyarrow or fsspec takes."""
 
     path: Location
+    """Relative to the configuration file, an absolute path, or a URL."""
     domain: DomainConfig | None = None
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
     format: Annotated[str, AfterValidator(_format)] = "auto"
@@ -52,8 +54,11 @@ class SplitConfig(Section):
     """A part of one source: exactly ``rows``, a ``fraction`` of its rows, or (without either) all rows left."""
 
     source: str = Field(alias="from")
+    """One of the ``sources``, by its name."""
     rows: PositiveInt | None = None
+    """Exactly so many rows, drawn at random."""
     fraction: Share | None = None
+    """A share of the source's rows."""
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
@@ -73,13 +78,17 @@ class SplitsConfig(Section):
     """Disjoint parts of the sources, drawn by a seeded permutation of each source's rows."""
 
     adapt: SplitConfig | None = None
+    """Labelled rows that teach the teacher the task's format (``teacher.adapt``)."""
     source: SplitConfig
+    """Labelled rows on which trust is fitted and validated."""
     calibration: SplitConfig | None = None
     """Labelled rows from the pool's distribution, for calibrating a risk budget."""
     shots: SplitConfig | None = None
     """The fixed demonstrations of the ICL arm (five in the paper)."""
     pool: SplitConfig
+    """The rows to label and to select from; they need no gold label."""
     test: SplitConfig | None = None
+    """Labelled rows on which teacher, base and students are tested."""
     probes: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")], ProbeConfig] = Field(default={})
     """Further labelled sets on which trust is measured, by name: fit on one source, evaluate on many."""
     overlap: Literal["refuse", "drop", "report"] = "refuse"
@@ -119,6 +128,7 @@ class RowsConfig(Root):
     """The definition of a run's rows: their sources, the splits, and the domain that reads them."""
 
     seed: Seed = 0
+    """Deals the rows into splits, and seeds everything that is drawn. Another seed is another run."""
     domain: DomainConfig = DomainConfig(name="chess")
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     splits: SplitsConfig

@@ -49,7 +49,7 @@ def load_ablation(path: str | Place, overrides: Sequence[str] = ()) -> Ablation:
         ConfigError: as for :func:`load_config`, of the ablation, its base or a variant; or a variant has other rows.
     """
     path = place(path)
-    raw = mapping(path, mend="README.md shows one, under Ablations")
+    raw = mapping(path, mend="docs/trust.md shows one, under Ablations")
     config = _validated(AblationConfig, raw, str(path))
     base = path.resolve().parent / config.base
     common, roots = read(base)

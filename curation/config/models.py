@@ -13,13 +13,21 @@ class InitConfig(Section):
     """A model from scratch: random weights and a word-level tokenizer of the domain's vocabulary."""
 
     family: str = "qwen3"
+    """The model type, as transformers names it."""
     hidden_size: PositiveInt
+    """Numbers of a hidden state."""
     num_layers: PositiveInt
+    """Transformer blocks."""
     num_heads: PositiveInt = 4
+    """Attention heads."""
     num_kv_heads: PositiveInt | None = None
+    """Heads of keys and values; unset: ``num_heads``."""
     head_dim: PositiveInt | None = None
+    """Numbers of a head; unset: ``hidden_size`` / ``num_heads``."""
     intermediate_size: PositiveInt | None = None
+    """Width of the feed-forward layers; unset: 3 x ``hidden_size``."""
     max_positions: PositiveInt = 256
+    """Tokens of the longest prompt and answer together."""
     extra: dict[str, Any] = Field(default={})
     """Further fields of the family's transformers configuration."""
 
@@ -41,9 +49,11 @@ class ModelConfig(Section):
     """A causal LM: a local path or hub id, or one made from scratch (``init``)."""
 
     path: Location | None = None
+    """A hub id, a folder relative to the configuration file, or a URL."""
     revision: str | None = None
     """The commit, branch or tag of a hub id; with ``allow_remote_code`` what pins the code."""
     adapter: Location | None = None
+    """A LoRA adapter on the model, saved by peft: a folder, hub id or URL."""
     init: InitConfig | None = None
     allow_remote_code: bool = False
     """Run the Python code that the model brings, with all rights of the run. ``revision`` must pin the code that was
@@ -62,8 +72,11 @@ class LoraConfig(Section):
     """LoRA, on all linear layers unless set (paper, table of SFT hyperparameters)."""
 
     rank: PositiveInt = 16
+    """Rank of the added matrices."""
     alpha: PositiveInt = 32
+    """Scale of the adapter: ``alpha`` / ``rank``."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of an adapter's inputs that is dropped while it trains."""
     targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
     """Names of the modules that get an adapter, e.g. ``[q_proj, v_proj]``; all linear layers but the output embedding
     unless set."""
@@ -117,14 +130,19 @@ class LmStudentConfig(StudentConfig):
     micro_batch_size: PositiveInt = 4
     """Sequences that a worker computes at a time."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-4
+    """Of AdamW, at its peak."""
     adam_betas: tuple[float, float] = (0.9, 0.95)
+    """Of AdamW."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    """Of AdamW, on all trained weights."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Of the learning rate, after the warm-up."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Longer gradients are scaled down to this norm."""
     lora: LoraConfig | None = LoraConfig()
     """The adapter to train; null trains all weights."""
     gradient_checkpointing: bool = True
+    """Compute activations again in the backward pass instead of keeping them: slower, less memory."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the forward and backward pass (autocast). Weights, gradients and the optimizer's state stay float32."""
     sharding: Literal["ddp", "fsdp"] = "ddp"
@@ -143,6 +161,7 @@ class SftConfig(LmStudentConfig):
     """Also keys that only divide the rows of a step: the order of rows does not depend on them (``train.order``)."""
 
     preset: Literal["paper", "scratch"] = "paper"
+    """Gives the values of the keys that are left out."""
     epochs: PositiveInt | None = None
     """Passes over the rows; unset is the paper's rule: 3 below 2,000 rows given to training, else 1."""
     warmup_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.1

@@ -33,6 +33,7 @@ class RayConfig(Section):
     """``HOST:PORT`` of a cluster's head, or ``auto``: the Ray that runs on this machine. Unset: ``RAY_ADDRESS`` of the
     environment where it is set, as in a job of Ray; else Ray starts here."""
     num_cpus: PositiveInt | None = None
+    """CPUs of the Ray that starts on this machine; unset: all cores."""
     max_stages: PositiveInt | None = None
     """Most stages at once; unset, as many as the cluster has room for by the CPUs and GPUs that they ask for."""
 
@@ -43,14 +44,18 @@ class MlflowConfig(Section):
     uri: str | None = None
     """A tracking server or store; unset: what MLflow itself finds, first of all ``MLFLOW_TRACKING_URI``."""
     experiment: str = "trust-curation"
+    """The experiment under which the run is kept."""
 
 
 class WandbConfig(Section):
     """Where Weights & Biases keep a finished run; the key is theirs to find (``wandb login``, ``WANDB_API_KEY``)."""
 
     project: str = "trust-curation"
+    """The project under which the run is kept."""
     entity: str | None = None
+    """A user or team; unset: the user's default."""
     mode: Literal["online", "offline"] = "online"
+    """``offline`` keeps it on this machine, for ``wandb sync``."""
 
 
 class TrackingConfig(Section):
@@ -69,6 +74,7 @@ class RunConfig(RowsConfig):
     """A whole run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)]
+    """Names the run in reports and, unless ``run_dir`` is set, its directory."""
     run_dir: Annotated[str, AfterValidator(_run_dir)] | None = None
     """Where the run keeps its tables, a path or a URL (``s3://``, ``gs://``); ``runs/<name>`` of the working directory
     where unset."""

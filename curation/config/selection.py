@@ -18,11 +18,15 @@ class RiskConfig(Section):
     """
 
     alpha: Share
+    """The largest share of wrong labels among the selected rows."""
     delta: Share = 0.1
+    """The probability with which that may fail, over the calibration rows."""
     rule: Literal["fixed_sequence", "hoeffding", "hoeffding_bonferroni", "hoeffding_grid", "hoeffding_split"] = (
         "fixed_sequence"
     )
+    """How a cut is certified; ``hoeffding`` is the paper's rule without a correction for the search."""
     kind: Literal["threshold", "top_k"] = "threshold"
+    """What is cut: trust at a ``threshold``, or the ``top_k`` rows."""
 
 
 class BudgetConfig(Section):
@@ -35,6 +39,7 @@ class BudgetConfig(Section):
     oracle: bool = False
     """The number of right weak labels in the pool, at most ``cap`` (paper, world knowledge); needs the audit set."""
     cap: PositiveInt = 2_000
+    """The most rows of ``oracle``."""
     fit_purity: bool | str = False
     """floor(purity of the reference arm x right weak labels in the pool) (paper, quantitative reasoning); needs the
     audit set. ``true`` or ``source`` takes the purity on the fit set. The name of a probe (``splits.probes``) takes it
@@ -135,6 +140,7 @@ class GoldRolloutsConfig(Section):
     num_samples: PositiveInt = 8
     """The maximum number of further samples for a row with a wrong weak label, until one is right."""
     temperature: Annotated[float, Field(gt=0)] = 0.7
+    """Of these samples."""
 
 
 class SelectionConfig(Section):

@@ -14,7 +14,9 @@ class SelfConsistencyConfig(Section):
     """A vote over further samples of the teacher."""
 
     num_samples: PositiveInt = 8
+    """Further answers of the teacher to each row."""
     temperature: Annotated[float, Field(gt=0)] = 0.7
+    """Of these answers."""
 
 
 class RewardConfig(Section):

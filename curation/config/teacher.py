@@ -34,8 +34,11 @@ class DecodingConfig(Section):
     """
 
     max_tokens: PositiveInt = 8
+    """Tokens of the longest answer."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
+    """0 takes the likeliest token; higher values draw more evenly."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Draw among the likeliest tokens that together have this probability; 1 is no limit."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """0 is no limit."""
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -52,7 +55,9 @@ class ActorsConfig(Section):
     """The pool of teacher actors and what each takes."""
 
     min: PositiveInt = 1
+    """Actors with which a pass begins."""
     max: PositiveInt = 1
+    """The most actors of a pass."""
     initial: PositiveInt | None = None
     """How many are asked for at the start of a pass, though no more than it has chunks; ``min`` where not set. On a
     cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
@@ -60,6 +65,7 @@ class ActorsConfig(Section):
     """CPUs of an actor, and threads of its model. Unset: 1; for vLLM without a GPU, whose engine uses every core it
     is given, an equal share of all cores for each of ``max`` actors."""
     num_gpus: NotNegative = 0
+    """GPUs of an actor; a fraction shares one."""
     memory_gib: NotNegative = 0
     """Memory that an actor needs of its node; 0: not declared. Ray then starts no more actors than a node's memory
     holds, and stages whose memory does not fit wait for each other."""
@@ -106,7 +112,9 @@ class ScriptedConfig(Section):
     completions: tuple[str, ...] = (" e2e4",)
     """One is chosen by a hash of the row id."""
     state_size: PositiveInt = 8
+    """Numbers of a hidden state."""
     seconds_per_row: Annotated[float, Field(ge=0)] = 0.0
+    """How long each row takes."""
     seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
     """For each word of a prompt and of its completion, besides ``seconds_per_row``."""
     start_seconds: Annotated[float, Field(ge=0)] = 0.0
@@ -165,10 +173,12 @@ class AskConfig(Section):
     layer's, ``layer<L>_<position>`` are another one's, ``option<R>_output_last`` those of options that were not chosen
     (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
+    """The type in which hidden states are stored."""
     token_logprobs: Annotated[int, Field(ge=0)] = 0
     """Keep the log-probabilities of the first so many tokens of each answer, which ``trust.columns`` may then name."""
     decoding: DecodingConfig = DecodingConfig()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The type of the model's weights and of its arithmetic."""
     chat_template: bool = False
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
     batch_tokens: PositiveInt = 8192
@@ -177,6 +187,7 @@ class AskConfig(Section):
     """Rows of one task and one table fragment: the unit of commit and of what a crash loses."""
     actors: ActorsConfig = ActorsConfig()
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The run stops if a larger share of the labelled rows are error rows."""
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
 

@@ -55,21 +55,30 @@ class TrustConfig(TrainSection):
     """The share of the labelled source rows that the fit, early stopping and calibration use, by a seeded hash of the
     row id; the rows of a smaller share are among those of a larger one. For measuring what more labels would bring."""
     depth: PositiveInt = 4
+    """Residual blocks of the network."""
     width: PositiveInt = 512
+    """Numbers that a block takes and gives."""
     expansion: Annotated[float, Field(gt=0)] = 2.0
+    """Numbers within a block, as a multiple of ``width``."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    """The rate of dropout after each block while it learns."""
     stochastic_depth: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """The rate at which a row skips a block while it learns; it grows with the block up to this."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-5
+    """Of AdamW, constant."""
     weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Of AdamW, on all parameters."""
     class_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Strength of the class reweighting: class c weighs (N / (2 N_c)) ** class_weight; 0 is none, 1 is balanced."""
     batch_size: PositiveInt = 256
+    """Rows of an optimizer step."""
     max_steps: PositiveInt = 8_000
     """The maximum number of optimizer steps, for any number of rows: 50 epochs of 40,000 rows at the default batch
     size."""
     patience: PositiveInt | None = 800
     """Steps without a better validation AUC before stopping; ``null`` takes all steps and keeps the last weights."""
     standardise: bool = True
+    """Shift and scale each input to mean 0 and deviation 1 over the fit rows."""
     validation_fraction: Share = 0.2
     """The share of the rows held out for early stopping, by a seeded hash of the row id."""
     calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1

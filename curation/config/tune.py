@@ -51,7 +51,9 @@ class TuneConfig(Section):
     cpus_per_trial: Annotated[float, Field(gt=0)] = 1.0
     """A fraction where small fits share a core."""
     gpus_per_trial: NotNegative = 0
+    """GPUs of a trial."""
     memory_gib_per_trial: NotNegative = 0
+    """Memory that a trial needs of its node; 0: not declared."""
     hours: Annotated[float, Field(gt=0)] | None = None
     """No trial starts after so long; the choice is made among those that ended."""
 
