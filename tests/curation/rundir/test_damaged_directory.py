@@ -14,6 +14,7 @@ from curation.cli import main
 from curation.errors import CommitError, RunDirError, RunFailedError
 from curation.rundir.events import File, parsed
 from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run
 from curation.rundir.spending import spent_since
 from curation.storage import lease
 from curation.tables import commits, io
@@ -67,7 +68,7 @@ def test_a_folder_in_place_of_digests_or_ids_ends_no_commit_late(tmp_path: Path)
     in_place_of(labels.with_name("labels.lance.sums"))
     with pytest.raises(RunFailedError, match=r"commit failed 1 times, last: .*Is a directory") as failed:
         run(tmp_path)
-    assert f"if it fails again, `curate run {tmp_path} --redo gen-0/label` does the stage anew" in str(failed.value)
+    assert f"if it fails again, `curate run {tmp_path} --redo gen-0/label` does that stage anew" in str(failed.value)
     assert CliRunner().invoke(sealed, ["run", str(tmp_path), "--redo", "gen-0/label"]).exit_code == 0
 
 
@@ -122,3 +123,12 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(copy: Path):
     told = CliRunner().invoke(main, ["status", str(copy)])
     assert told.exit_code in (1, 2) and told.stderr.startswith("curate: ") and told.stderr.count("\n") == 1
     assert io.count(io.latest(outputs(copy, "gen-0/label")["labels"]["uri"])) and started(copy)
+
+
+def test_an_error_names_the_stage_whose_table_it_is_about(made: Path):
+    """A stage that adds columns to the table of another one fails again and again where that table cannot be used."""
+    missing = f"{outputs(made, 'gen-0/label')['labels']['uri']}/_versions/5.manifest".lstrip("/")
+    error = OSError(f"LanceError(IO): Object at location {missing} not found: x, rust/lance-io/src/local.rs:12:3")
+    stages = Run("test", Manifest.load(made), room=lambda: {"CPU": 1.0}, redo="curate run X --redo")
+    assert "`curate run X --redo gen-0/label` does that stage anew" in str(stages._failed("gen-0/select", error))
+    assert "`curate run X --redo gen-0/select` does" in str(stages._failed("gen-0/select", OSError("full")))
