@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from benchmarks.fuzz.sealed_run import break_off, outputs, run, started
 from benchmarks.fuzz.subjects import sealed
 from curation.cli import main
-from curation.errors import CommitError, RunDirError, RunFailedError
+from curation.errors import CommitError, RunDirError, RunFailedError, of_lance
 from curation.rundir.events import File, parsed
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
@@ -132,3 +132,16 @@ def test_an_error_names_the_stage_whose_table_it_is_about(made: Path):
     stages = Run("test", Manifest.load(made), room=lambda: {"CPU": 1.0}, redo="curate run X --redo")
     assert "`curate run X --redo gen-0/label` does that stage anew" in str(stages._failed("gen-0/select", error))
     assert "`curate run X --redo gen-0/select` does" in str(stages._failed("gen-0/select", OSError("full")))
+
+
+def test_a_panic_of_lance_is_told_in_a_line(copy: Path):
+    """Its columns' types are read late, and what they say is believed."""
+    uri = Path(outputs(copy, "gen-0/label")["labels"]["uri"])
+    newest = min((uri / "_versions").glob("*.manifest"))
+    content = newest.read_bytes()
+    newest.write_bytes(content.replace(b"fixed_size_list:", b"fixed_size_list\x06"))
+    assert newest.read_bytes() != content
+    told = CliRunner().invoke(main, ["inspect", str(uri)])
+    assert told.exit_code in (1, 2) and "damaged" in told.stderr and ".rs" not in told.stderr
+    ended = RuntimeError("its work ended by PanicException: called `Result::unwrap()` in /home/x/rust/lance/src/a.rs")
+    assert of_lance(ended) == "a file of a table is damaged, and cannot be read"
