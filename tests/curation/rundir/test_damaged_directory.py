@@ -145,3 +145,14 @@ def test_a_panic_of_lance_is_told_in_a_line(copy: Path):
     assert told.exit_code in (1, 2) and "damaged" in told.stderr and ".rs" not in told.stderr
     ended = RuntimeError("its work ended by PanicException: called `Result::unwrap()` in /home/x/rust/lance/src/a.rs")
     assert of_lance(ended) == "a file of a table is damaged, and cannot be read"
+
+
+def test_a_compaction_hides_no_changed_byte(tmp_path: Path):
+    """It would write what it reads with digests of its own, before the stage is recorded."""
+    break_off(tmp_path)
+    data = next(tmp_path.glob("gen-0/label-*/labels.lance/data/*"))
+    content = data.read_bytes()
+    assert b"row" in content
+    data.write_bytes(content.replace(b"row", b"raw", 1))
+    with pytest.raises(RunFailedError, match=rf"of its files changed \(data/{data.name}\).* --redo gen-0/label`"):
+        run(tmp_path)
