@@ -100,6 +100,12 @@ class CommitError(CurationError):
     """The store refused or lost a commit, or rows in and rows out differ."""
 
 
+def of_file(error: OSError) -> str | None:
+    """An error about one file in our words; ``None`` where it names none."""
+    path = error.filename2 or error.filename
+    return None if path is None else f"{path}: {error.strerror}; mend it, or move it away"
+
+
 REFUSALS = (OSError, RuntimeError, ValueError)
 """The exceptions that Lance raises when the store fails or refuses; Lance has no class of its own for that."""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_lance
+from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
@@ -337,5 +337,7 @@ def files_of(directory: Place) -> Iterator[None]:
     """
     try:
         yield
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise RunFailedError(f"{of_file(error) or error} (run directory {directory})") from error
     except OSError as error:
         raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

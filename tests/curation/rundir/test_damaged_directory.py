@@ -14,9 +14,10 @@ from curation.cli import main
 from curation.errors import CommitError, RunDirError, RunFailedError, of_lance
 from curation.rundir.events import File, parsed
 from curation.rundir.manifest import Manifest
-from curation.rundir.run import Run
+from curation.rundir.run import Run, files_of
 from curation.rundir.spending import spent_since
 from curation.storage import lease
+from curation.storage.paths import write_atomically
 from curation.tables import commits, io
 from curation.tables.row_ids import RowIds
 
@@ -156,3 +157,9 @@ def test_a_compaction_hides_no_changed_byte(tmp_path: Path):
     data.write_bytes(content.replace(b"row", b"raw", 1))
     with pytest.raises(RunFailedError, match=rf"of its files changed \(data/{data.name}\).* --redo gen-0/label`"):
         run(tmp_path)
+
+
+def test_a_folder_in_place_of_a_written_file_is_named_and_not_the_temporary_one(tmp_path: Path):
+    path = in_place_of(tmp_path / "report.html")
+    with pytest.raises(RunFailedError, match=rf"^{path}: Is a directory; mend it, or move it away"), files_of(tmp_path):
+        write_atomically(path, "page")
