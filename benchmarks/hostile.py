@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -99,11 +99,23 @@ def main() -> None:
                     counts[suite, verb][outcome] += 1
                     if outcome != "refused":
                         print(f"{suite}, {verb}: {case.name}: {outcome}: {line}")
-    print(f"| inputs | command | tried | {' | '.join(OUTCOMES)} |")
-    print(f"| --- | --- |{' ---: |' * (1 + len(OUTCOMES))}")
+    print(table(counts))
+
+
+def table(counts: Mapping[tuple[str, str], Counter[str]]) -> str:
+    """The counts by suite and command; commands with equal counts share a line."""
+    lines = [
+        f"| inputs | commands | tried | {' | '.join(OUTCOMES)} |",
+        f"| --- | --- |{' ---: |' * (1 + len(OUTCOMES))}",
+    ]
+    groups: dict[tuple[str, ...], list[str]] = {}
     for (suite, verb), found in counts.items():
-        numbers = " | ".join(str(found[outcome]) for outcome in OUTCOMES)
-        print(f"| {suite} | {verb} | {found.total()} | {numbers} |")
+        numbers = [found.total(), *(found[outcome] for outcome in OUTCOMES)]
+        groups.setdefault((suite, *map(str, numbers)), []).append(verb)
+    lines += [
+        f"| {suite} | {', '.join(verbs)} | {' | '.join(numbers)} |" for (suite, *numbers), verbs in groups.items()
+    ]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from curation.commands.filter.verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
 from curation.commands.status_verb import of_run, status
 from curation.commands.verify.verb import verify
-from curation.errors import CurationError, ShiftError, UserError, of_lance
+from curation.errors import CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
@@ -57,9 +57,11 @@ class _Verbs(click.Group):
         except CurationError as error:
             echo(f"curate: {redacted(' '.join(str(error).split()))}", err=True)
             sys.exit(2 if isinstance(error, UserError) else SHIFTED if isinstance(error, ShiftError) else 1)
-        except Exception as error:  # of a file, or a library that reads tables; any other one is our fault
-            if isinstance(error, OSError) and error.filename is not None:
-                echo(f"curate: {redacted(str(error.filename))}: {error.strerror}; mend it, or move it away", err=True)
+        except BaseException as error:  # of a file, or a library that reads tables; any other one is our fault
+            if not isinstance(error, Exception) and not is_panic(error):
+                raise
+            if isinstance(error, OSError) and (told := of_file(error)) is not None:
+                echo(f"curate: {redacted(told)}", err=True)
                 sys.exit(1)
             if (told := of_lance(error)) is None:
                 raise

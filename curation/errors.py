@@ -100,6 +100,12 @@ class CommitError(CurationError):
     """The store refused or lost a commit, or rows in and rows out differ."""
 
 
+def of_file(error: OSError) -> str | None:
+    """An error about one file in our words; ``None`` where it names none."""
+    path = error.filename2 or error.filename
+    return None if path is None else f"{path}: {error.strerror}; mend it, or move it away"
+
+
 REFUSALS = (OSError, RuntimeError, ValueError)
 """The exceptions that Lance raises when the store fails or refuses; Lance has no class of its own for that."""
 
@@ -112,12 +118,22 @@ _DAMAGED = re.compile(
 )
 
 
+_PANIC = "PanicException"
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether Rust code ended by a panic, as Lance's does on some damaged files: it is no ``Exception``."""
+    return type(error).__name__ == _PANIC
+
+
 def of_lance(error: BaseException) -> str | None:
     """An error of Lance in our words, without the paths of its compiler; ``None`` for an error of another origin.
 
     What the store says (e.g. a full disk) is left as it is.
     """
     text = " ".join(str(error).split())
+    if is_panic(error) or _PANIC in text:
+        return "a file of a table is damaged, and cannot be read"
     if not _LANCE.search(text):
         return None
     if (missing := _MISSING.search(text)) is not None:

@@ -61,6 +61,8 @@ def _content(home: Path) -> Content:
         ".jsonl": lambda path: [json.loads(line) for line in path.read_text().split("\n") if line],
         ".parquet": lambda path: pq.read_table(path).to_pylist(),
     }
+    if (report := home / "report.json").is_file():
+        found["report"] = _rounded(json.loads(report.read_text())["arms"])
     for stage, record in Manifest.load(home).stages.items():
         for ref in table_refs(record.outputs):
             found[f"{stage}: {Path(ref.uri).name}"] = _rows(ref)
@@ -81,4 +83,6 @@ def _rows(ref: TableRef) -> list[Any]:
 def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
     return round(value, DIGITS) if isinstance(value, float) else value

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_lance
+from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
 from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
@@ -307,13 +307,19 @@ class Run:
         self.manifest.event("failed", stage=name, error=f"{type(error).__name__}: {error}")
         cause = str(error) if isinstance(error, CurationError) else f"{type(error).__name__}: {error}"
         resume = "run the same command to resume"
-        if self._redo:  # its own unfinished table may be damaged, of which no record tells
-            resume += f"; if it fails again, `{self._redo} {name}` does the stage anew"
+        if self._redo:  # a table may be damaged where no record tells
+            resume += f"; if it fails again, `{self._redo} {self._to_blame(name, error)}` does that stage anew"
         if (told := of_lance(root(error))) is not None:  # the event has its own words
             cause, resume = told, f"`curate verify {self.directory}` says what is damaged; else {resume}"
         failure = RunFailedError(f"stage {name} failed: {cause} (run directory {self.directory}; {resume})")
         failure.__cause__ = error
         return failure
+
+    def _to_blame(self, name: str, error: BaseException) -> str:
+        """The stage that wrote the table which an error names: the stage that failed, or one before it."""
+        home = str(self.directory).lstrip("/")  # Lance leaves it out
+        found = [known for known in self.manifest.stages if f"{home}/{known}-" in str(error)]
+        return max(found, key=len, default=name)
 
 
 class Load(NamedTuple):
@@ -358,5 +364,7 @@ def files_of(directory: Place) -> Iterator[None]:
     """
     try:
         yield
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise RunFailedError(f"{of_file(error) or error} (run directory {directory})") from error
     except OSError as error:
         raise RunFailedError(f"{error} (run directory {directory}; run the same command to resume)") from error

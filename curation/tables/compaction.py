@@ -23,7 +23,7 @@ from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
 from curation.tables import sums
 from curation.tables.row_ids import RowIds
-from curation.tasks import in_tasks
+from curation.tasks import in_tasks, root
 
 logger = logger_of(__name__)
 
@@ -46,7 +46,8 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
     """The same rows in fragments of ``fragment_mb`` MiB or a little more; ``ref`` where that gains little, or failed.
 
     Raises:
-        CommitError: the lease on the run directory was lost, or another driver added rows in between.
+        CommitError: the lease on the run directory was lost, another driver added rows in between, or a file of the
+            table was changed since it was written.
     """
     tasks = plan(ref, fragment_mb << 20)
     if not tasks:
@@ -57,6 +58,8 @@ def compact(ref: TableRef, fragment_mb: int, *, guard: Guard = unguarded) -> Tab
     try:
         rewritten = list(in_tasks(rewrite, ((ref, task) for task in tasks), num_cpus=0))
     except (*REFUSALS, ray.exceptions.RayError) as error:  # the other tasks end: ray.cancel may end this process
+        if isinstance(root(error), CommitError):
+            raise root(error) from error
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
         return ref
     return commit(ref, rewritten, guard=guard)
@@ -84,7 +87,13 @@ def plan(ref: TableRef, fragment_bytes: int) -> list[CompactionTask]:
 
 
 def rewrite(ref: TableRef, task: CompactionTask) -> Rewritten:
-    """Write one fragment, without committing."""
+    """Write one fragment, without committing.
+
+    Raises:
+        CommitError: a file was changed since it was written: a copy with digests of its own would hide that.
+    """
+    if wrong := sums.changed(ref.uri, sorted(_paths(task.fragments))):
+        raise CommitError(f"{ref.uri}: the content of {len(wrong):,} of its files changed ({sums.DATA}/{wrong[0]})")
     result = task.execute(lance.dataset(ref.uri, version=ref.version))
     return Rewritten(result, sums.of_files(ref.uri, sorted(_paths(result.new_fragments))))
 

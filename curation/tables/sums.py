@@ -39,6 +39,16 @@ def of_files(uri: str, names: Iterable[str]) -> Sums:
     return {f"{DATA}/{name}": quick_content(home / DATA / name) for name in names}
 
 
+def changed(uri: str, names: Iterable[str]) -> list[str]:
+    """Those of the data files whose bytes are not those that were written; in an object store none."""
+    home = place(uri)
+    if isinstance(home, Remote):
+        return []
+    digests = read(uri)
+    known = {name: content for name in names if (content := digests.get(f"{DATA}/{name}")) is not None}
+    return [name for name, content in known.items() if quick_content(home / DATA / name) != content]
+
+
 def with_sums(uri: str, fragment: FragmentMetadata, known: Iterable[str] = ()) -> dict[str, Any]:
     """A fragment as JSON with the contents of its files, but for those whose paths are ``known``."""
     new = [file.path for file in fragment.files if file.path not in set(known)]

@@ -11,11 +11,13 @@ from click.testing import CliRunner
 from benchmarks.fuzz.sealed_run import break_off, outputs, run, started
 from benchmarks.fuzz.subjects import sealed
 from curation.cli import main
-from curation.errors import CommitError, RunDirError, RunFailedError
+from curation.errors import CommitError, RunDirError, RunFailedError, of_lance
 from curation.rundir.events import File, parsed
 from curation.rundir.manifest import Manifest
+from curation.rundir.run import Run, files_of
 from curation.rundir.spending import spent_since
 from curation.storage import lease
+from curation.storage.paths import write_atomically
 from curation.tables import commits, io
 from curation.tables.row_ids import RowIds
 
@@ -67,7 +69,7 @@ def test_a_folder_in_place_of_digests_or_ids_ends_no_commit_late(tmp_path: Path)
     in_place_of(labels.with_name("labels.lance.sums"))
     with pytest.raises(RunFailedError, match=r"commit failed 1 times, last: .*Is a directory") as failed:
         run(tmp_path)
-    assert f"if it fails again, `curate run {tmp_path} --redo gen-0/label` does the stage anew" in str(failed.value)
+    assert f"if it fails again, `curate run {tmp_path} --redo gen-0/label` does that stage anew" in str(failed.value)
     assert CliRunner().invoke(sealed, ["run", str(tmp_path), "--redo", "gen-0/label"]).exit_code == 0
 
 
@@ -122,3 +124,42 @@ def test_a_file_that_cannot_be_read_is_told_in_a_line(copy: Path):
     told = CliRunner().invoke(main, ["status", str(copy)])
     assert told.exit_code in (1, 2) and told.stderr.startswith("curate: ") and told.stderr.count("\n") == 1
     assert io.count(io.latest(outputs(copy, "gen-0/label")["labels"]["uri"])) and started(copy)
+
+
+def test_an_error_names_the_stage_whose_table_it_is_about(made: Path):
+    """A stage that adds columns to the table of another one fails again and again where that table cannot be used."""
+    missing = f"{outputs(made, 'gen-0/label')['labels']['uri']}/_versions/5.manifest".lstrip("/")
+    error = OSError(f"LanceError(IO): Object at location {missing} not found: x, rust/lance-io/src/local.rs:12:3")
+    stages = Run("test", Manifest.load(made), room=lambda: {"CPU": 1.0}, redo="curate run X --redo")
+    assert "`curate run X --redo gen-0/label` does that stage anew" in str(stages._failed("gen-0/select", error))
+    assert "`curate run X --redo gen-0/select` does" in str(stages._failed("gen-0/select", OSError("full")))
+
+
+def test_a_panic_of_lance_is_told_in_a_line(copy: Path):
+    """Its columns' types are read late, and what they say is believed."""
+    uri = Path(outputs(copy, "gen-0/label")["labels"]["uri"])
+    newest = min((uri / "_versions").glob("*.manifest"))
+    content = newest.read_bytes()
+    newest.write_bytes(content.replace(b"fixed_size_list:", b"fixed_size_list\x06"))
+    assert newest.read_bytes() != content
+    told = CliRunner().invoke(main, ["inspect", str(uri)])
+    assert told.exit_code in (1, 2) and "damaged" in told.stderr and ".rs" not in told.stderr
+    ended = RuntimeError("its work ended by PanicException: called `Result::unwrap()` in /home/x/rust/lance/src/a.rs")
+    assert of_lance(ended) == "a file of a table is damaged, and cannot be read"
+
+
+def test_a_compaction_hides_no_changed_byte(tmp_path: Path):
+    """It would write what it reads with digests of its own, before the stage is recorded."""
+    break_off(tmp_path)
+    data = next(tmp_path.glob("gen-0/label-*/labels.lance/data/*"))
+    content = data.read_bytes()
+    assert b"row" in content
+    data.write_bytes(content.replace(b"row", b"raw", 1))
+    with pytest.raises(RunFailedError, match=rf"of its files changed \(data/{data.name}\).* --redo gen-0/label`"):
+        run(tmp_path)
+
+
+def test_a_folder_in_place_of_a_written_file_is_named_and_not_the_temporary_one(tmp_path: Path):
+    path = in_place_of(tmp_path / "report.html")
+    with pytest.raises(RunFailedError, match=rf"^{path}: Is a directory; mend it, or move it away"), files_of(tmp_path):
+        write_atomically(path, "page")

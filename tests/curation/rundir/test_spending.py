@@ -1,17 +1,22 @@
 """What stages have used, counted over the events of several drivers."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from curation.rundir.spending import spent_since
-from curation.telemetry.standing import Spent
+from curation.telemetry.standing import Actors, Spent, Work
 
 
 def line(time: float, event: str, stage: str | None, **spent: Any) -> str:
     fields: dict[str, Any] = {"time": time, "event": event} | ({} if stage is None else {"stage": stage})
+    if event == "progress":
+        fields |= {"rows": 1, "total": 2}
     if spent:
-        whole = {"actor_seconds": 0.0, "prompt_tokens": 0, "output_tokens": 0, "chunks": 0, "commits": 0} | spent
-        fields["work"] = {"spent": whole}
+        actors = Actors(running=1, pending=0, restarting=0, deaths=0)
+        ages = {"lag_seconds": 0.0, "commit_age_seconds": 0.0}
+        work = Work(actors=actors, chunks_left=1, chunks_in_flight=1, errors={}, spent=Spent(**spent), **ages)
+        fields["work"] = asdict(work)
     return json.dumps(fields)
 
 
