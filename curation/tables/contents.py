@@ -9,7 +9,7 @@ import lance
 import numpy as np
 from pyroaring import BitMap64
 
-from curation.errors import TableError
+from curation.errors import TableError, of_lance
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stopping import Stopped
@@ -48,8 +48,7 @@ def readable(ref: TableRef) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, Stopped, TableError):
         raise
     except BaseException as error:
-        said = "is not there" if "not found" in str(error).lower() else "cannot be read"
-        raise TableError(f"{ref.uri}: version {ref.version} {said}") from error
+        raise TableError(f"{ref.uri}: version {ref.version}: {of_lance(error) or 'it cannot be read'}") from error
 
 
 def manifest_names(version: int) -> tuple[str, str]:
