@@ -6,15 +6,21 @@ the removal is 0 here, as if ``superseded.KEPT_SECONDS`` went by between two rem
 Compaction: tables of ``--fragments`` fragments of 1,024 rows with a state of 1,024 float16, compacted to
 ``--fragment-mb`` by Ray tasks on this machine; the peer is Lance's own ``compact_files``, which uses all cores from one
 process. Checked: the same rows in the same order. And scans of both, from the page cache, which is no store far away.
+
+``--tiny 25_000 100_000`` alone: tables of so many fragments of one row, as a pass with ``chunk_rows: 1`` leaves them:
+seconds of all that is done with such a table, and between two sizes the slope on logarithmic axes.
 """
 
 import argparse
+import math
+import resource
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -22,10 +28,13 @@ import pyarrow as pa
 
 from benchmarks.pairs import measure
 from curation.cluster.session import local_or_cluster
+from curation.commands.verify.check import Checker, Verified
 from curation.config import RayConfig
 from curation.refs import TableRef
+from curation.rundir.sealed import find_lost, seal
 from curation.tables import commits, io, old_versions, schemas
 from curation.tables.compaction import compact
+from curation.tables.stream import commit_stream
 
 ROWS, STATE = 1024, 1024
 
@@ -103,15 +112,63 @@ def compaction(directory: Path, num_fragments: int, fragment_mb: int, num_pairs:
         print(f"scan of {' and '.join(columns)}: compacted {ratio:.2f} times the rows/s ({spread})")
 
 
+def tiny(directory: Path, num_fragments: int) -> dict[str, float]:
+    """Seconds of each step with a table of so many fragments of one row, and the peak memory of this process in MB."""
+    uri, schema = str(directory / f"tiny-{num_fragments}.lance"), pa.schema([schemas.ROW_ID])
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, step: Callable[[], Any]) -> Any:
+        begun = time.monotonic()
+        found = step()
+        seconds[name] = time.monotonic() - begun
+        return found
+
+    def write(ids: range) -> list[dict[str, Any]]:
+        tables = (pa.table({"row_id": np.array([row_id])}) for row_id in ids)
+        return [commits.write_fragment(table, uri, schema).to_pylist()[0] for table in tables]
+
+    io.create(uri, schema)
+    committer = commits.Committer(uri)
+    rows = timed("write the fragments", lambda: write(range(num_fragments)))
+    timed("commit them", lambda: commit_stream(iter(rows), [committer], seconds=2.0))
+    (last,) = write(range(num_fragments, num_fragments + 1))
+    committer.add(last["fragments"], last["row_ids"])
+    timed("one more commit", committer.flush)
+    ref = io.latest(uri)
+    Path(f"{uri}.ids").unlink(missing_ok=True)
+    assert len(timed("resume: read the ids", lambda: commits.committed_ids(uri))) == num_fragments + 1
+    sealed = timed("record digests and ids", lambda: seal(directory, {"table": ref.to_json()}, {}))
+    assert timed("status: existence and sizes", lambda: find_lost(directory, {"tiny": sealed})) == {}
+    found = Verified(target=uri)
+    timed("verify", lambda: Checker(directory, found, str).check({"tiny": sealed}, lambda _: None))
+    assert not found.damage and found.files > num_fragments
+    compacted = timed("compact", lambda: compact(ref, 256))
+    assert io.count(compacted) == num_fragments + 1 and len(io.open_table(compacted).get_fragments()) == 1
+    shutil.rmtree(uri)
+    return seconds | {"peak memory, MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def grown(directory: Path, sizes: Sequence[int]) -> None:
+    """Print what each step takes at each size."""
+    found = [tiny(directory, size) for size in sizes]
+    for name in found[0]:
+        slope = math.log(found[-1][name] / found[0][name]) / math.log(sizes[-1] / sizes[0]) if len(sizes) > 1 else 0
+        print(f"| {name} | {' | '.join(f'{of_size[name]:,.2f}' for of_size in found)} | {slope:.2f} |")
+
+
 def main() -> None:
-    """Run both and print the lines."""
+    """Run both, or what ``--tiny`` asks for, and print the lines."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=2000)
     parser.add_argument("--fragments", type=int, default=512)
     parser.add_argument("--fragment-mb", type=int, default=256)
     parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--tiny", type=int, nargs="+", help="fragments of one row; only this")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, local_or_cluster(RayConfig(num_cpus=2)):
+        if options.tiny:
+            grown(Path(directory), options.tiny)
+            return
         compaction(Path(directory), options.fragments, options.fragment_mb, options.pairs)
         manifests(Path(directory), options.commits)
 

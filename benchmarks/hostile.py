@@ -25,6 +25,7 @@ from benchmarks.hostile_case import RAN, Case, write_config
 from benchmarks.hostile_models import MODELS
 from benchmarks.hostile_rows import FILES
 from benchmarks.hostile_settings import SETTINGS
+from benchmarks.tiny_model import make_tiny_model
 
 SUITES: dict[str, Sequence[Case]] = {"models": MODELS, "settings": SETTINGS, "files": FILES}
 WHOLE: dict[str, Callable[[Path], Counter[str]]] = {
@@ -41,22 +42,9 @@ def make_good(folder: Path) -> None:
     """A model and an adapter for it that the commands take."""
     from peft import LoraConfig, get_peft_model
 
-    from curation.config import DomainConfig
-    from curation.domains import get_domain
-    from curation.models import create, load_model
+    from curation.models import load_model
 
-    vocabulary = get_domain(DomainConfig(name="chess")).vocabulary()
-    shape = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "intermediate_size": 64,
-        "max_position_embeddings": 96,
-    }
-    path = folder / "model"
-    ref = create(path, family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=1)
+    ref = make_tiny_model(folder / "model")
     config = LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
     get_peft_model(load_model(ref), config).save_pretrained(folder / "adapter")
 

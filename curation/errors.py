@@ -111,9 +111,10 @@ REFUSALS = (OSError, RuntimeError, ValueError)
 
 _LANCE = re.compile(r"LanceError|(?:^|[/ ])rust/lance|/rustc/|\.rs:\d+")
 _SOURCE = re.compile(r",? *\S+\.rs:\d+(:\d+)?")
-_MISSING = re.compile(r"not found: (\S+?),?(?:\s|$)", re.IGNORECASE)
+_MISSING = re.compile(r"not found: (?!not found)(\S+?),?(?:\s|$)", re.IGNORECASE)
 _DAMAGED = re.compile(
-    r"decode|protobuf|magic|corrupt|outside of file|out of (?:bounds|range)|unexpected end|utf-?8|truncated",
+    r"decode|protobuf|magic|corrupt|outside of file|invalid range|out of (?:bounds|range)|unexpected end|utf-?8|"
+    r"truncated",
     re.IGNORECASE,
 )
 

@@ -51,22 +51,9 @@ def local_ray():
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """A random Qwen3-shaped model with the chess vocabulary."""
-    from curation.config import DomainConfig
-    from curation.domains import get_domain
-    from curation.models import create
+    from benchmarks.tiny_model import make_tiny_model
 
-    vocabulary = get_domain(DomainConfig(name="chess")).vocabulary()
-    shape = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "intermediate_size": 64,
-        "max_position_embeddings": 96,
-    }
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    return create(path, family="qwen3", shape=shape, words=vocabulary.words, pattern=vocabulary.pattern, seed=1)
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="module", params=("qwen3", "olmo2", "gemma3_text", "llama"))

@@ -68,7 +68,7 @@ class Tally:
         self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, chunks, 0
         self._errors: Counter[str] = Counter()
         self._oldest: float | None = None
-        self._last_commit = time.time()
+        self._last_commit = time.monotonic()
         self._lock = threading.Lock()
         self._telling = ExitStack()
 
@@ -113,7 +113,7 @@ class Tally:
                 self.spent = self.spent.plus(Spent(commits=1))
                 self._telemetry.add(metrics.ROWS_COMMITTED, rows - self._rows)
                 self._telemetry.observe(metrics.COMMIT_SECONDS, done.seconds)
-                self._last_commit = time.time()
+                self._last_commit = time.monotonic()
             self._rows, self._oldest = rows, None
         self._tell()
 
@@ -129,14 +129,13 @@ class Tally:
             logger.warning("progress could not be told: %s", error)
 
     def _standing(self, actors: Actors) -> Standing:
-        now = time.time()
         work = Work(
             actors=actors,
             chunks_left=self._chunks,
             chunks_in_flight=min(self._chunks, actors.running * self._calls),
             errors=dict(self._errors),
-            lag_seconds=0.0 if self._oldest is None else round(max(0.0, now - self._oldest), 1),
-            commit_age_seconds=round(now - self._last_commit, 1),
+            lag_seconds=0.0 if self._oldest is None else round(max(0.0, time.time() - self._oldest), 1),
+            commit_age_seconds=round(time.monotonic() - self._last_commit, 1),
             spent=self.spent,
         )
         self._tell_actors(actors)

@@ -31,7 +31,7 @@ from curation.report.trained import trainings
 from curation.report.trusted import evidence, regimes, sets, trust_tables
 from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
-from curation.tables.row_ids import bitmap, missing
+from curation.tables.row_ids import include, missing
 
 UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
 """Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
@@ -363,7 +363,7 @@ def _labelled_difficulties(run: RunRecord, record: GenerationRecord, num_pool: i
     row_ids_N, values_N = difficulties(run.prepared["pool"], run.domain, drawn if num_pool > ROWS_IN_MEMORY else None)
     labelled = BitMap64()
     for batch in scans.batches(record.labels["pool"], {"row_id": "row_id"}, None):
-        labelled.update(bitmap(batch.column("row_id").to_numpy()))
+        include(labelled, batch.column("row_id").to_numpy())
     mine_N = ~missing(row_ids_N, labelled)
     return row_ids_N[mine_N], values_N[mine_N]
 

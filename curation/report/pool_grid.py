@@ -19,7 +19,7 @@ from curation.refs import TableRef
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged, Score, filled
 from curation.selection.score_keys import keys, scores
 from curation.tables import io, scans
-from curation.tables.row_ids import bitmap, missing
+from curation.tables.row_ids import bitmap, include, missing
 from curation.trust import Scores, TrustFunction, get_trust
 
 CELL_BITS = 18
@@ -255,8 +255,8 @@ def on_grid(
     graded, right = BitMap64(), BitMap64()
     for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
         ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
-        graded.update(bitmap(ids_B))
-        right.update(bitmap(ids_B[correct_B]))
+        include(graded, ids_B)
+        include(right, ids_B[correct_B])
     present = set(io.open_table(labels).schema.names)
     flags = {}
     for arm, table in selected.items():

@@ -72,7 +72,7 @@ class Task:
             def update(standing: Standing) -> None:
                 self.standings[self.name] = standing
                 shown(standing)
-                if (fields := journal.fields(standing, time.time())) is not None:
+                if (fields := journal.fields(standing, time.monotonic())) is not None:
                     self.manifest.event("progress", stage=self.name, **fields)
 
             yield update

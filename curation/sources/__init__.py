@@ -8,21 +8,25 @@ from curation.sources.readers import read_rows
 from curation.sources.sample import rows_at
 from curation.sources.source_file import SourceFile
 from curation.sources.splits import Assignment, Permutation, assign, assignment_of, split_sizes
+from curation.sources.stretches import Stretch, grouped, stretches
 
 __all__ = [
     "Assignment",
     "Permutation",
     "SourceFile",
+    "Stretch",
     "assign",
     "assignment_of",
     "check_unchanged",
     "check_unique",
     "discover",
+    "grouped",
     "raw_rows",
     "read_rows",
     "require_columns",
     "row_ids",
     "rows_at",
     "split_sizes",
+    "stretches",
     "values_of",
 ]

@@ -12,6 +12,7 @@ from curation.escaping import message
 from curation.sources.missing import present
 from curation.sources.readers import read_rows
 from curation.sources.source_file import SourceFile
+from curation.tables.row_ids import include
 from curation.tables.schemas import FILE_SHIFT
 
 
@@ -46,7 +47,7 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
                     f"{file.path}: {id_column}: the id {example} occurs in more than one row; "
                     "make the ids unique, or leave id_column out"
                 )
-            seen |= ids
+            include(seen, ids_N)
 
 
 def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray[np.int64]:

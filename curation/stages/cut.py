@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -140,7 +140,15 @@ def decide(
     )
 
 
-def read_calibration(path: str) -> Graded:
+class Calibration(NamedTuple):
+    """The rows that certify a cut."""
+
+    rows: Graded
+    floor: float | None
+    """The raw score from which on they were drawn (``curate audit``); None: from all rows."""
+
+
+def read_calibration(path: str) -> Calibration:
     """The calibration rows in a Parquet file with the columns ``CALIBRATION``.
 
     Raises:
@@ -161,21 +169,8 @@ def read_calibration(path: str) -> Graded:
                 f"{name} as {wanted}"
             )
     raw_M, trust_M = (_floats(table[name].combine_chunks()) for name in ("raw", "trust"))
-    return Graded(raw_M, trust_M, table["correct"].to_numpy())
-
-
-def calibration_floor(path: str) -> float | None:
-    """The raw score from which on the calibration rows of a file were drawn (``curate audit``); None: all rows.
-
-    Raises:
-        SourceError: it cannot be read.
-    """
-    try:
-        opened, inner = filesystem(path)
-        metadata = pq.read_schema(inner, filesystem=opened).metadata or {}
-    except (OSError, pa.ArrowException) as error:
-        raise SourceError(f"keep.certified.calibration: {path}: cannot be read as Parquet: {error}") from error
-    return float(metadata[b"floor"]) if b"floor" in metadata else None
+    floor = (table.schema.metadata or {}).get(b"floor")
+    return Calibration(Graded(raw_M, trust_M, table["correct"].to_numpy()), None if floor is None else float(floor))
 
 
 def calibration_digest(path: str) -> str:

@@ -1,7 +1,8 @@
-"""The tasks of the prepare stage: each deals one chunk of one input file to the tables of the splits."""
+"""The tasks of the prepare stage: each deals one chunk of the input files to the tables of the splits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from curation.config import DomainConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError
 from curation.escaping import message, quoted
-from curation.sources import Assignment, SourceFile, raw_rows, read_rows, row_ids
+from curation.sources import Assignment, Stretch, raw_rows, read_rows, row_ids
 from curation.tables import commits, schemas
 
 POOL, AUDIT = "pool", "audit"
@@ -23,7 +24,6 @@ class Source:
     """One source and the splits taken from it."""
 
     domain: DomainConfig
-    files: list[SourceFile]
     id_column: str | None
     assignment: Assignment
 
@@ -39,12 +39,10 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Rows ``start`` to ``stop`` of a file, whose first row has the position ``offset`` in its source."""
+    """Consecutive rows of a source, the first at the position ``offset``."""
 
     source: str
-    file: int
-    start: int
-    stop: int
+    parts: tuple[Stretch, ...]
     offset: int
     targets: tuple[str, ...] = ()
     """The tables to write."""
@@ -63,9 +61,8 @@ def targets(job: Job, source: Source) -> dict[str, int]:
 
 def dealt(source: Source, chunk: Chunk) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The row ids of a chunk, and the index of each row's split in the assignment, both int64 [N]."""
-    positions_N = np.arange(chunk.offset + chunk.start, chunk.offset + chunk.stop, dtype=np.int64)
-    ids_N = row_ids(source.files[chunk.file], chunk.start, chunk.stop, source.id_column)
-    return ids_N, source.assignment.split_of(positions_N)
+    ids_N = np.concatenate([row_ids(part.file, part.start, part.stop, source.id_column) for part in chunk.parts])
+    return ids_N, source.assignment.split_of(chunk.offset + np.arange(len(ids_N), dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +86,7 @@ def deal(chunk: Chunk, job: Job) -> pa.Table:
     wanted_N = np.isin(place_N, [places[name] for name in chunk.targets])
     rows: dict[int, _Row] = {}
     start = 0
-    for batch in read_rows(source.files[chunk.file], chunk.start, chunk.stop):
+    for batch in chain.from_iterable(read_rows(part.file, part.start, part.stop) for part in chunk.parts):
         taken = np.flatnonzero(wanted_N[start : start + batch.num_rows])
         raw = raw_rows(batch.take(pa.array(taken)))
         audited_N = (

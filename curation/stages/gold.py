@@ -13,7 +13,7 @@ from curation.domains.formats import Format, GoldSource, GoldWanted, format_of, 
 from curation.hashing import Int64s, derive, hash64
 from curation.refs import TableRef
 from curation.tables import io, scans
-from curation.tables.row_ids import bitmap, missing
+from curation.tables.row_ids import include, missing
 
 MEASURED_ROWS = 2_000
 """The sample size of weak completions (by a hash of the row id) whose share of bare answers decides the format."""
@@ -161,5 +161,5 @@ def ids_where(ref: TableRef, filter: str) -> BitMap64:
     """The ids of the rows of a table that match an SQL ``filter``, read in streams."""
     found = BitMap64()
     for batch in scans.batches(ref, {"row_id": "row_id"}, filter):
-        found.update(bitmap(batch.column("row_id").to_numpy()))
+        include(found, batch.column("row_id").to_numpy())
     return found

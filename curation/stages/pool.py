@@ -1,13 +1,14 @@
 """The rows of a pool's files as one table, every row once and in the order of the files; bad rows as error rows.
 
-A task reads one chunk of one file and writes one fragment. Since chunks are committed in their order, a row's position
-in the table follows from its id (:meth:`PoolRows.offsets`), so that later tasks take rows without a search.
+A task reads one chunk, a part of a file or many small files, and writes one fragment. Since chunks are committed in
+their order, a row's position in the table follows from its id (:meth:`PoolRows.offsets`), so that later tasks take rows
+without a search.
 """
 
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,16 @@ from curation.domains import attempt, get_domain
 from curation.errors import CommitError, RowError, SourceError
 from curation.hashing import Int64s
 from curation.refs import TableRef
-from curation.sources import SourceFile, raw_rows, read_rows, require_columns, row_ids
+from curation.sources import (
+    SourceFile,
+    Stretch,
+    grouped,
+    raw_rows,
+    read_rows,
+    require_columns,
+    row_ids,
+    stretches,
+)
 from curation.stages.deal import misfit
 from curation.storage.lease import Guard, unguarded
 from curation.tables import commits, io, schemas
@@ -36,7 +46,7 @@ _TEXTS = ("text", "json")
 
 @dataclass(frozen=True, kw_only=True)
 class PoolRows:
-    """The files of a pool and what is read of them; pickled to every task."""
+    """The files of a pool and what is read of them."""
 
     files: tuple[SourceFile, ...]
     """In the order of their numbers."""
@@ -96,15 +106,6 @@ class PoolRows:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoolChunk:
-    """Rows ``start`` to ``stop`` of a file, by its place in ``PoolRows.files``."""
-
-    file: int
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class PoolTable:
     """The table, and its error rows by kind."""
 
@@ -140,11 +141,13 @@ def read_pool(
         if progress is not None:
             progress(Standing(rows=num_done + sum(done.rows.values()), total=total))
 
-    left = [chunk for chunk in _chunks(rows.files, chunk_rows) if _first(rows, chunk) not in committer.done]
+    missing = (part for part in stretches(rows.files, chunk_rows) if _first(part) not in committer.done)
+    left = list(grouped(missing, chunk_rows))
+    job = _Job(domain=rows.domain, columns=rows.columns, schema=schema, uri=uri)
     committed(Round({}, 0.0))
     try:
         if left:
-            written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put((rows, uri)))))
+            written = in_tasks(_read_chunk, zip(left, itertools.repeat(ray.put(job))))
             commit_stream(
                 (row for table in written for row in table.to_pylist()),
                 [committer],
@@ -164,41 +167,47 @@ def read_pool(
     return PoolTable(table=compact(ref, fragment_mb, guard=guard), rows=total, errors=errors)
 
 
-def _chunks(files: Sequence[SourceFile], chunk_rows: int) -> Iterator[PoolChunk]:
-    for place, file in enumerate(files):
-        for start in range(0, file.num_rows, chunk_rows):
-            yield PoolChunk(file=place, start=start, stop=min(start + chunk_rows, file.num_rows))
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """The settings of a task; pickled to every task."""
+
+    domain: DomainConfig
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    uri: str
 
 
-def _first(rows: PoolRows, chunk: PoolChunk) -> int:
-    """The id of a chunk's first row: a fragment is committed as a whole."""
-    return (rows.files[chunk.file].index << schemas.FILE_SHIFT) + chunk.start
+def _first(part: Stretch) -> int:
+    """The id of a stretch's first row: it is committed as a whole."""
+    return (part.file.index << schemas.FILE_SHIFT) + part.start
 
 
-def _read_chunk(chunk: PoolChunk, job: tuple[PoolRows, str]) -> pa.Table:
+def _read_chunk(parts: tuple[Stretch, ...], job: _Job) -> pa.Table:
     """Write a chunk's rows as a fragment; the row of ``commits.WRITTEN`` that names it."""
-    rows, uri = job
-    domain, schema, file = get_domain(rows.domain), rows.schema(), rows.files[chunk.file]
+    batches = [batch for part in parts for batch in _batches(part, job)]
+    return commits.write_fragment(pa.Table.from_batches(batches, job.schema), job.uri, job.schema)
+
+
+def _batches(part: Stretch, job: _Job) -> Iterator[pa.RecordBatch]:
+    domain = get_domain(job.domain)
     own, nothing = domain.columns, dict.fromkeys(domain.columns.names)
-    kept = [field for field in schema if field.name in rows.columns and field.name not in own.names]
-    parts, start = [], chunk.start
-    for batch in read_rows(file, chunk.start, chunk.stop):
+    kept = [field for field in job.schema if field.name in job.columns and field.name not in own.names]
+    start = part.start
+    for batch in read_rows(part.file, part.start, part.stop):
         examples, problems = [], []
         for raw in raw_rows(batch):
             example, problem = attempt(domain.read, raw)
             problem = problem or misfit(example or {}, own)
             examples.append(nothing if problem else example)
             problems.append(problem or None)
-        ids_N = row_ids(file, start, start + batch.num_rows, None)
         columns = [
-            pa.array(ids_N),
+            pa.array(row_ids(part.file, start, start + batch.num_rows, None)),
             *pa.RecordBatch.from_pylist(examples, schema=own).columns,
             *(_as(batch.column(field.name), field.type) for field in kept),
             pa.array(problems, pa.string()),
         ]
-        parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        yield pa.RecordBatch.from_arrays(columns, schema=job.schema)
         start += batch.num_rows
-    return commits.write_fragment(pa.Table.from_batches(parts, schema), uri, schema)
 
 
 def _as(values: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -1,10 +1,10 @@
 """The prepare stage: turns input files into the tables of the splits, every row once, bad rows as error rows.
 
-A task reads one chunk of one file and writes one fragment per split. All source files are read once, whatever the
-number of splits. Tables keep the order of the files. Committed rows are not written again. A table that does not
-consist of whole chunks of its split, because there are new files or changed settings, is started again. When all tables
-are complete, the splits are compared, and rows that repeat a question of an earlier split in the order of keeping are
-handled as ``splits.overlap`` says.
+A task reads one chunk, a part of a file or many small files, and writes one fragment per split. All source files are
+read once, whatever the number of splits. Tables keep the order of the files. Committed rows are not written again. A
+table that does not consist of whole chunks of its split, because there are new files or changed settings, is started
+again. When all tables are complete, the splits are compared, and rows that repeat a question of an earlier split in the
+order of keeping are handled as ``splits.overlap`` says.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
 from curation.refs import TableRef
-from curation.sources import SourceFile, assignment_of, check_unique, require_columns
+from curation.sources import SourceFile, assignment_of, check_unique, grouped, require_columns, stretches
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import Overlap, Settled, remove, settle
 from curation.stages.overlap import find
@@ -102,7 +102,7 @@ def prepare(
         expected[AUDIT] = expected[POOL]
     for name, uri in job.uris.items():
         io.create(uri, schemas[name])
-    chunks = list(_chunks(job, chunk_rows))
+    chunks = list(_chunks({name: files[name] for name in sources}, chunk_rows))
     settled = _settled(job, chunks, directory) if config.splits.overlap == "drop" else None
     left, num_done = ([], sum(expected.values())) if settled else _left(job, schemas, chunks)
 
@@ -171,21 +171,19 @@ def _source(config: RowsConfig, name: str, files: Sequence[SourceFile]) -> Sourc
     assignment = assignment_of(config, name, files)
     if id_column is not None:
         check_unique(files, id_column)
-    files = sorted(files, key=lambda file: file.index)
-    return Source(domain=domain, files=files, id_column=id_column, assignment=assignment)
+    return Source(domain=domain, id_column=id_column, assignment=assignment)
 
 
-def _chunks(job: Job, chunk_rows: int | None) -> Iterator[Chunk]:
+def _chunks(sources: Mapping[str, Sequence[SourceFile]], chunk_rows: int | None) -> Iterator[Chunk]:
     if chunk_rows is None:
-        total = sum(file.num_rows for source in job.sources.values() for file in source.files)
+        total = sum(file.num_rows for files in sources.values() for file in files)
         chunk_rows = min(MAX_CHUNK_ROWS, max(MIN_CHUNK_ROWS, -(-total // NUM_CHUNKS)))
-    for name, source in job.sources.items():
+    for name, files in sources.items():
         offset = 0
-        for place, file in enumerate(source.files):
-            for start in range(0, file.num_rows, chunk_rows):
-                stop = min(start + chunk_rows, file.num_rows)
-                yield Chunk(source=name, file=place, start=start, stop=stop, offset=offset)
-            offset += file.num_rows
+        in_order = sorted(files, key=lambda file: file.index)
+        for parts in grouped(stretches(in_order, chunk_rows), chunk_rows):
+            yield Chunk(source=name, parts=parts, offset=offset)
+            offset += sum(part.num_rows for part in parts)
 
 
 def _filled(

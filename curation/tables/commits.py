@@ -29,7 +29,7 @@ from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
 from curation.tables import sums
 from curation.tables.old_versions import Superseded
-from curation.tables.row_ids import RowIds, bitmap
+from curation.tables.row_ids import RowIds, bitmap, include_all
 
 logger = logger_of(__name__)
 
@@ -123,7 +123,7 @@ class Committer:
         if self._is_new(ids):
             metadata, found = sums.parted(json.loads(fragments))
             self._queue.append(_Queued(fragments=metadata, ids=ids, sums=found))
-            self._pending.update(ids)
+            include_all(self._pending, ids)
 
     def flush(self) -> None:
         """Commit the queue as one new version.
@@ -160,7 +160,7 @@ class Committer:
         for queued in queue:
             if self._is_new(queued.ids):
                 self._queue.append(queued)
-                self._pending.update(queued.ids)
+                include_all(self._pending, queued.ids)
 
     def _is_new(self, ids: BitMap64) -> bool:
         num_known = ids.intersection_cardinality(self.done) + ids.intersection_cardinality(self._pending)

@@ -9,11 +9,11 @@ import lance
 import numpy as np
 from pyroaring import BitMap64
 
-from curation.errors import TableError
+from curation.errors import TableError, of_lance
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stopping import Stopped
-from curation.tables.row_ids import bitmap, digest_of, name_of, scan
+from curation.tables.row_ids import digest_of, include, name_of, scan
 
 VERSIONS = "_versions"
 
@@ -48,8 +48,7 @@ def readable(ref: TableRef) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, Stopped, TableError):
         raise
     except BaseException as error:
-        said = "is not there" if "not found" in str(error).lower() else "cannot be read"
-        raise TableError(f"{ref.uri}: version {ref.version} {said}") from error
+        raise TableError(f"{ref.uri}: version {ref.version}: {of_lance(error) or 'it cannot be read'}") from error
 
 
 def manifest_names(version: int) -> tuple[str, str]:
@@ -105,7 +104,7 @@ def rows_of(ref: TableRef) -> Rows | None:
             return None
         ids, num, total = BitMap64(), 0, 0
         for ids_N in scan(dataset, None, in_order=False):
-            ids.update(bitmap(ids_N))
+            include(ids, ids_N)
             num += len(ids_N)
             total = (total + int(hash64(ids_N, 0).sum(dtype=np.uint64))) % (1 << 64)
         return Rows(num, len(ids), f"{total:016x}")

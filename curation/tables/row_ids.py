@@ -9,6 +9,7 @@ Compaction keeps the ids, so it carries the cache over (:meth:`RowIds.rebase`).
 import hashlib
 import json
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 
 import lance
@@ -28,6 +29,8 @@ Bools = npt.NDArray[np.bool_]
 
 SCAN_ROWS = 1 << 20
 """The number of ids read and processed at a time: 8 MiB."""
+UNION_ROWS = 1 << 16
+"""Ids of a dense range from which on a union is cheaper than adding each."""
 READ_AHEAD_BYTES = 32 << 20
 SAVE_SECONDS = 30.0
 """The cache is written this long after the last time, and after any read that took longer than 1/30 of this."""
@@ -61,7 +64,7 @@ class RowIds:
             known, ids = 0, BitMap64()
         new, num_new = BitMap64(), 0
         for ids_N in scan(dataset, fragments[known:], in_order=False) if known < len(fragments) else ():
-            new.update(bitmap(ids_N))
+            include(new, ids_N)
             num_new += len(ids_N)
         num_ids = len(ids) + len(new) - ids.intersection_cardinality(new)
         if num_ids != len(ids) + num_new:
@@ -80,7 +83,7 @@ class RowIds:
             self._names.update(name_of(fragment).encode())
             self._num_fragments += 1
         self._expected = self._names.hexdigest()
-        self.ids.update(ids)
+        include_all(self.ids, ids)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 
@@ -162,6 +165,19 @@ def bitmap(ids_N: Int64s) -> BitMap64:
                 found.add_range(int(start), int(stop) + 1)
             return found
     return BitMap64(unsigned_N)
+
+
+def include(known: BitMap64, ids_N: Int64s) -> None:
+    """Add ids to a bitmap. The cost depends on them alone; a union walks through all of ``known``, so it takes many."""
+    if len(ids_N) >= UNION_ROWS and int(ids_N.max()) - int(ids_N.min()) < 8 * len(ids_N):
+        known.update(bitmap(ids_N))
+    else:
+        known.update(array("Q", ids_N.astype(np.uint64).tobytes()))
+
+
+def include_all(known: BitMap64, ids: BitMap64) -> None:
+    """Add the ids of another bitmap at a cost that does not depend on how many are known; 8 bytes each for a moment."""
+    known.update(ids.to_array())
 
 
 def scan(

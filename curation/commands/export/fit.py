@@ -1,6 +1,5 @@
 """Finds a fitted trust function in a run directory, by the manifest alone, with the labels that it was fitted on."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,7 +7,7 @@ from typing import Any
 
 from curation.arms import REFERENCE_ARM, TRUST, Fitted
 from curation.commands.export.files import is_on_hub
-from curation.commands.export.run import Moved, fitting_stage, read_run
+from curation.commands.export.run import Moved, chosen_generation, fitting_stage, read_run, report_of
 from curation.config import RunConfig, TrustConfig
 from curation.errors import ExportError
 from curation.refs import ModelRef, TableRef, TrustRef
@@ -91,14 +90,8 @@ class Fit:
     @cached_property
     def report(self) -> Json | None:
         """The generation's part of the run's report, if that tells of this very fit; ``None``: none does."""
-        try:
-            content: Json = json.loads((self.manifest.directory / "report.json").read_text())
-        except (OSError, ValueError):
-            return None
-        own = (self.record.name, self.record.started, self.record.seconds)
-        if own not in [(stage["name"], stage["started"], stage["seconds"]) for stage in content["stages"]]:
-            return None
-        found: Json = content["generations"][self.generation]
+        content = report_of(self.manifest, self.record)
+        found: Json | None = None if content is None else content["generations"][self.generation]
         return found
 
 
@@ -109,12 +102,9 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         ExportError: the directory is no run, has no such function, or its labels changed since it was fitted.
     """
     config, manifest = read_run(run)
-    last = max(0, len(config.generations) - 1)
-    generation = last if generation is None else generation
     fits = [name for name, record in manifest.stages.items() if {"trust", "fit"} <= record.outputs.keys()]
     there = f"fitted: {', '.join(sorted(fits)) or 'none'}"
-    if not 0 <= generation <= last:
-        raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {there}")
+    generation = chosen_generation(config, generation, there)
     name = trust or REFERENCE_ARM
     try:
         known = TRUST.find(name)

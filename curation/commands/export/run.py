@@ -1,7 +1,9 @@
 """A run directory as exports read it: by its manifest and configuration, wherever it was moved or copied to."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from curation.arms import REFERENCE_ARM
 from curation.config import RunConfig
@@ -41,6 +43,28 @@ def read_run(run: Place) -> tuple[RunConfig, Manifest]:
             f"{run}: is not a run directory (manifest.json or config.yaml is missing); give the run_dir of a run"
         )
     return load_config(run / "config.yaml", (f"run_dir={json.dumps(str(run))}",)), Manifest.load(run)
+
+
+def chosen_generation(config: RunConfig, generation: int | None, there: str) -> int:
+    """The generation that is asked for; unset, the last one.
+
+    Raises:
+        ExportError: the run has no such generation; ``there`` says what it has.
+    """
+    last = max(0, len(config.generations) - 1)
+    if generation is not None and not 0 <= generation <= last:
+        raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {there}")
+    return last if generation is None else generation
+
+
+def report_of(manifest: Manifest, record: StageRecord) -> Mapping[str, Any] | None:
+    """The run's report, if it tells of the very work that the record is of; ``None``: none does."""
+    try:
+        content: Mapping[str, Any] = json.loads((manifest.directory / "report.json").read_text())
+    except (OSError, ValueError):
+        return None
+    own = (record.name, record.started, record.seconds)
+    return content if own in [(item["name"], item["started"], item["seconds"]) for item in content["stages"]] else None
 
 
 def fitting_stage(config: RunConfig, trust: str) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM, TRUST, Fitted
-from curation.commands.export.run import Moved, fitting_stage, read_run
+from curation.commands.export.run import Moved, chosen_generation, fitting_stage, read_run, report_of
 from curation.config import RunConfig
 from curation.errors import ExportError
 from curation.refs import ModelRef
@@ -77,15 +77,7 @@ class Student:
     @cached_property
     def report(self) -> Json | None:
         """The run's report if it tells of this very training; ``None``: none does."""
-        try:
-            content: Json = json.loads((self.manifest.directory / "report.json").read_text())
-        except (OSError, ValueError):
-            return None
-        for stage in content["stages"]:
-            if stage["name"] == self.stage:
-                same = (stage["started"], stage["seconds"]) == (self.record.started, self.record.seconds)
-                return content if same else None
-        return None
+        return report_of(self.manifest, self.record)
 
 
 def ref_path(ref: ModelRef) -> str:
@@ -118,13 +110,10 @@ def find_student(run: Place, arm: str | None, generation: int | None) -> Student
     config, manifest = read_run(run)
     if not config.generations:
         raise ExportError(f"{run}: the run only curates (it has no generations), so there is no student to export")
-    generation = len(config.generations) - 1 if generation is None else generation
     arms = config.selection.arms
     done = [name for name in manifest.stages if "/student-" in name and "training" in manifest.stages[name].outputs]
     trained = f"trained students: {', '.join(sorted(done)) or 'none'}"
-    if not 0 <= generation < len(config.generations):
-        last = len(config.generations) - 1
-        raise ExportError(f"--generation {generation}: the run's generations are 0 to {last}; {trained}")
+    generation = chosen_generation(config, generation, trained)
     if arm is None:
         if REFERENCE_ARM not in arms and len(arms) > 1:
             raise ExportError(f"--arm: name one of the run's arms ({', '.join(arms)}); {trained}")

@@ -22,7 +22,7 @@ from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Done, Outputs, Stage, ordered
 from curation.rundir.run import Task
 from curation.sources import SourceFile
-from curation.stages.cut import calibration_digest, calibration_floor, decide, read_calibration
+from curation.stages.cut import Calibration, calibration_digest, decide, read_calibration
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.shift import measure_against
 from curation.tables import io
@@ -302,12 +302,11 @@ def make_cut(
     uri: str,
 ) -> Done:
     """Decide which rows pass."""
-    calibration, floor = None, None
+    rows, floor = None, None
     if keep.certified is not None:
         path = keep.certified.calibration
-        calibration = load(uri).calibration() if path is None else read_calibration(path)
-        floor = None if path is None else calibration_floor(path)
-    found = decide(tables, function, keep, calibration, seed=seed, floor=floor)
+        rows, floor = Calibration(load(uri).calibration(), None) if path is None else read_calibration(path)
+    found = decide(tables, function, keep, rows, seed=seed, floor=floor)
     threshold = found.threshold.to_json()
     task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")
     if found.num_short:

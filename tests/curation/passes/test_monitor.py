@@ -21,7 +21,7 @@ def make_tally(told: list[Standing], **settings) -> Tally:
     return Tally("t.lance", no_actors(), told=Telemetry(), update=told.append, **settings)
 
 
-def test_rows_chunks_errors_and_lag(local_ray):
+def test_rows_chunks_errors_and_lag(local_ray, monkeypatch):
     told: list[Standing] = []
     with make_tally(told) as tally:
         assert (told[0].rows, told[0].total, told[0].work.chunks_left) == (100, 300, 4)
@@ -39,6 +39,10 @@ def test_rows_chunks_errors_and_lag(local_ray):
         assert work.commit_age_seconds == pytest.approx(time.time() - began, abs=1)
         tally.committed(Round({"t.lance": 100, "signal.lance": 50}, 0.1))
         assert told[-1].rows == 200 and told[-1].work.lag_seconds == 0 and told[-1].work.commit_age_seconds < 1
+        real = time.time
+        monkeypatch.setattr(time, "time", lambda: real() - 3600)
+        tally.committed(Round({"t.lance": 100}, 0.1))
+        assert 0 <= told[-1].work.commit_age_seconds < 60 and told[-1].work.lag_seconds == 0
     assert tally.teachers == [{"start_seconds": 1.5}] and tally.deaths == 2
 
 

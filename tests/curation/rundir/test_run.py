@@ -16,6 +16,7 @@ from curation.rundir.graph import Done, Out, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, Run, Task, fits
 from curation.stopping import Stopped, arriving, stopped_by_sigterm, waited_for
+from curation.telemetry import standing
 
 
 class Crowd:
@@ -149,3 +150,22 @@ def test_what_arrives_in_a_thread_comes_in_order_with_its_error():
 def test_a_key_that_is_no_json_fails_the_stage(tmp_path):
     with pytest.raises(RunFailedError, match=r"stage bad failed: ValueError: .*not JSON compliant"):
         run(tmp_path, [Crowd().stage("bad", share=math.nan)])
+
+
+def test_progress_is_told_while_the_clock_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(standing, "EVENT_SECONDS", 0.02)
+    real = time.time
+
+    def work(task: Task) -> Done:
+        with task.progress() as update:
+            for rows, jump in enumerate([0, -3600, 3600, -3600]):
+                monkeypatch.setattr(time, "time", lambda jump=jump: real() + jump)
+                update(standing.Standing(rows=rows, total=10))
+                time.sleep(0.05)
+        return Done(outputs={"name": "a"}, rows=4)
+
+    run(tmp_path, [Stage(name="a", work=work, inputs={})])
+    told = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
+    found = [event for event in told if event["event"] == "progress"]
+    assert [event["rows"] for event in found] == [0, 1, 2, 3]
+    assert all(0 < event["seconds_left"] < 60 for event in found[1:])

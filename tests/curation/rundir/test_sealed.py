@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,7 +12,8 @@ from object_store import object_store
 
 from benchmarks.fuzz.sealed_run import NUM_FRAGMENTS, outputs, run, stages, started
 from curation.commands.verify.kinds import verify
-from curation.errors import RunDirError, of_lance
+from curation.errors import RunDirError, TableError, of_lance
+from curation.refs import TableRef
 from curation.rundir.graph import dependents, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
@@ -173,9 +175,23 @@ def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
         assert damage.path.endswith("neural.jsonl") and damage.problem == "its content changed"
 
 
-def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):
-    import lance
+def test_a_version_that_cannot_be_read_says_what_is_wrong_with_it(tmp_path: Path):
+    uri = str(tmp_path / "t.lance")
+    lance.write_dataset(pa.table({"row_id": [1, 2, 3]}), uri)
+    with pytest.raises(TableError, match=r"version 3: a file of a table is missing \(\S+3\.manifest\)$"):
+        files_of(TableRef(uri=uri, version=3))
+    (file,) = (tmp_path / "t.lance" / "data").iterdir()
+    content = file.read_bytes()
+    for damaged in (content[:-20], b"", bytes(len(content))):
+        file.write_bytes(damaged)
+        with pytest.raises(TableError, match=r"version 1: a file of a table is damaged, and cannot be read$"):
+            rows_of(TableRef(uri=uri, version=1))
+    file.unlink()
+    with pytest.raises(TableError, match=rf"version 1: a file of a table is missing \(\S*{file.name}\)$"):
+        rows_of(TableRef(uri=uri, version=1))
 
+
+def test_an_error_of_lance_is_put_into_our_words(tmp_path: Path):
     ref = io.write(pa.table({"row_id": np.arange(10)}), str(tmp_path / "t.lance"))
     with pytest.raises(ValueError, match="rust") as version:
         lance.dataset(ref.uri, version=9)

@@ -155,6 +155,17 @@ def test_what_is_committed_is_not_written_again(puzzles: list[dict[str, Any]], t
     assert [file.path for file in first] == [file.path for file in fragments["pool"][0].data_files()]
 
 
+def test_tiny_files_are_read_many_at_a_time(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, row in enumerate(puzzles[:NUM_ROWS]):
+        (tmp_path / "in" / f"{number:03}.jsonl").write_text(json.dumps(row) + "\n")
+    refs = run(config(SPLITS, all={"path": str(tmp_path / "in")}), tmp_path / "out")
+    found = {row["row_id"]: row["fen"] for name in refs.tables if name != "audit" for row in content(refs.tables[name])}
+    assert found == {number << 40: Chess().read(row)["fen"] for number, row in enumerate(puzzles[:NUM_ROWS])}
+    for ref in refs.tables.values():
+        assert len(lance.dataset(ref.uri, version=ref.version).get_fragments()) <= -(-NUM_ROWS // 50)
+
+
 def test_bad_rows_are_error_rows(puzzles: list[dict[str, Any]], tmp_path: Path) -> None:
     good = puzzles[:60]
     bad = [

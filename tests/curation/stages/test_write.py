@@ -129,3 +129,26 @@ def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_
         number = row["row_id"]
         assert row["lang"] == LANGUAGES[number % 3] and row["label"] == labelled.label_of[number]
         assert row["completion"] == f"c{number}" and f"q{number}" in row["prompt"]
+
+
+def test_a_pool_of_tiny_files_grows_by_the_rows_of_new_files_alone(local_ray, tmp_path):
+    def read(num_files: int) -> TableRef:
+        for number in range(num_files):
+            if not (path := tmp_path / f"{number:02}.jsonl").exists():
+                path.write_text("".join(json.dumps({"problem": f"q{number}-{row}"}) + "\n" for row in range(3)))
+        files = tuple(discover(SourceConfig(path=str(tmp_path / "*.jsonl"))))
+        rows = PoolRows(files=files, domain=DomainConfig(name="math"), columns=())
+        ref = read_pool(rows, str(tmp_path / "pool.lance"), chunk_rows=10).table
+        found = io.read(ref)
+        ids = [(number << schemas.FILE_SHIFT) + row for number in range(num_files) for row in range(3)]
+        assert found["row_id"].to_pylist() == ids
+        assert found["problem"].to_pylist() == [f"q{number}-{row}" for number in range(num_files) for row in range(3)]
+        assert rows.offsets(np.array(ids)).tolist() == list(range(len(ids)))
+        return ref
+
+    first = read(10)  # three files a chunk: the last one has one alone, which the next read would put with others
+    assert len(io.open_table(first).get_fragments()) == 4
+    files = {fragment.metadata.files[0].path for fragment in io.open_table(first).get_fragments()}
+    second = read(14)
+    assert files < {fragment.metadata.files[0].path for fragment in io.open_table(second).get_fragments()}
+    assert read(14) == second
