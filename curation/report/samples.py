@@ -43,8 +43,9 @@ def samples(
     selected_M: Ints,
     measured: Mapping[str, GradedSet],
 ) -> Json | None:
-    """Rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``), each with ``row_id``, texts, ``trust`` and ``gold``; ``None`` if none are wanted.
+    """Rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if none are wanted.
 
+    Each has ``row_id``, ``prompt``, ``completion``, ``label``, ``trust``, ``gold`` and whether it is ``right``.
     ``selected_M`` are the row ids of ``arm``, whose trust function is ``function``. ``wrong_in`` names the set of the
     confidently wrong ones.
     """
@@ -56,16 +57,14 @@ def samples(
     pool = Drawing(labels=record.labels["pool"], examples=run.prepared["pool"], gold=audit)
     source = Drawing(labels=record.labels["source"], examples=run.prepared["source"], gold=run.prepared["source"])
     rejected, unparsed = _others(pool, selected_M, num, rng)
-    chosen = rng.permutation(selected_M)[:num]
+    chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
     where, wrong = _wrong(measured, function, num)
     ids = {"selected": chosen.tolist(), "rejected": rejected, "wrong": wrong, "unparsed": unparsed}
     of_pool = [row_id for kind, of_kind in ids.items() for row_id in of_kind if kind != "wrong" or where == "pool"]
     rows = _rows(run, pool, function, of_pool)
     of_wrong = rows if where == "pool" else _rows(run, source, function, wrong)
-    kinds = {
-        kind: [found[row_id] for row_id in of_kind if row_id in (found := of_wrong if kind == "wrong" else rows)]
-        for kind, of_kind in ids.items()
-    }
+    found = {**dict.fromkeys(ids, rows), "wrong": of_wrong}
+    kinds = {kind: [found[kind][name] for name in of_kind if name in found[kind]] for kind, of_kind in ids.items()}
     return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
