@@ -89,6 +89,9 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     assert arm["name"] == "neural" and arm["purity"]["n"] == 40 and arm["accuracy"]["n"] == 150
     assert (tmp_path / "run" / "report.html").exists()
     assert json.loads((tmp_path / "run" / "report.json").read_text())["arms"] == report["arms"]
+    verdict = report["verdict"]  # hardly trained, on hardly any parsed row
+    assert verdict["level"] != "use it" and verdict["findings"], verdict
+    assert f"{verdict['sign']} {verdict['sentence']}" in list(status_lines(config))
 
     # The student of the chain's arm teaches the next generation, on rows of the pool that the first did not see.
     student = done["gen-0/student-neural"]["outputs"]["model"]

@@ -24,12 +24,6 @@ DRAWN = 1024
 """Rows of the pool that are drawn to find rejected and unparsed ones."""
 MOST_CHARACTERS = 1200
 """Of a prompt or a completion that are shown."""
-KINDS = {
-    "selected": "Selected",
-    "rejected": "Rejected: parsed, not selected",
-    "wrong": "Confidently wrong: the most trusted of the wrong labels",
-    "unparsed": "Unparsed: no label could be read",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +43,9 @@ def samples(
     selected_M: Ints,
     measured: Mapping[str, GradedSet],
 ) -> Json | None:
-    """Rows by kind (``KINDS``), each with ``row_id``, texts, ``trust`` and ``gold``; ``None`` if none are wanted.
+    """Rows by kind (``selected``, ``rejected``, ``wrong``, ``unparsed``); ``None`` if none are wanted.
 
+    Each has ``row_id``, ``prompt``, ``completion``, ``label``, ``trust``, ``gold`` and whether it is ``right``.
     ``selected_M`` are the row ids of ``arm``, whose trust function is ``function``. ``wrong_in`` names the set of the
     confidently wrong ones.
     """
@@ -62,15 +57,15 @@ def samples(
     pool = Drawing(labels=record.labels["pool"], examples=run.prepared["pool"], gold=audit)
     source = Drawing(labels=record.labels["source"], examples=run.prepared["source"], gold=run.prepared["source"])
     rejected, unparsed = _others(pool, selected_M, num, rng)
-    chosen = rng.permutation(selected_M)[:num]
+    chosen = selected_M[np.sort(rng.choice(len(selected_M), min(num, len(selected_M)), replace=False, shuffle=False))]
     where, wrong = _wrong(measured, function, num)
-    found = {
-        "selected": _rows(run, pool, function, chosen.tolist()),
-        "rejected": _rows(run, pool, function, rejected),
-        "wrong": _rows(run, pool if where == "pool" else source, function, wrong),
-        "unparsed": _rows(run, pool, function, unparsed),
-    }
-    return {"arm": arm, "kinds": found, "wrong_in": where}
+    ids = {"selected": chosen.tolist(), "rejected": rejected, "wrong": wrong, "unparsed": unparsed}
+    of_pool = [row_id for kind, of_kind in ids.items() for row_id in of_kind if kind != "wrong" or where == "pool"]
+    rows = _rows(run, pool, function, of_pool)
+    of_wrong = rows if where == "pool" else _rows(run, source, function, wrong)
+    found = {**dict.fromkeys(ids, rows), "wrong": of_wrong}
+    kinds = {kind: [found[kind][name] for name in of_kind if name in found[kind]] for kind, of_kind in ids.items()}
+    return {"arm": arm, "kinds": kinds, "wrong_in": where}
 
 
 def _others(pool: Drawing, selected_M: Ints, num: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
@@ -78,7 +73,8 @@ def _others(pool: Drawing, selected_M: Ints, num: int, rng: np.random.Generator)
     table = io.open_table(pool.labels)
     total = table.count_rows()
     columns = ["row_id", "label", "error", *([schemas.DROPPED] if schemas.DROPPED in table.schema.names else [])]
-    drawn = table.take(np.sort(rng.choice(total, min(total, DRAWN), replace=False)), columns=columns)
+    places = np.arange(total) if total <= DRAWN else np.unique(rng.integers(0, total, DRAWN))
+    drawn = table.take(places, columns=columns)
     drawn = drawn.filter(schemas.are_answered(drawn))
     ids_N, parsed_N = drawn["row_id"].to_numpy(), drawn["label"].is_valid().to_numpy()
     unparsed = ids_N[~parsed_N].tolist()
@@ -106,8 +102,8 @@ def _wrong(measured: Mapping[str, GradedSet], function: str, num: int) -> tuple[
     return "validation", []
 
 
-def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -> list[Json]:
-    """The rows with these ids, in this order."""
+def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -> dict[int, Json]:
+    """The rows with these ids, by id; each table is scanned once."""
     trust = get_trust(function, 0)
     names = set(io.open_table(drawing.labels).schema.names)
     has_trust = set(trust.features) <= names
@@ -121,8 +117,8 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
     if drawing.gold is not None:
         known = io.read(drawing.gold, columns=["row_id", "gold"], filter=_among(ids)).to_pylist()
         gold = {row["row_id"]: row["gold"] for row in known}
-    return [
-        {
+    return {
+        row_id: {
             "row_id": row_id,
             "prompt": _cut(_prompt(run, examples[row_id])),
             "completion": _cut(by_id[row_id]["completion"]),
@@ -131,9 +127,9 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
             "gold": gold.get(row_id),
             "right": _right(run, by_id[row_id]["label"], gold.get(row_id)),
         }
-        for row_id in ids
+        for row_id in dict.fromkeys(ids)
         if row_id in by_id and row_id in examples
-    ]
+    }
 
 
 def _prompt(run: RunRecord, example: Mapping[str, Any]) -> str | None:

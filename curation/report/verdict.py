@@ -71,7 +71,7 @@ def verdict(evidence: Evidence, directory: str) -> Verdict:
     level: Level = found[0]["level"] if found else USE  # type: ignore[assignment]
     words = found[0]["finding"] if found else _praise(evidence)
     if len(found) > 1:
-        words += f"; and {len(found) - 1} more"
+        words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
     return Verdict(level=level, sign=SIGNS[level], sentence=f"{level.capitalize()}: {words}.", findings=found)
 
 
@@ -240,7 +240,7 @@ RULES: tuple[Rule, ...] = (
         name="probability",
         asks="Is the Brier score below that of a constant?",
         find=_probability,
-        mend="Rank by trust, but read no probability from it and set no threshold. More calibration rows "
+        mend="Read no probability from trust, and set no threshold by it. More calibration rows "
         "(trust.calibration_fraction) or trust.calibration: isotonic may mend it.",
     ),
     Rule(
@@ -248,7 +248,7 @@ RULES: tuple[Rule, ...] = (
         asks=f"Is mean trust at most {100 * PROMISE:.0f} points above the share of right labels, of the most trusted "
         "rows and of those with trust of .5 or more?",
         find=_promise,
-        mend="Rank by trust, but set no threshold by it. More calibration rows (trust.calibration_fraction) or a "
+        mend="Set no threshold by trust. More calibration rows (trust.calibration_fraction) or a "
         "risk-controlled budget (selection.budget.risk) give a threshold that holds.",
     ),
 )

@@ -57,8 +57,8 @@ const out = [];
 if (document.documentElement.scrollWidth > innerWidth) out.push('page: ' + document.documentElement.scrollWidth);
 for (const e of document.body.querySelectorAll('*')) {
   const box = e.getBoundingClientRect();
-  const inside = e.closest('.scroll, pre, svg');
-  if (box.width && (!inside || inside === e) && (box.right > innerWidth + 1 || box.left < -1))
+  const inside = e.parentElement.closest('.scroll, pre, svg');
+  if (box.width && !inside && (box.right > innerWidth + 1 || box.left < -1))
     out.push(e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 40));
 }
 return out;

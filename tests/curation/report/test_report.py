@@ -146,7 +146,7 @@ def selection(folder: Path, arm: str, rows: list[dict], source: str) -> TableRef
         "row_id": [row["row_id"] for row in rows],
         "arm": [arm] * count,
         "rank": list(range(count)),
-        "trust": [0.5] * count,
+        "trust": [row.get("neural_trust", 0.5) for row in rows],
         "prompt": ["p"] * count,
         "completion": [" c"] * count,
         "label": [GOLD if source == "gold" else row["label"] for row in rows],

@@ -1,0 +1,118 @@
+"""Real small runs that the report has to warn of, and one that it should not: ``python -m benchmarks.sick_runs OUT``.
+
+Each is a whole ``curate run`` on two cores, without students. Printed are the first line of its report, and the rules
+that found something:
+
+- ``healthy``: the quickstart's puzzles and teacher;
+- ``no signal``: sums whose answer is 7 or 8 by a coin, and a teacher that says 7: its states know nothing of the coin;
+- ``teacher at chance``: five options, of which both teacher and gold label take one at random;
+- ``over-confident``: the puzzles, with a network that knows its 130 rows by heart, and no calibration;
+- ``shifted pool``: the puzzles, and a pool of harder ones;
+- ``too few rows``: the puzzles, of which 300 are labelled.
+
+``--teacher MODEL`` takes the model of an earlier quickstart instead of adapting one for each run.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parents[1]
+DATA = HERE / "examples" / "data"
+
+
+def puzzles(teacher: str | None, **changes: Any) -> dict[str, Any]:
+    """The quickstart, smaller and without students."""
+    config: dict[str, Any] = yaml.safe_load((HERE / "examples" / "quickstart.yaml").read_text())
+    for unread in ("tune", "student", "generations"):
+        config.pop(unread)
+    config["sources"] = {"puzzles": {"path": str(DATA / "puzzles.parquet")}}
+    config["splits"] |= {"source": {"from": "puzzles", "rows": 5000}, "pool": {"from": "puzzles", "rows": 4000}}
+    config["splits"].pop("test")
+    config["teacher"]["model"] = {"path": teacher or str(HERE / "examples" / "bases" / "teacher")}
+    if teacher is not None:
+        config["teacher"].pop("adapt")
+        config["splits"].pop("adapt")
+    config["selection"] = {"budget": {"n": 400}, "arms": ["naive", "naive_parsed", "neural"]}
+    return _changed(config, changes)
+
+
+def scripted(path: Path, rows: list[dict[str, Any]], domain: str, script: dict[str, Any]) -> dict[str, Any]:
+    """A run of the scripted teacher on rows that are written to ``path``."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    third = len(rows) // 3
+    return {
+        "domain": domain,
+        "sources": {"rows": {"path": str(path)}},
+        "splits": {"source": {"from": "rows", "rows": 2 * third}, "pool": {"from": "rows"}, "audit": True},
+        "teacher": {"backend": "scripted", "scripted": script, "states": ["output_last"]},
+        "trust": {"width": 32, "depth": 1, "max_steps": 300},
+        "selection": {"budget": {"n": third // 4}, "arms": ["naive", "neural"]},
+    }
+
+
+def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
+    """The configurations by name."""
+    coin = random.Random(0)
+    sums = [{"problem": f"{number} + 7 = ?", "answer": str(coin.choice([7, 8]))} for number in range(3000)]
+    words = ["red", "green", "blue", "white", "black"]
+    choices = [
+        {"question": f"Which colour has number {number}?", "choices": words, "answer": coin.randrange(5)}
+        for number in range(3000)
+    ]
+    network = {"kind": "neural", "preset": None, "width": 512, "dropout": 0.0, "weight_decay": 0.0, "max_steps": 3000}
+    by_heart = network | {"patience": None, "calibration": "none", "learning_rate": 1e-3, "probe_below": 0}
+    hard = {"hard": {"path": str(DATA / "puzzles_hard.parquet")}}
+    return {
+        "healthy": puzzles(teacher),
+        "no signal": scripted(folder / "coins.jsonl", sums, "math", {"completions": [r" \boxed{7}"]}),
+        "teacher at chance": scripted(folder / "colours.jsonl", choices, "mcqa", {}),
+        "over-confident": puzzles(teacher, trust=by_heart | {"source_share": 0.15, "validation_fraction": 0.8}),
+        "shifted pool": puzzles(teacher, sources=hard, splits={"pool": {"from": "hard", "rows": 4000}}),
+        "too few rows": puzzles(teacher, splits={"source": {"from": "puzzles", "rows": 300}, "audit": False}),
+    }
+
+
+def _changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Sections with some keys replaced; a key that is None is taken out."""
+    for section, keys in changes.items():
+        config[section] |= keys
+        config[section] = {
+            key: value for key, value in config[section].items() if value is not None or key == "patience"
+        }
+    return config
+
+
+def main() -> None:
+    """Do the runs, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--teacher", help="folder of the quickstart's adapted teacher")
+    parser.add_argument("--only", nargs="*", help="names of runs")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, config in runs(options.out, options.teacher).items():
+        if options.only and name not in options.only:
+            continue
+        directory = options.out / name.replace(" ", "-")
+        path = directory.with_suffix(".yaml")
+        path.write_text(yaml.safe_dump({**config, "name": directory.name, "run_dir": str(directory)}))
+        done = subprocess.run(
+            [sys.executable, "-m", "curation.cli", "run", str(path)], cwd=HERE, capture_output=True, text=True
+        )
+        if done.returncode:
+            print(f"{name}: failed: {done.stderr.splitlines()[-1:]}", flush=True)
+            continue
+        verdict = json.loads((directory / "report.json").read_text())["verdict"]
+        rules = ", ".join(finding["rule"] for finding in verdict["findings"])
+        print(f"{name}: {verdict['sign']} {verdict['sentence']}{f' [{rules}]' if rules else ''}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
