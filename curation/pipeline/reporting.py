@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import curation
 from curation import report
 from curation.refs import fingerprint
 from curation.rundir.graph import plain
@@ -37,7 +36,7 @@ def _plain(record: report.RunRecord) -> Any:
 
 def _code() -> str:
     """A digest of this package's code and templates: an editable installation keeps its version as they change."""
-    home, digest = Path(curation.__file__).parent, hashlib.sha256()
+    home, digest = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(path for ending in ("py", "j2") for path in home.rglob(f"*.{ending}")):
         digest.update(f"{path.relative_to(home)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
