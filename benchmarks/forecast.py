@@ -18,6 +18,7 @@ tokens and the true rate.
 
 import argparse
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -99,11 +100,11 @@ def slow_start(directory: Path) -> dict[str, Any]:
 
 def questions(directory: Path) -> dict[str, Any]:
     """Multiple choice, by a model from scratch."""
-    rows = [
-        {"question": f"What is {n % 90} + {n % 7}?", "choices": [str(n % 90 + n % 7 + more) for more in range(4)]}
-        for n in range(6000)
-    ]
-    lines = [json.dumps(row | {"answer": 0}) for row in rows]
+    rng, lines = random.Random(0), []
+    for number in range(6000):
+        choices = [str(option) for option in rng.sample(range(1000), 4)]
+        question = f"Case {number}: which is the number of case {rng.randrange(10**6)}?"
+        lines.append(json.dumps({"question": question, "choices": choices, "answer": rng.randrange(4)}))
     (directory / "questions.jsonl").write_text("\n".join(lines))
     return {
         "domain": "mcqa",

@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.2
 """The interval at which a wait checks whether it was interrupted."""
 
 
-LIMIT_SECONDS = 45.0
+LIMIT_SECONDS = 28.0
 """A command that has not ended so long after a signal is ended as it is; what is committed stays."""
 
 

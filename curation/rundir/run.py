@@ -29,7 +29,7 @@ from curation.telemetry.standing import Journal, Standing, Update
 
 ROOM_SECONDS = 1.0
 """The interval for checking whether the cluster has room for more stages; also the longest delay of a signal."""
-STOP_SECONDS = 25.0
+STOP_SECONDS = 20.0
 """The time that interrupted stages have to commit what is done, well below ``stopping.LIMIT_SECONDS``."""
 
 

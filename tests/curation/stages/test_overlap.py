@@ -195,7 +195,7 @@ def test_chess_counters_and_spacing_of_mathematics(tmp_path: Path) -> None:
         run(settings(tmp_path / "chess", "refuse", splits, "chess"), tmp_path / "a")
     splits = {
         "source": [{"problem": r"Compute $\frac12 + x$.", "answer": "1"}, {"problem": "Compute 2 - 3.", "answer": "2"}],
-        "pool": [{"problem": r"compute  \( \dfrac12+x\,\)"}, {"problem": "Compute 2 + 3."}, {"problem": "Why?"}],
+        "pool": [{"problem": r"compute  \( \dfrac12+x\,\)"}, {"problem": "Compute 2 + 3.", "answer": "5"}],
     }
     with pytest.raises(SourceError, match=r"splits source and pool share questions, 1 rows of pool \(1 the same\)"):
         run(settings(tmp_path / "math", "refuse", splits, "math"), tmp_path / "b")
