@@ -1,7 +1,8 @@
 """Keep the reports of finished runs, small: ``python examples/make_reports.py runs/quickstart runs/mcqa runs/math``.
 
 Each run's ``report.html`` goes to ``examples/reports/<name>.html``. Charts share the shapes of their letters and their
-styles, positions have one decimal, and names that nothing refers to are left out; the page looks the same.
+styles, positions have one decimal, and names that nothing refers to are left out; the page looks the same. Paths are
+relative to the checkout.
 """
 
 import argparse
@@ -11,6 +12,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LETTER = re.compile(r'<path id="[\w.-]*?(DejaVu[\w-]+)"( d="[^"]*"[^>]*/>)')
 USE = re.compile(r'href="#[\w.-]*?(DejaVu[\w-]+)"')
+CHECKOUT = re.compile(r"(?:/[\w.-]+)+/(?=examples/)")
+"""What stands before the paths of a checkout's own files."""
 CHART = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 
 
@@ -50,7 +53,8 @@ def main() -> None:
         page = (run / "report.html").read_text()
         kept = HERE / "reports" / f"{run.name}.html"
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(small(page))
+        local = page.replace(str(run.resolve()), f"runs/{run.name}")
+        kept.write_text(small(CHECKOUT.sub("", local)))
         print(f"{kept}: {len(page):,} -> {kept.stat().st_size:,} bytes")
 
 

@@ -5,13 +5,15 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import pytest
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from curation.cli import main
 
@@ -54,9 +56,15 @@ def calls(line: str) -> Iterator[tuple[str, ...]]:
         yield tuple(rest[: next((at for at, found in enumerate(rest) if found in END), len(rest))])
 
 
+@cache
+def parsed(path: Path) -> list[Token]:
+    """A page as Markdown."""
+    return MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text())
+
+
 def blocks(path: Path) -> Iterator[tuple[str, str]]:
     """Language and text of the fenced blocks of a page."""
-    for token in MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text()):
+    for token in parsed(path):
         if token.type == "fence":
             yield token.info.strip(), token.content
 
@@ -74,11 +82,12 @@ def fenced() -> list[Command]:
 
 def spans(path: Path) -> list[str]:
     """The code that stands within sentences and tables."""
-    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text())
+    tokens = parsed(path)
     inline = [child for token in tokens if token.type == "inline" for child in token.children or ()]
     return [" ".join(child.content.split()) for child in inline if child.type == "code_inline"]
 
 
+@cache
 def texts_of_code() -> list[str]:
     """The texts in the code, with ``{}`` for what is put in when it runs."""
     found = []
@@ -175,7 +184,7 @@ def test_targets_and_modules_of_shell_blocks_exist():
 
 def anchors(path: Path) -> set[str]:
     """The anchors of the headings, as GitHub makes them."""
-    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text())
+    tokens = parsed(path)
     heads = [after for token, after in pairwise(tokens) if token.type == "heading_open"]
     texts = ["".join(part.content for part in head.children or () if part.type != "image") for head in heads]
     slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts]
@@ -189,7 +198,7 @@ def test_links_lead_to_files_and_headings():
     known = {path: anchors(path) for path in PAGES}
     dead, number = [], 0
     for path in PAGES:
-        tokens: list[Any] = MarkdownIt("gfm-like", {"linkify": False}).parse(path.read_text())
+        tokens = parsed(path)
         inline = [child for token in tokens if token.type == "inline" for child in token.children or ()]
         for child in inline:
             link = child.attrGet("href" if child.type == "link_open" else "src")
