@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hypothesis
+
 from benchmarks.fuzz.damage import Damage, Named, inflict
 from benchmarks.fuzz.oracle import COUNTS
 from benchmarks.fuzz.outcome import Content, Told, content_of, tell
@@ -111,9 +113,8 @@ def check_directory(subject: Subject, state: int, damages: Sequence[Damage | Nam
 
 def note(text: str) -> None:
     """Shown with a failing input."""
-    import hypothesis
-
-    hypothesis.note(text)
+    if hypothesis.currently_in_test_context():
+        hypothesis.note(text)
 
 
 def require_fine(told: Told, arguments: Sequence[str]) -> None:
