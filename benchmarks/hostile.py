@@ -61,7 +61,8 @@ def attempt(case: Case, verb: str, folder: Path) -> tuple[str, str]:
     if told.exception is not None and not isinstance(told.exception, SystemExit):
         return "traceback", f"{type(told.exception).__name__}: {told.exception}"
     if told.exit_code == 2:
-        return ("refused" if len(lines) == 1 and re.search(case.says, lines[0]) else "refused otherwise"), lines[-1]
+        told_once = sum(line.startswith("curate: ") for line in lines) == 1  # Ray may say something before
+        return ("refused" if told_once and re.search(case.says, lines[-1]) else "refused otherwise"), lines[-1]
     return ("carried through" if told.exit_code == 0 else "failed"), lines[-1]
 
 

@@ -1,6 +1,7 @@
 """Runs hypothesis over one kind of input."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import hypothesis
@@ -27,6 +28,7 @@ def fuzz(kind: str, folder: Path, *, num: int, seed: int, shrink: bool = True) -
         AssertionError: an input is read wrongly or refused badly; any other exception is one that escaped.
     """
     check: Callable[[], None]
+    held = ExitStack()
     if kind == "files":
 
         @hypothesis.given(files())
@@ -42,6 +44,7 @@ def fuzz(kind: str, folder: Path, *, num: int, seed: int, shrink: bool = True) -
 
     else:
         subject = SUBJECTS[kind](folder)
+        held.callback(subject.worker.close)
 
         @hypothesis.given(st.tuples(st.integers(0, 3).map(bool), st.lists(DAMAGE, min_size=1, max_size=2)))
         def check(given: tuple) -> None:
@@ -55,4 +58,5 @@ def fuzz(kind: str, folder: Path, *, num: int, seed: int, shrink: bool = True) -
         phases=[Phase.generate, *([Phase.shrink] if shrink else [])],
         suppress_health_check=list(HealthCheck),
     )
-    hypothesis.seed(seed)(bounded(check))()
+    with held:
+        hypothesis.seed(seed)(bounded(check))()

@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
+from curation.stopping import Stopped
+
 
 class Ended(Exception):
     """The process died, or took too long."""
@@ -69,6 +71,6 @@ def _serve(pipe: Connection, start: Callable[[], object]) -> None:
     while kept is not _serve:
         try:
             function, arguments = pipe.recv()
-        except EOFError:
+        except (EOFError, Stopped):
             return
         pipe.send(function(*arguments))
