@@ -6,7 +6,7 @@ that found something:
 - ``healthy``: the quickstart's puzzles and teacher;
 - ``no signal``: sums whose answer is 7 or 8 by a coin, and a teacher that says 7: its states know nothing of the coin;
 - ``teacher at chance``: five options, of which both teacher and gold label take one at random;
-- ``over-confident``: the puzzles, with a network that knows its 130 rows by heart, and no calibration;
+- ``over-confident``: the puzzles, with a network that knows its 300 rows by heart, and no calibration;
 - ``shifted pool``: the puzzles, and a pool of harder ones;
 - ``too few rows``: the puzzles, of which 300 are labelled.
 
@@ -66,15 +66,15 @@ def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
         {"question": f"Which colour has number {number}?", "choices": words, "answer": coin.randrange(5)}
         for number in range(3000)
     ]
-    network = {"kind": "neural", "preset": None, "width": 512, "dropout": 0.0, "weight_decay": 0.0, "max_steps": 3000}
-    by_heart = network | {"patience": None, "calibration": "none", "learning_rate": 1e-3, "probe_below": 0}
+    network = {"kind": "neural", "preset": None, "width": 256, "dropout": 0.0, "weight_decay": 0.0, "max_steps": 600}
+    by_heart = network | {"patience": None, "calibration": "none", "learning_rate": 3e-4, "probe_below": 0}
     hard = {"hard": {"path": str(DATA / "puzzles_hard.parquet")}}
     return {
         "healthy": puzzles(teacher),
         "no signal": scripted(folder / "coins.jsonl", sums, "math", {"completions": [r" \boxed{7}"]}),
         "teacher at chance": scripted(folder / "colours.jsonl", choices, "mcqa", {}),
-        "over-confident": puzzles(teacher, trust=by_heart | {"source_share": 0.15, "validation_fraction": 0.8}),
-        "shifted pool": puzzles(teacher, sources=hard, splits={"pool": {"from": "hard", "rows": 4000}}),
+        "over-confident": puzzles(teacher, trust=by_heart | {"source_share": 0.5, "validation_fraction": 0.4}),
+        "shifted pool": puzzles(teacher, sources=hard, splits={"pool": {"from": "hard", "rows": 3000}}),
         "too few rows": puzzles(teacher, splits={"source": {"from": "puzzles", "rows": 300}, "audit": False}),
     }
 
