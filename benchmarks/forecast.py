@@ -151,7 +151,7 @@ class Compared(NamedTuple):
     """A run that was planned and then done."""
 
     costs: dict[str, Any] | None
-    """Of its report; ``None`` without a probe."""
+    """Of its report; ``None`` where nothing could be probed."""
     seconds: dict[str, float]
     """Forecast of the whole command: ``value``, ``low`` and ``high``."""
     actual: float
@@ -211,7 +211,7 @@ def _half_way(path: Path, run: Path) -> None:
 def table(name: str, compared: Compared) -> str:
     """The lines of a run that matter, and how many are inside."""
     costs, seconds = compared.costs, compared.seconds
-    probed = "no probe: its teacher is made by the run" if costs is None else f"probe of {costs['probe_rows']:,} rows"
+    probed = "nothing to probe" if costs is None else f"probe of {costs['probe_rows']:,} rows"
     lines = [f"{name}: {probed}"]
     lines.append(
         f"  {'seconds of the command':<40}{seconds['value']:>12,.0f} [{seconds['low']:,.0f}, {seconds['high']:,.0f}]  "
