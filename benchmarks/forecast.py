@@ -150,8 +150,8 @@ HALF_WAY = {"resumed"}
 class Compared(NamedTuple):
     """A run that was planned and then done."""
 
-    costs: dict[str, Any]
-    """Of its report."""
+    costs: dict[str, Any] | None
+    """Of its report; ``None`` where nothing could be probed."""
     seconds: dict[str, float]
     """Forecast of the whole command: ``value``, ``low`` and ``high``."""
     actual: float
@@ -211,11 +211,14 @@ def _half_way(path: Path, run: Path) -> None:
 def table(name: str, compared: Compared) -> str:
     """The lines of a run that matter, and how many are inside."""
     costs, seconds = compared.costs, compared.seconds
-    lines = [f"{name}: probe of {costs['probe_rows']:,} rows"]
+    probed = "nothing to probe" if costs is None else f"probe of {costs['probe_rows']:,} rows"
+    lines = [f"{name}: {probed}"]
     lines.append(
         f"  {'seconds of the command':<40}{seconds['value']:>12,.0f} [{seconds['low']:,.0f}, {seconds['high']:,.0f}]  "
         f"actual {compared.actual:>12,.0f}  {'inside' if compared.is_inside else 'OUTSIDE'}"
     )
+    if costs is None:
+        return "\n".join(lines)
     found = [line for line in costs["lines"] if line["name"] in LINES]
     for line in found:
         value, low, high = (in_words(line["name"], line["forecast"][bound]) for bound in ("value", "low", "high"))
@@ -272,7 +275,7 @@ def main() -> None:
             compared = planned_and_run(name, directory)
             inside += compared.is_inside
             print(table(name, compared), flush=True)
-            if name == "skewed":
+            if name == "skewed" and compared.costs is not None:
                 print(first_rows(directory, compared.costs), flush=True)
     print(f"time of the whole command: {inside} of {len(options.runs)} inside", flush=True)
     print(coverage(options.repeats), flush=True)
