@@ -24,7 +24,7 @@ from curation.redaction import redacted_in
 from curation.refs import fingerprint
 from curation.rundir.events import events_of
 from curation.rundir.graph import Recorded, differences
-from curation.rundir.sealed import Lost, Sealed, find_lost, seal
+from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, Written
 from curation.storage.lease import Guard, unguarded
@@ -172,11 +172,18 @@ class Manifest:
 
     def redo(self, names: Iterable[str]) -> None:
         """Forget these stages: each will be done in another directory, and what it left stays until `curate clean`."""
+        self.guard()
         for name in names:
+            self.clear(name)
             self.stages.pop(name, None)
             self.attempts[name] = self.attempts.get(name, 0) + 1
         self._lost = None
         self._save()
+
+    def clear(self, name: str) -> None:
+        """Remove what a recorded stage left that is in the way when it is made again."""
+        if (record := self.stages.get(name)) is not None:
+            clear_damaged(self.directory, name, Sealed.from_json(record.sealed))
 
     def record(
         self,

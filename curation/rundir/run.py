@@ -152,6 +152,8 @@ class Run:
                     left.remove(status)
                     stage = status.stage
                     say(stage.name if status.state == "new" else f"{stage.name}: {status.words}")
+                    if status.state == "lost":
+                        self.manifest.clear(stage.name)
                     if status.state == "lost" and stage.host is not None:
                         self.manifest.redo([stage.name])  # a model may answer otherwise: another place tells it apart
                     task = partial(self._work, status, dict(known), ended)

@@ -8,6 +8,7 @@ with a listing; it reads no data. ``curate verify`` reads everything.
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -154,6 +155,18 @@ def find_lost(home: Place, stages: Mapping[str, Sealed]) -> dict[str, Lost]:
         if lost:
             found[name] = Lost(tuple(lost), tuple(broken))
     return found
+
+
+def clear_damaged(home: Place, name: str, sealed: Sealed) -> None:
+    """Remove damaged versions that a stage added to tables of other stages: a new version cannot follow them."""
+    for table in sealed.tables:
+        if table.path.startswith(f"{name}-"):
+            continue  # its own table is made anew elsewhere
+        path = home / table.path / table.manifest
+        if not isinstance(path, Remote) and path.is_dir():
+            shutil.rmtree(path)
+        elif path.is_file() and Listing(home, [table.path]).content(f"{table.path}/{table.manifest}") != table.content:
+            path.unlink()
 
 
 def _lost_of(home: Place, table: SealedTable, listing: Listing) -> list[str]:

@@ -5,6 +5,7 @@ import logging
 import shutil
 from pathlib import Path
 
+import lance
 import pytest
 from click.testing import CliRunner
 
@@ -163,3 +164,23 @@ def test_a_folder_in_place_of_a_written_file_is_named_and_not_the_temporary_one(
     path = in_place_of(tmp_path / "report.html")
     with pytest.raises(RunFailedError, match=rf"^{path}: Is a directory; mend it, or move it away"), files_of(tmp_path):
         write_atomically(path, "page")
+
+
+@pytest.mark.parametrize("how", ["flip", "folder", None])
+def test_a_damaged_version_in_the_table_of_another_stage_is_out_of_the_way_of_the_next(tmp_path: Path, how: str | None):
+    """As scores are added to labels: no version could follow one that cannot be read."""
+    run(tmp_path / "run")
+    manifest = Manifest.load(tmp_path / "run")
+    before = io.latest(outputs(manifest.directory, "gen-0/label")["labels"]["uri"])
+    lance.dataset(before.uri).add_columns({"score": "1.5"})
+    after = {"labels": io.latest(before.uri).to_json()}
+    manifest.record("gen-0/score", {}, after, rows=1, seconds=1.0, sealed=manifest.seal("gen-0/score", after))
+    path = min(Path(before.uri, "_versions").glob("*.manifest"))
+    content = path.read_bytes()
+    if how == "flip":
+        path.write_bytes(content[:200] + bytes([content[200] ^ 0xFF]) + content[201:])
+    elif how == "folder":
+        in_place_of(path)
+    Manifest.load(manifest.directory).redo(["gen-0/score"])
+    assert io.latest(before.uri).version == before.version + (how is None)
+    assert lance.dataset(before.uri).add_columns({"again": "2.5"}) is None
