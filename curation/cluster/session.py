@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from curation import memory
 from curation.cluster import capacity, nodes, ray_private
@@ -74,7 +75,7 @@ def _start_ray(settings: RayConfig) -> None:
             say(f"Ray did not start in time, attempt {attempt} of {RAY_ATTEMPTS}; trying again")
 
 
-def _memory() -> dict[str, int]:
+def _memory() -> dict[str, Any]:
     """Settings of ``ray.init`` where a control group leaves this process less memory than Ray would take."""
     with suppress(OSError):
         usable = memory.usable()
