@@ -173,6 +173,30 @@ def test_rays_temporary_directory(local_ray):
         assert ray.get_runtime_context().get_session_name() in os.listdir(directory)
 
 
+LIMITED = """
+import ray
+from curation import memory
+from curation.cluster.session import local_or_cluster
+from curation.config import RayConfig
+memory.usable = lambda: memory.Memory(3 * 2**30, 2 * 2**30)
+with local_or_cluster(RayConfig(num_cpus=1)):
+    found = ray.cluster_resources()
+    print(int(found["memory"]), int(found["object_store_memory"]))
+"""
+
+
+@pytest.mark.slow
+def test_a_node_has_the_memory_that_it_is_given():
+    with interface("ray._private.utils.resolve_object_store_memory"):
+        given = ray_private.memory_settings(2 * 2**30)
+        assert sum(given.values()) == 2 * 2**30
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=200, env=environment)
+    with interface("ray.init(_memory=)"):
+        memory, store = map(int, done.stdout.split())
+        assert (memory, store) == (given["_memory"], given["object_store_memory"]), done.stderr
+
+
 def private_names(path: Path) -> list[str]:
     """Names of Ray that a module imports, or reads by their full path, and that are not documented."""
     found = []
