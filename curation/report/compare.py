@@ -99,11 +99,12 @@ def _measures(runs: Sequence[_Run]) -> Sequence[Json]:
     for arm in arms:
         if not ARMS[arm].gold:
             found.append(_line(f"purity, {in_words(arm)}", "share", runs, _of_arm(arm, "purity")))
-    for model, take in (
+    tested: list[tuple[str, Callable[[_Run], Any]]] = [
         (TEACHER, lambda run: run.last["teacher"]["test"]),
         (BASE, lambda run: run.last["base"]),
         *((arm, _of_arm(arm, "accuracy")) for arm in arms),
-    ):
+    ]
+    for model, take in tested:
         found.append(_line(f"test accuracy, {in_words(model)}", "share", runs, take, model=model))
     return [line for line in found if any(value is not None for value in line["values"])]
 
@@ -129,7 +130,7 @@ def _paired(first: _Run, second: _Run, model: str) -> Estimate | None:
     if model not in first.tests or model not in second.tests or first.benchmark != second.benchmark:
         return None
     rows = [common_rows(run.tests, model) for run in (first, second)]
-    if not np.array_equal(*rows) or not len(rows[0]):
+    if not np.array_equal(rows[0], rows[1]) or not len(rows[0]):
         return None
     right = [
         np.stack([graded.correct_N[np.isin(graded.row_ids_N, rows[0])] for graded in run.tests[model]], axis=1)

@@ -4,7 +4,7 @@ Selected, rejected and unparsed rows are drawn at random, so that a reader sees 
 are the most trusted of the wrong labels: of the pool where an audit knows them, else of the source's validation rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ def _rows(run: RunRecord, drawing: Drawing, function: str, ids: Sequence[int]) -
     has_trust = set(trust.features) <= names
     columns = dict.fromkeys(["row_id", "label", "completion", *(trust.features if has_trust else ())])
     labels = io.read(drawing.labels, columns=[*columns], filter=_among(ids)).combine_chunks()
-    score_N = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
+    score_N: Any = trust.score(labels.to_batches()[0]) if has_trust and labels.num_rows else [None] * labels.num_rows
     scores = dict(zip(labels["row_id"].to_pylist(), score_N, strict=True))
     by_id = {row["row_id"]: row for row in labels.select(["row_id", "label", "completion"]).to_pylist()}
     examples = {row["row_id"]: row for row in io.read(drawing.examples, filter=_among(ids)).to_pylist()}
@@ -146,6 +146,6 @@ def _cut(text: str | None) -> str | None:
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
 
 
-def _among(ids: Iterable[int]) -> str:
+def _among(ids: Sequence[int]) -> str:
     """A filter for rows by id; of no id, one that holds for none."""
     return f"row_id IN ({', '.join(map(str, ids))})" if ids else "false"

@@ -61,18 +61,19 @@ class Verdict:
 
 def verdict(evidence: Evidence, directory: str) -> Verdict:
     """Ask every rule; ``directory`` is the run's, for the commands to give next."""
-    found = []
+    found: list[tuple[Level, dict[str, str]]] = []
     for rule in RULES:
         if finding := rule.find(evidence):
             level, words = finding
             after = rule.mend.format(directory=directory)
-            found.append({"rule": rule.name, "level": level, "finding": words, "next": after})
-    found.sort(key=lambda item: -LEVELS.index(item["level"]))  # type: ignore[arg-type]
-    level: Level = found[0]["level"] if found else USE  # type: ignore[assignment]
-    words = found[0]["finding"] if found else _praise(evidence)
+            found.append((level, {"rule": rule.name, "level": level, "finding": words, "next": after}))
+    found.sort(key=lambda item: -LEVELS.index(item[0]))
+    worst = found[0][0] if found else USE
+    words = found[0][1]["finding"] if found else _praise(evidence)
     if len(found) > 1:
         words += f"; {len(found) - 1} further finding{'s' if len(found) > 2 else ''}"
-    return Verdict(level=level, sign=SIGNS[level], sentence=f"{level.capitalize()}: {words}.", findings=found)
+    findings = [item for _, item in found]
+    return Verdict(level=worst, sign=SIGNS[worst], sentence=f"{worst.capitalize()}: {words}.", findings=findings)
 
 
 def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
