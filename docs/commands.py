@@ -29,7 +29,7 @@ def commands() -> dict[str, click.Command]:
 
 def described(name: str, command: click.Command) -> list[str]:
     """A command: its usage, its help and its options."""
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, **main.context_settings)
     usage = " ".join(["curate", name, *command.collect_usage_pieces(context)])
     lines = [f"## curate {name}\n", f"```text\n{usage}\n```\n"]
     lines += [f"{' '.join(text.split())}\n" for text in inspect.cleandoc(command.help or "").split("\n\n")]

@@ -133,12 +133,12 @@ def test_every_key_says_what_it_means():
 def test_every_command_of_the_pages_parses():
     found = fenced()
     assert len(found) > 30 and {command.words[0] for command in found} >= {"run", "filter", "audit", "inspect"}
-    context = click.Context(main)
+    context = click.Context(main, **main.context_settings)  # a command keeps the help option of its first context
     for page, (verb, *arguments) in found:
         command = main.get_command(context, verb)
         assert command is not None, f"{page}: no command is called {verb}"
         try:
-            command.make_context(verb, list(arguments))
+            command.make_context(verb, list(arguments), parent=context)
         except click.ClickException as error:
             pytest.fail(f"{page}: curate {verb} {shlex.join(arguments)}: {error.format_message()}")
 
