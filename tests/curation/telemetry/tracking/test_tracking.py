@@ -126,6 +126,7 @@ def test_hostile_texts_break_no_tracking(store: str, tmp_path: Path, monkeypatch
     if store == "sqlite" and not installed("sqlalchemy"):
         pytest.skip("mlflow-skinny has no stores in a database")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.chdir(tmp_path)  # where MLflow keeps artifacts of a database
     uri = f"file:{tmp_path / 'mlruns'}" if store == "file" else f"sqlite:///{tmp_path / 'mlflow.db'}"
     config = TrackingConfig(mlflow=MlflowConfig(uri=uri, experiment="ours"))
     assert list(tracking.publish(config, HOSTILE_ENTRY)) == []
