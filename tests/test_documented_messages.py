@@ -1,4 +1,4 @@
-"""Every message that docs/operations.md explains, and every exit code, is one that the code says and a test produces.
+"""Messages and exit codes that docs/troubleshooting.md explains: the code says them, and a test produces each.
 
 A message that another test produces is named here with that test's file and a text that the test looks for; the others
 are produced here.
@@ -17,7 +17,7 @@ import pytest
 from curation.errors import ClusterError, CommitError, ConfigError, RunDirError, RunFailedError, SourceError
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text().partition("## Messages and what to do")[2]
 TABLE = PAGE.partition("| message | meaning | what to do |")[2].partition("\n\n")[0]
 MESSAGES = [row.split(" | ")[0].strip("| ") for row in TABLE.splitlines()[2:]]
 
@@ -185,7 +185,7 @@ def test_the_documented_exit_codes_have_tests() -> None:
 def test_completion_is_what_the_page_says() -> None:
     import os
 
-    section = PAGE.partition("## In scripts")[2].partition("\n## ")[0]
+    section = (ROOT / "docs" / "operations.md").read_text().partition("## In scripts")[2].partition("\n## ")[0]
     for shell in ("bash", "zsh", "fish"):
         assert f"{shell}_source" in section
     command = str(Path(sys.executable).with_name("curate"))
