@@ -307,7 +307,9 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
     assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
     stages = opened.chain.stages
     step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
-    done = {name: manifest.stages[name] for name, made in known.items() if not isinstance(made, Skipped)}
+    # In the order of the run, not that in which stages side by side ended: the same run has the same record.
+    made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
+    done = {name: manifest.stages[name] for name in made}
     tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
     generations = [present(fields, known) for fields in opened.chain.generations]
     return report.RunRecord(

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from test_combining import finished_run
 
 from curation.cli import main
+from curation.rundir.run import Run
 
 HEAVY = {"ray", "torch", "transformers", "tokenizers", "sklearn", "peft", "trl", "datasets"}
 AGAIN = """
@@ -50,6 +51,12 @@ def curate(directory: Path, *options: str) -> str:
     result = CliRunner().invoke(main, ["run", str(directory), *options], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def test_the_order_in_which_stages_ended_makes_no_other_report(run: Path, monkeypatch: pytest.MonkeyPatch):
+    do = Run.do
+    monkeypatch.setattr(Run, "do", lambda self, stages: dict(reversed(do(self, stages).items())))
+    assert "nothing that it shows has changed" in curate(run)
 
 
 def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: Path):
