@@ -223,7 +223,7 @@ def report(
     compare: bool,
     output: str | None,
 ) -> None:
-    """Write the report of a finished run again and print its arms.
+    """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
 
     With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
     intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
@@ -247,7 +247,7 @@ def report(
         raise ConfigError(
             f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
         )
-    (config,) = configs
+    config, overrides = of_run(configs[0], overrides)
 
     from curation.commands.tables import arms_table, verdict_lines
     from curation.pipeline.running import rewrite_report

@@ -81,3 +81,5 @@ def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something
     assert "nothing that it shows has changed" in told
     monkeypatch.setattr("curation.pipeline.reporting._code", lambda: "other code")
     assert "has changed" not in curate(run)
+    again = CliRunner().invoke(main, ["report", str(run)], catch_exceptions=False)  # a run directory, always written
+    assert again.exit_code == 0 and "gpu_hour" in numbers.read_text() and "has changed" not in again.output
