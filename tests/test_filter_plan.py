@@ -60,7 +60,8 @@ def planned(local_ray: Any, tmp_path_factory: pytest.TempPathFactory):
 def test_a_plan_shows_the_stages_and_forecasts_what_is_left(planned):
     _, told = planned
     first, second, *_ = told["plan"].splitlines()
-    assert first == "pool: 600 rows in 3 files" and second.split() == ["stage", "rows", "seconds", "state"]
+    assert first == "pool: 600 rows in 3 files"
+    assert second.split() == ["stage", "rows", "seconds", "range", "by", "state"]
     for name in ("pool-0000", "label-0000", "shift-0000", "cut", "write-0000"):
         assert f"\n{name} " in told["plan"]
     assert "for label-0000, by 1 actors at most" in told["plan"] and "300 rows drawn at random" in told["plan"]

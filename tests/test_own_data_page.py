@@ -16,7 +16,8 @@ pytestmark = pytest.mark.slow
 
 MINUTES = 10
 NEEDS_MORE = re.compile(
-    r"s3://|any/|--(serve|verdicts|result|export|combine|address)|-student|tune|gen-0/teacher|--until STAGE|run --redo"
+    r"s3://|any/|--(serve|verdicts|result|export|combine|compare|address)|-student|tune|gen-0/teacher|"
+    r"--until STAGE|run --redo"
 )
 """Commands that ask for what the run of the page does not have (a student, verdicts, a cluster, a search, an adapted
 teacher), and those that a sentence cuts short."""
@@ -52,8 +53,12 @@ def curate(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def joined(text: str) -> list[str]:
+    return text.replace("\\\n", " ").splitlines()
+
+
 def of_page(name: str) -> list[tuple[str, ...]]:
-    lines = [line for language, text in blocks(DOCS / name) if language == "sh" for line in text.splitlines()]
+    lines = [line for language, text in blocks(DOCS / name) if language == "sh" for line in joined(text)]
     return [words for line in lines for words in calls(line)]
 
 
