@@ -24,7 +24,9 @@ teacher), and those that a sentence cuts short."""
 STANDS_FOR = {
     "CONFIG": "examples/own_data/own.yaml",
     "[CONFIG]": "",
+    "RUN": "runs/own",
     "RUN_DIR": "runs/own",
+    "prepare/SPLIT": "prepare/pool",
     "runs/my-run": "runs/own",
     "PACKAGE": "trust",
     "POOL": "examples/own_data/unlabelled.csv",
