@@ -1,12 +1,13 @@
 """A weak teacher labels, a trust function filters, a strong student learns: data curation on Ray (arXiv 2606.01000)."""
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from curation.config import RunConfig
     from curation.filter import Filter
 
-__all__ = ["Filter", "run"]
+__all__ = ["Filter", "run", "session"]
 
 
 def run(config: "RunConfig") -> dict[str, Any]:
@@ -19,6 +20,13 @@ def run(config: "RunConfig") -> dict[str, Any]:
     from curation.pipeline.running import run_chain
 
     return run_chain(config)
+
+
+def session() -> AbstractContextManager[None]:
+    """Within the context, runs share one Ray, and the actors and training processes that they start."""
+    from curation.pipeline.session import session
+
+    return session()
 
 
 def __getattr__(name: str) -> Any:

@@ -38,13 +38,14 @@ def puzzle_file():
 
 @pytest.fixture(scope="session")
 def local_ray():
-    """One local Ray for all tests of a process."""
+    """One local Ray for all tests of a process; their runs share warm processes too."""
     import ray
 
+    from curation import session
     from curation.cluster.session import local_or_cluster
     from curation.config import RayConfig
 
-    with local_or_cluster(RayConfig(num_cpus=2)):
+    with local_or_cluster(RayConfig(num_cpus=2)), session():
         yield ray
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from curation import report
 from curation.cluster import capacity, membership
-from curation.cluster.session import local_or_cluster
 from curation.cluster.versions import versions
 from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
@@ -21,6 +20,7 @@ from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.searching import check as check_search
 from curation.redaction import redacted_in
+from curation.pipeline.session import session, started
 from curation.rundir import history
 from curation.rundir.graph import (
     Known,
@@ -125,13 +125,14 @@ def run_ablation(
     """
     ablating.check(ablation)
     seeds, shares = {}, {}
-    for seed, variants in ablation.variants.items():
-        home = directory / variants[0].config.name / f"seed-{seed}"
-        stages = partial(_stages_of_seed, ablation, variants)
-        with _at_work(variants[0].config.model_copy(update={"run_dir": str(home)}), stages, wait=wait) as (opened, run):
-            shares = ablating.shares(ablation, variants, opened.num_pool)
-            described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
-            seeds[seed] = resolved(described._asdict(), run.do(described.stages))
+    with session():
+        for seed, variants in ablation.variants.items():
+            home = directory / variants[0].config.name / f"seed-{seed}"
+            config = variants[0].config.model_copy(update={"run_dir": str(home)})
+            with _at_work(config, partial(_stages_of_seed, ablation, variants), wait=wait) as (opened, run):
+                shares = ablating.shares(ablation, variants, opened.num_pool)
+                described = ablating.describe_seed(ablation, variants, opened.manifest.source_files)
+                seeds[seed] = resolved(described._asdict(), run.do(described.stages))
     content = report.collect_ablation(
         report.AblationRecord(
             name=ablation.name,
@@ -182,9 +183,9 @@ def _at_work(
         files_of(config.directory),
     ):
         opened = open_run(config, save=False, guard=held.still_held)
-        works = bool(redo) or _has_work(opened, stages)
+        works, hosts = bool(redo) or _has_work(opened, stages), None
         if works:
-            stack.enter_context(local_or_cluster(config.ray))
+            hosts = stack.enter_context(started(config.ray))
             if (waits := capacity.check_room(capacity.needs(config))) is not None:
                 say(waits)
         opened.save()
@@ -205,7 +206,7 @@ def _at_work(
             opened.manifest,
             max_stages=config.ray.max_stages,
             room=capacity.resources,
-            hold_cpus=works and not capacity.is_one_machine(config.ray),
+            hosts=hosts,
             redo=f"curate run {config.directory} --redo",
             on_done=partial(history.note, config.directory),
         )

@@ -38,14 +38,16 @@ class _Kept:
 
 
 class Hosts:
-    """The hosts of a run; each is started when a stage first needs it."""
+    """The hosts of a run, or of several in turn; each is started when a stage first needs it."""
 
-    def __init__(self, *, hold_cpus: bool = True) -> None:
+    def __init__(self, *, hold_cpus: bool = True, outlive_runs: bool = False) -> None:
         """``hold_cpus``: Ray keeps a host's CPUs from other tasks, so an idle host is closed where they are needed.
 
-        On a single machine the run alone decides what runs side by side, so idle hosts can stay.
+        On a single machine the run alone decides what runs side by side, so idle hosts can stay. ``outlive_runs``: a
+        host that no coming stage of the run needs may serve the next run, and stays.
         """
         self.hold_cpus = hold_cpus
+        self._outlive_runs = outlive_runs
         self._kept: list[_Kept] = []
         self._lock = threading.RLock()
 
@@ -94,7 +96,8 @@ class Hosts:
         kinds, now = {host.kind for host in hosts}, time.monotonic()
         with self._lock:
             for kept in [kept for kept in self._kept if not kept.users]:
-                if kept.host.kind not in kinds or now - kept.idle_since > kept.max_idle_seconds:
+                is_needed = self._outlive_runs or kept.host.kind in kinds
+                if not is_needed or now - kept.idle_since > kept.max_idle_seconds:
                     self._close(kept)
 
     def close(self) -> None:

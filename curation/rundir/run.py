@@ -108,21 +108,21 @@ class Run:
         *,
         max_stages: int | None = None,
         room: Callable[[], Mapping[str, float]],
-        hold_cpus: bool = True,
+        hosts: Hosts | None = None,
         redo: str | None = None,
         on_done: Callable[[Stage, int, float], None] = lambda stage, rows, seconds: None,
     ) -> None:
         """At most ``max_stages`` run at once, as many as fit ``room``: the cluster's resources, by Ray's names.
 
-        ``hold_cpus``: as :class:`curation.rundir.hosts.Hosts` says. ``redo``: the command that does the stage whose
-        name follows it again; None where there is none. ``on_done`` is told the rows and seconds of each stage that was
-        done from its beginning to its end.
+        ``hosts``: where its stages find their hosts; whoever made it closes it. ``redo``: the command that does the
+        stage whose name follows it again; None where there is none. ``on_done`` is told the rows and seconds of each
+        stage that was done from its beginning to its end.
         """
         self.name = name
         self.manifest = manifest
         self.directory = manifest.directory
         self._max_stages, self._room, self._redo = max_stages, room, redo
-        self._hosts = Hosts(hold_cpus=hold_cpus)
+        self._hosts = hosts or Hosts()
         self._standings: dict[str, Standing] = {}
         self._on_done = on_done
 
@@ -178,7 +178,7 @@ class Run:
             stopped.args = (self._how_far(stages, known, working),)
             raise
         finally:
-            self._hosts.close()
+            self._hosts.keep_for([])
         if failed is not None:
             raise failed
         assert not left, f"stages wait for nothing that runs: {[status.stage.name for status in left]}"

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from curation.cluster import capacity, membership
-from curation.cluster.session import local_or_cluster
 from curation.config.filter import FilterConfig
 from curation.errors import ShiftError
 from curation.pipeline.filter.opening import Opened, check, open_filter
 from curation.pipeline.filter.output import Content, content_of, load_content, publish
+from curation.pipeline.session import started
 from curation.rundir.run import Run, files_of
 from curation.storage import lease
 from curation.telemetry.console import say
@@ -83,18 +83,17 @@ def _at_work(opened: Opened) -> Iterator[Run]:
     def nodes(num: int, came: list[str], left: list[str]) -> None:
         manifest.event("nodes", num=num, came=came, left=left)
 
-    with local_or_cluster(config.ray):
+    with started(config.ray) as hosts:
         waits = capacity.check_room([opened.need])
         if waits is not None:
             say(waits)
         import transformers  # noqa: F401  it replaces its module while it is imported, which stages at once see
 
-        run = Run(
-            config.output_directory.name,
-            manifest,
-            max_stages=config.ray.max_stages,
-            room=capacity.resources,
-            hold_cpus=not capacity.is_one_machine(config.ray),
-        )
         with membership.follow(nodes):
-            yield run
+            yield Run(
+                config.output_directory.name,
+                manifest,
+                max_stages=config.ray.max_stages,
+                room=capacity.resources,
+                hosts=hosts,
+            )

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,9 @@ class Works:
 
 
 def do(directory: Path, stages: list[Stage], *, cpus: float, hold_cpus: bool = True) -> None:
-    made = Run("test", Manifest.load(directory), room=lambda: {"CPU": cpus}, hold_cpus=hold_cpus)
-    made.do(ordered([stage.value("name") for stage in stages]))
+    with closing(Hosts(hold_cpus=hold_cpus)) as hosts:
+        made = Run("test", Manifest.load(directory), room=lambda: {"CPU": cpus}, hosts=hosts)
+        made.do(ordered([stage.value("name") for stage in stages]))
 
 
 def model(name: str, *, kind: str | None = None, shared: bool = True) -> Host:
@@ -181,3 +183,13 @@ def test_a_host_that_a_stage_is_about_to_take_is_not_given_back_for_one_that_beg
     light = works.stage("light", None, first=first.value("name"))
     do(tmp_path, [light, again], cpus=2)
     assert sorted(works.log) == ["again", "close", "first", "light", "start"]
+
+
+def test_hosts_that_outlive_a_run_serve_the_next_one(tmp_path):
+    works = Works()
+    with closing(Hosts(outlive_runs=True)) as hosts:
+        for name in ("one", "two"):
+            run = Run(name, Manifest.load(tmp_path / name), room=lambda: {"CPU": 1.0}, hosts=hosts)
+            run.do(ordered([works.stage(name, model("teacher")).value("name")]))
+        assert works.log == ["start", "one", "two"]
+    assert works.log == ["start", "one", "two", "close"]

@@ -1,0 +1,68 @@
+"""Ray, and the processes that stages work by: of one run, or of several runs of this process that share them.
+
+Starting takes most of the time of a small run: Ray, an actor for the models, a process for the trainings. A run alone
+gives them back at its end; within a :func:`session` the next run finds them warm.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from curation.cluster import capacity
+from curation.cluster.session import local_or_cluster
+from curation.config import RayConfig
+from curation.rundir.hosts import Hosts
+
+
+@dataclass
+class _Session:
+    stack: ExitStack
+    hosts: Hosts | None = None
+    """None until a run of the session starts Ray."""
+
+
+_session: ContextVar[_Session | None] = ContextVar("_session", default=None)
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """Within the context, the runs of this thread share Ray, and the actors and training processes that they start.
+
+    The first run that has something to do starts or joins Ray, by its section ``ray``. A process serves later runs that
+    ask for the same resources. It ends with the session, when it was idle for its ``max_idle_seconds``, or when a stage
+    needs its room. A session within a session is the outer one.
+    """
+    if _session.get() is not None:
+        yield
+        return
+    with ExitStack() as stack:
+        token = _session.set(_Session(stack))
+        try:
+            yield
+        finally:
+            _session.reset(token)
+
+
+@contextmanager
+def started(settings: RayConfig) -> Iterator[Hosts]:
+    """Start or join Ray for a run, unless its session has; yield the hosts of its stages.
+
+    Raises:
+        ClusterError: no Ray that can be joined answers at the address.
+        RunFailedError: Ray did not start.
+    """
+    current = _session.get()
+    if current is None:
+        with ExitStack() as stack:
+            yield _start(stack, settings, outlive_runs=False)
+    else:
+        if current.hosts is None:
+            current.hosts = _start(current.stack, settings, outlive_runs=True)
+        yield current.hosts
+
+
+def _start(stack: ExitStack, settings: RayConfig, *, outlive_runs: bool) -> Hosts:
+    stack.enter_context(local_or_cluster(settings))
+    one_machine = capacity.is_one_machine(settings)
+    return stack.enter_context(closing(Hosts(hold_cpus=not one_machine, outlive_runs=outlive_runs)))
