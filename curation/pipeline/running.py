@@ -19,8 +19,8 @@ from curation.pipeline.chain import check_models
 from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.searching import check as check_search
-from curation.redaction import redacted_in
 from curation.pipeline.session import session, started
+from curation.redaction import redacted_in
 from curation.rundir import history
 from curation.rundir.graph import (
     Known,
