@@ -113,7 +113,7 @@ def test_init_writes_a_valid_configuration_once(tmp_path: Path, monkeypatch: pyt
         result = curate("init", *arguments)
         assert result.exit_code == 0 and str(path) in result.stdout and "validate" in result.stdout
         path.write_text("mine\n")
-        assert f"{path}: exists already" in mistake("init", *arguments)
+        assert f"{path}: exists already; name another file or move it away" in mistake("init", *arguments)
         assert path.read_text() == "mine\n"
     assert "cannot be written" in mistake("init", "no/such/folder/c.yaml")
 
@@ -227,7 +227,8 @@ def test_every_verb_refuses_a_missing_file(tmp_path: Path, verb: str):
 def test_input_files_that_cannot_be_used(config: Path, puzzles: list[dict]):
     path = config.parent / "data" / "puzzles.parquet"
     write_rows(path, puzzles[:5], ("fen", "rating"))
-    assert "has no column 'moves' (it has: fen, rating;" in mistake("validate", config)
+    line = mistake("validate", config)
+    assert "has no column 'moves' (it has: fen, rating;" in line and "rename or add it" in line
     write_rows(path, [])
     assert "holds no rows" in mistake("validate", config)
     path.write_bytes(b"no parquet at all")
@@ -462,7 +463,8 @@ def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config:
     directory = config.parent / "runs" / "tiny"
     manifest = Manifest.load(directory)
     manifest.identify({"seed": 7}, {}, save=True)
-    assert "seed was 7, is 0" in mistake("plan", config, "--no-probe")
+    line = mistake("plan", config, "--no-probe")
+    assert "belongs to another configuration" in line and "seed was 7, is 0" in line
     with lease.hold(directory):
         line = mistake("run", config)
     assert "another run is using it" in line and str(os.getpid()) in line

@@ -133,7 +133,7 @@ def test_an_address_where_nobody_listens_is_said_at_once(config: Path):
         ("http://127.0.0.1:8265", "ray job submit"),
         ("ray://127.0.0.1:10001", "ray job submit"),
         ("head", "HOST:PORT"),
-        ("no-such-host.invalid:6379", "no Ray answers"),
+        ("no-such-host.invalid:6379", "no Ray answers at"),
     ],
 )
 def test_what_is_no_address(address: str, told: str):
@@ -146,7 +146,7 @@ def test_a_listener_that_is_no_ray_is_not_waited_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(capacity, "ANSWER_SECONDS", 4.0)
     with socket.create_server(("", 0)) as listener:
         start = time.monotonic()
-        with pytest.raises(ClusterError, match="did not answer as Ray"):
+        with pytest.raises(ClusterError, match=r"what listens at \S+ did not answer as Ray in 4"):
             capacity.check_answers(f"127.0.0.1:{listener.getsockname()[1]}")
         assert time.monotonic() - start < 4.0 + capacity.CONNECT_SECONDS
 

@@ -160,6 +160,7 @@ def test_a_node_with_another_version_is_refused_by_name(tmp_path: Path):
     metadata.write_text("Metadata-Version: 2.1\nName: chess\nVersion: 9.9.9\n")
     told, initialised = lines_of(OTHER_VERSION, tmp_path)
     assert f"chess {versions()['chess']} (here 9.9.9)" in told and "(node " in told and "constraints.txt" in told
+    assert told.startswith("the nodes of the cluster must have the versions of this process: ")
     assert initialised == "False"
 
 

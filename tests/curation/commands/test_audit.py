@@ -251,6 +251,14 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
     assert "none of its 20 rows has a verdict" in refused(*where, "--result")
 
 
+def test_lines_that_were_cut_off_are_told(run: AuditedRun):
+    curate(run, "--num", 20)
+    with Path("audits/neural/verdicts.jsonl").open("wb") as file:
+        file.write(f'{{"row_id": {drawn()[0]}, "per\n'.encode())
+    told = curate(run)
+    assert "1 lines of" in told and "verdicts.jsonl were cut off; none was kept" in told
+
+
 def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_path: Path):
     """Its layout by hand: two rounds, a gate with a tie, a file that names the rows."""
     record = Manifest.load(run.directory).stages["gen-0/select"]

@@ -175,7 +175,7 @@ def test_a_run_that_was_moved_is_left_alone(run, tmp_path):
     moved = run.rename(tmp_path / "moved")
     before = content(moved)
     code, told = curate(moved, "--older-than", 0)
-    assert code == 2 and "was moved or copied" in told[0] and ref.uri in told[0]
+    assert code == 2 and "was moved or copied, its manifest names" in told[0] and ref.uri in told[0]
     assert content(moved) == before
     run.symlink_to(moved)  # where it was, by another way
     assert curate(moved, "--older-than", 0)[0] == 0 and io.count(ref) == 20

@@ -238,7 +238,10 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
     ("changes", "told"),
     [
         ({"splits.pool.from": "puzles"}, "splits.pool.from: 'puzles' is not one of the sources (other, puzzles)"),
-        ({"trust.states": ["output_last", "output_mean"]}, "trust.states: output_mean not among teacher.states"),
+        (
+            {"trust.states": ["output_last", "output_mean"]},
+            "trust.states: output_mean not among teacher.states; add it there",
+        ),
         (
             {"trust.columns": ["token_logprobs"]},
             "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number of",

@@ -68,16 +68,18 @@ def test_the_good_ones_are_valid(good: Path, tmp_path: Path, puzzle_file: Path) 
 def test_no_load_reaches_a_pickle(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each load by itself, as in a worker that got a reference; the same pickle runs where it is opened."""
     opened: list[object] = []
+    told: list[str] = []
     monkeypatch.setattr(torch, "load", lambda *args, **_: opened.append(args))
     for case in MODELS:
         if "pickle" in case.name:
             folder = tmp_path / case.name
             shutil.copytree(good, folder)
             given = case.make(folder)["teacher"]["model"]
-            with pytest.raises(ModelError):
+            with pytest.raises(ModelError) as caught:
                 load_model(ModelRef(base=given["path"], adapter=given.get("adapter")))
+            told.append(str(caught.value))
             assert not (folder / RAN).exists()
-    assert not opened
+    assert not opened and any("its weights are pickled" in line for line in told)
     pickle.loads(pickle.dumps(Payload(tmp_path)))
     assert (tmp_path / RAN).exists()
 

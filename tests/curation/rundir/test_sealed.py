@@ -88,7 +88,9 @@ def test_a_table_that_lost_rows_is_refused_with_the_command_that_redoes_it(copy:
     sealed = Sealed.from_json(Manifest.load(copy).stages["gen-0/label"].sealed).tables[0]
     named = files_of(io.latest(str(labels(copy))))[0].name if lost == "data" else sealed.manifest
     (labels(copy) / named).unlink()
-    with pytest.raises(RunDirError, match="stage gen-0/label is damaged: 1 of its files") as caught:
+    with pytest.raises(
+        RunDirError, match="stage gen-0/label is damaged: 1 of its files is missing or cut off"
+    ) as caught:
         run(copy)
     assert f"`curate run {copy} --redo gen-0/label` makes it anew" in str(caught.value)
     assert states(copy) == {"gen-0/label": "damaged", "gen-0/trust": "waits", "gen-0/select": "waits"}

@@ -286,7 +286,7 @@ def test_values_that_python_has_no_type_for_are_texts(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no such file"):
+    with pytest.raises(SourceError, match="there is no such file or folder"):
         found(tmp_path / "none.csv")
     with pytest.raises(SourceError, match="no file matches"):
         found(tmp_path / "*.csv")
@@ -396,7 +396,7 @@ def test_rows_of_no_split() -> None:
 def test_impossible_splits() -> None:
     with pytest.raises(ConfigError, match=r"splits\.a and splits\.b both take the rest of source 'x'"):
         assign(10, {"a": split(), "b": split()}, 0)
-    with pytest.raises(SourceError, match=r"ask for 12 rows of source 'x' \(a 7, b 5\), which has 10"):
+    with pytest.raises(SourceError, match=r"splits ask for 12 rows of source 'x' \(a 7, b 5\), which has 10"):
         assign(10, {"a": split(rows=7), "b": split(fraction=0.5)}, 0)
     with pytest.raises(SourceError, match=r"splits\.b: gets none of the 10 rows of source 'x' \(a 10\)"):
         assign(10, {"a": split(rows=10), "b": split()}, 0)

@@ -280,7 +280,9 @@ def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_commit
     crash = job.teacher.scripted.model_copy(update={"poison_rows": tuple(ids[200:])})
     broken = LabelJob(**{**vars(job), "teacher": job.teacher.model_copy(update={"scripted": crash})})
     start = time.monotonic()
-    with pytest.raises(RunFailedError, match=r"labelling failed: .*died 4 times in a row .*max_restarts: 3"):
+    with pytest.raises(
+        RunFailedError, match=r"labelling failed: .*an actor's process died 4 times in a row .*max_restarts: 3"
+    ):
         run(broken)
     assert time.monotonic() - start < 60
     assert ids_of(io.latest(job.labels_uri)) == ids[:200]

@@ -99,6 +99,7 @@ def test_shared_questions_are_refused_dropped_or_reported(tmp_path: Path) -> Non
     assert "test and source share questions, 1 rows of source" in told
     assert "source and pool share questions, 1 rows of pool (1 with permuted options)" in told
     assert "row 3 of test and row 11 of source" in told and "splits.overlap: drop" in told
+    assert "remove repeated rows from the input files" in told
 
     reported = run(settings(tmp_path / "in", "report"), tmp_path / "reported")
     pairs = [(pair.kept, pair.other, pair.rows, pair.rules) for pair in reported.overlap.pairs]

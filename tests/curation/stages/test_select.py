@@ -405,7 +405,9 @@ def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, t
 
 
 def test_an_arm_whose_signal_was_read_too_seldom_is_refused(made: Made, tmp_path: Path):
-    with pytest.raises(BudgetError, match=rf"n = {NUM_POOL - NUM_ERRORS - NUM_UNPARSED} is more than the \d+ of"):
+    with pytest.raises(
+        BudgetError, match=rf"selection.budget: n = {NUM_POOL - NUM_ERRORS - NUM_UNPARSED} is more than the \d+ of"
+    ):
         run(made, tmp_path, selection=budget(made, ("reward",), n=NUM_POOL - NUM_ERRORS - NUM_UNPARSED))
 
 

@@ -316,6 +316,6 @@ def test_what_cannot_be_used_is_named(server, monkeypatch):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(paths, "FIRST_SECONDS", 1)
     begun = time.monotonic()
-    with pytest.raises(RunDirError, match=rf"does not answer as it should.*{paths.SETTINGS[server.scheme]}"):
+    with pytest.raises(RunDirError, match=rf"the store does not answer as it should.*{paths.SETTINGS[server.scheme]}"):
         require_reachable(place(f"{server.scheme}://unreachable-bucket/run"))
     assert time.monotonic() - begun < 10
