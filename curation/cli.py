@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from curation.commands.analyze_verb import analyze
 from curation.commands.audit.verb import audit
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
@@ -29,7 +30,7 @@ class _Verbs(click.Group):
     SIGINT gives 130 and SIGTERM 143, with a line that says what is kept, at whatever time they come.
     """
 
-    RESUMABLE = frozenset({"run", "tune", "ablate", "filter"})
+    RESUMABLE = frozenset({"run", "tune", "ablate", "filter", "analyze"})
 
     def invoke(self, ctx: click.Context) -> Any:
         def farewell(number: signal.Signals) -> None:
@@ -361,7 +362,7 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
 
 
-for verb in (plan, status, export_student, export_trust, filter_pool, audit, verify):
+for verb in (plan, status, analyze, export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

@@ -31,3 +31,13 @@ def hash_unit(row_ids_N: Int64s, seed: int) -> npt.NDArray[np.float64]:
 def derive(seed: int, purpose: str) -> int:
     """A separate seed for each purpose, so that draws of one run are independent of each other."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{purpose}".encode()).digest()[:4], "little")
+
+
+def first_by_hash(row_ids_N: Int64s, num: int, seed: int) -> Int64s:
+    """A draw of at most ``num`` of the ids, int64 [M] in the order of their hashes.
+
+    Draws of two sets share the ids that both sets have, as far as they reach.
+    """
+    ids_N = np.asarray(row_ids_N, dtype=np.int64)
+    drawn_M: Int64s = ids_N[np.argsort(hash64(ids_N, seed), kind="stable")[:num]]
+    return drawn_M

@@ -17,7 +17,7 @@ MAX_RETRIES = 10
 
 
 def in_tasks(
-    function: Callable[..., Result], calls: Iterable[tuple[Any, ...]], *, num_cpus: float = 1
+    function: Callable[..., Result], calls: Iterable[tuple[Any, ...]], *, num_cpus: float = 1, num_gpus: float = 0
 ) -> Iterator[Result]:
     """The results of ``function(*arguments)`` for the arguments in ``calls``, in their order.
 
@@ -30,7 +30,9 @@ def in_tasks(
     """
     import ray
 
-    task = ray.remote(function).options(num_cpus=num_cpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES)
+    task = ray.remote(function).options(
+        num_cpus=num_cpus, num_gpus=num_gpus, scheduling_strategy="SPREAD", max_retries=MAX_RETRIES
+    )
     most = 3 * max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
     waiting: deque[ray.ObjectRef[Result]] = deque()
     for arguments in calls:

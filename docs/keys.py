@@ -25,7 +25,11 @@ from curation.registry import METHODS, code
 
 PAGE = Path(__file__).resolve().parent / "reference" / "configuration.md"
 ROOTS = {
-    RunConfig: ("A run", "The file that `curate run`, `plan`, `validate`, `tune`, `status` and `report` take.", ""),
+    RunConfig: (
+        "A run",
+        "The file that `curate run`, `plan`, `validate`, `tune`, `status`, `report` and `analyze` take.",
+        "",
+    ),
     FilterConfig: ("A filter", "The file that `curate filter` and `curate plan` take.", " of a filter"),
     AblationConfig: ("An ablation", "The file that `curate ablate` takes.", " of an ablation"),
 }

@@ -31,6 +31,31 @@ def verdict_lines(content: dict[str, Any]) -> list[str]:
     return lines
 
 
+def analysis_lines(content: dict[str, Any]) -> list[str]:
+    """What the engine and the gradients show, a line an arm, by generation."""
+    lines = []
+    for generation in content["generations"]:
+        found = generation["analysis"] or {}
+        if (moves := found.get("advantages")) is not None:
+            lines.append(
+                f"generation {generation['index']}: weak moves that differ from gold, by {moves['engine']}, "
+                f"{moves['nodes']:,} nodes"
+            )
+            lines.append(f"{'':<26}{'asked':>7}  {'stronger %':<24}{'equal or stronger %':<24}{'winning mates %':<24}")
+            for name, arm in moves["arms"].items():
+                shares = (_estimate(arm[key]) for key in ("stronger", "equal_or_stronger", "winning_mates"))
+                lines.append(f"{name:<26}{arm['n']:>7}  " + "".join(f"{share:<24}" for share in shares))
+        if (same := found.get("coherence")) is not None:
+            lines.append(f"generation {generation['index']}: gradients of {same['n']:,} rows of each arm")
+            lines.append(f"{'':<26}{'top-8 energy %':<24}{'mean over k %':<24}{'dimension':>9}")
+            for name, arm in same["arms"].items():
+                top = arm["energy"][min(8, len(arm["energy"])) - 1]
+                lines.append(
+                    f"{name:<26}{_estimate(top):<24}{_estimate(arm['mean_energy']):<24}{arm['dimension']:>9.1f}"
+                )
+    return lines
+
+
 def combined_table(content: dict[str, Any]) -> str:
     """One line each for teacher, base and arms over all runs: per cent with 95 % intervals over rows and over runs."""
     strata = ", ".join(f"{name} ({runs})" for name, runs in content["benchmarks"].items())

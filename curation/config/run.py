@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
+from curation.config.analysis import AnalyzeConfig
 from curation.config.base import PositiveInt, Section
 from curation.config.defaults import defaults_of, filled, generates
 from curation.config.evaluation import EvaluationConfig
@@ -96,6 +97,8 @@ class RunConfig(RowsConfig):
     chain_arm: str = REFERENCE_ARM
     """The arm whose student teaches the next generation."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    analyze: AnalyzeConfig = AnalyzeConfig()
+    """The stages of ``curate analyze``."""
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Between two commits of a pass; where a commit takes long, more."""
     fragment_mb: PositiveInt = 256

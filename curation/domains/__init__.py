@@ -29,6 +29,7 @@ __all__ = [
     "get_domain",
     "num_answers",
     "plain_identity",
+    "position_of",
 ]
 
 Example = Mapping[str, Any]
@@ -52,9 +53,10 @@ class Vocabulary:
 class Domain(Protocol):
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
-    A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``), and a method
-    ``num_answers`` if a teacher that writes its own answer can guess among few (:func:`num_answers`). Methods raise
-    ``RowError`` for a row that they cannot handle.
+    A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``), a method
+    ``num_answers`` if a teacher that writes its own answer can guess among few (:func:`num_answers`), and a method
+    ``position`` if its labels are chess moves in UCI notation (:func:`position_of`). Methods raise ``RowError`` for a
+    row that they cannot handle.
     """
 
     name: str
@@ -149,6 +151,12 @@ def num_answers(domain: Domain, example: Example) -> int | None:
         return count(example)
     options = domain.options(example)
     return None if options is None else len(options)
+
+
+def position_of(domain: Domain) -> Callable[[Example], str] | None:
+    """What gives the position (FEN) in which a row's labels are moves; ``None`` if the domain's labels are no moves."""
+    position: Callable[[Example], str] | None = getattr(domain, "position", None)
+    return position
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:

@@ -111,6 +111,10 @@ class Chess:
         """The number of legal moves."""
         return _board(example["fen"]).legal_moves.count()
 
+    def position(self, example: Example) -> str:
+        """The position as FEN; the row's labels are moves in it."""
+        return str(example["fen"])
+
     def answer(self, label: str, example: Example) -> str:
         """The move after one space."""
         return f" {label}"

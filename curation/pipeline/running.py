@@ -14,7 +14,7 @@ from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
-from curation.pipeline import ablating, reporting
+from curation.pipeline import ablating, analysing, reporting
 from curation.pipeline.chain import check_models
 from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
@@ -148,6 +148,28 @@ def run_ablation(
     return content
 
 
+def run_analysis(
+    config: RunConfig, *, config_path: str | None = None, command: str | None = None, wait: bool = False
+) -> dict[str, Any]:
+    """Do what is missing of the analysis of a finished run, and write its report; the report's content.
+
+    Raises:
+        ConfigError: the run lacks what the analysis reads.
+        RunFailedError: a stage of the run itself is missing.
+    """
+    for line in analysing.check_analysis(config):
+        say(line)
+    _require_finished(config, "is not finished")
+
+    def analysis(opened: Opened) -> list[Stage]:
+        return ordered(analysing.describe_analysis(config, opened.chain))
+
+    with _at_work(config, analysis, wait=wait) as (opened, run):
+        known = run.do(opened.chain.stages)  # nothing: it is finished
+        run.do(analysis(opened))
+        return reporting.current(_record(opened, known, config_path, command), run.directory)
+
+
 def _stages_of_seed(ablation: Ablation, variants: Sequence[Variant], opened: Opened) -> list[Stage]:
     return ablating.describe_seed(ablation, variants, opened.manifest.source_files).stages
 
@@ -275,15 +297,21 @@ def rewrite_report(config: RunConfig, *, config_path: str, command: str) -> Plac
     Raises:
         RunFailedError: a stage is missing.
     """
-    try:
-        record = finished(config, config_path=config_path, command=command)
-    except Unfinished as missing:
-        raise RunFailedError(
-            f"{config.directory}: no report yet, stage {missing.stage} is missing ({missing.why}); "
-            f"`curate run{missing.redo}` does it"
-        ) from None
+    record = _require_finished(config, "no report yet", config_path=config_path, command=command)
     html, _ = report.write(report.collect(record), config.directory)
     return html
+
+
+def _require_finished(
+    config: RunConfig, else_: str, *, config_path: str | None = None, command: str | None = None
+) -> report.RunRecord:
+    try:
+        return finished(config, config_path=config_path, command=command)
+    except Unfinished as missing:
+        raise RunFailedError(
+            f"{config.directory}: {else_}, stage {missing.stage} is missing ({missing.why}); "
+            f"`curate run{missing.redo}` does it"
+        ) from None
 
 
 def finished(config: RunConfig, *, config_path: str | None = None, command: str | None = None) -> report.RunRecord:
@@ -306,13 +334,21 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
     forecast = saved(config)
     prepared = known[opened.chain.prepared.name]
     assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
-    stages = opened.chain.stages
+    analyses = analysing.describe_analysis(config, opened.chain)
+    further = [stage for stage in ordered(analyses) if stage.name not in known]
+    known = {**known}
+    for _ in statuses(further, manifest.records, known):  # adds what is done of them
+        pass
+    stages = [*opened.chain.stages, *further]
     step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
     made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
     tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
-    generations = [present(fields, known) for fields in opened.chain.generations]
+    generations = [
+        present({**fields, "analysis": {name: out for name, out in outs.items() if out.stage.name in known}}, known)
+        for fields, outs in zip(opened.chain.generations, analyses, strict=True)
+    ]
     return report.RunRecord(
         name=config.name,
         config=redacted_in(config.model_dump(mode="json", by_alias=True)),

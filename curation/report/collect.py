@@ -65,6 +65,7 @@ DETAILS = (
     "judging",
     "projection",
     "decodings",
+    "analysis",
 )
 
 
@@ -255,6 +256,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "judging": judging(record),
         "projection": None if record.projection is None else dict(record.projection),
         "decodings": by_decoding(record, run.config["evaluation"]),
+        "analysis": dict(record.analysis) or None,
     }
 
 

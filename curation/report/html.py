@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from curation.escaping import escaped
-from curation.report import charts, search_charts
+from curation.report import analysis_charts, charts, search_charts
 from curation.report.ablated import ablation_markdown, ablation_tables
 from curation.report.costs import in_words
 from curation.report.headline import name_of, p_value, percent, points
@@ -160,4 +160,5 @@ def _figures(generation: Json) -> dict[str, Markup]:
         drawn["risk"] = charts.risk_chart(generation["risk_curves"], f"{prefix}-risk")
     if any(len(found["curves"]["loss"]) > 1 for found in generation["training"].values()):
         drawn["training"] = training_chart(generation["training"], f"{prefix}-training")
+    drawn |= analysis_charts.figures(generation["analysis"] or {}, prefix)
     return {name: Markup(svg) for name, svg in drawn.items()}  # our own SVG, no user text but arm names drawn as paths

@@ -106,6 +106,8 @@ class GenerationRecord:
     """``train.models.TrainingRecord`` as JSON, by arm with a student."""
     further_tests: Mapping[str, Mapping[str, Sequence[TableRef]]] = field(default_factory=dict)
     """As ``tests``, by decoding of ``evaluation.also``."""
+    analysis: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What ``curate analyze`` found, by ``advantages`` and ``coherence`` (``curation.pipeline.analysing``)."""
 
     @property
     def n(self) -> int:

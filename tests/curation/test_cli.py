@@ -24,7 +24,7 @@ from curation.storage import lease
 from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
-VERBS = ("init", "validate", "plan", "run", "tune", "status", "report")
+VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
 OTHERS = ("ablate", "export-student", "export-trust", "filter", "inspect", "verify", "clean", "audit", "doctor")
 ARGUMENTS = {
     "ablate": "ABLATION",

@@ -1,0 +1,135 @@
+"""A chess engine that speaks UCI, as a child process: values positions after a move, deterministically and in time."""
+
+import asyncio
+import shutil
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import chess
+import chess.engine
+
+from curation.config import EngineConfig
+from curation.errors import ConfigError, RowError
+from curation.escaping import quoted
+
+GAMES = "/usr/games"
+"""Where Debian and Ubuntu install ``stockfish``; it is not in every ``PATH``."""
+MOST_FAILURES = 3
+"""So many failed rows in a row, and the engine is not asked about the rest of a chunk."""
+
+
+class Value(NamedTuple):
+    """What a move is worth to the side that makes it: one of both is None."""
+
+    centipawns: int | None
+    """Of an undecided game; 0 for a draw."""
+    mate: int | None
+    """Moves until mate: positive, the mover mates; negative, the mover is mated; 0, the move itself is mate."""
+
+
+def find_engine(path: str) -> str:
+    """The program of an engine on this node.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found = shutil.which(path) or (shutil.which(path, path=GAMES) if "/" not in path else None)
+    if found is None:
+        raise ConfigError(
+            f"analyze.engine.path: no program {path!r} that can be run is on this machine, neither in PATH nor in "
+            f"{GAMES}; install one on every node (Debian: apt-get install stockfish), name its path, or leave the "
+            "comparison out by analyze.engine: null"
+        )
+    return str(Path(found).absolute())
+
+
+class UciEngine:
+    """One engine. A search that takes too long, or ends the process, fails its row; the next row starts another one."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Start the engine.
+
+        Raises:
+            ConfigError: it is not there, does not answer as a UCI engine in time, or lacks an option.
+        """
+        self._config, self._path, self._failures = config, find_engine(config.path), 0
+        self._process: chess.engine.SimpleEngine | None = self._start()
+        self.name = str(self._process.id.get("name", Path(self._path).name))
+        """The name and version that it gives itself."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._kill()
+
+    def value(self, fen: str, move: str) -> Value:
+        """What a move (UCI) in a position (FEN) is worth to its mover, by a search of the position after it.
+
+        A move that ends the game is not searched.
+
+        Raises:
+            RowError: ``illegal_move``, ``engine_timeout``, ``engine_failed``, ``engine_given_up``.
+        """
+        board = chess.Board(fen)
+        mover = board.turn
+        try:
+            board.push(board.parse_uci(move))
+        except ValueError as error:
+            raise RowError(f"illegal_move: {quoted(move)} in {quoted(fen, 100)}") from error
+        if (outcome := board.outcome()) is not None:
+            return Value(None, 0) if outcome.winner is not None else Value(0, None)
+        score = self._searched(board).pov(mover)
+        return Value(score.score(), score.mate())
+
+    def _searched(self, board: chess.Board) -> chess.engine.PovScore:
+        if self._failures >= MOST_FAILURES:
+            raise RowError(f"engine_given_up: it failed at the {MOST_FAILURES} rows before")
+        try:
+            process = self._process = self._process or self._start()
+            searched = process.protocol.analyse(board, chess.engine.Limit(nodes=self._config.nodes), game=object())
+            # Not asyncio's own timeout: it would wait for a hung engine to say that it has stopped.
+            found = asyncio.run_coroutine_threadsafe(searched, process.protocol.loop).result(
+                self._config.timeout_seconds
+            )
+            score = found["score"]
+        except (TimeoutError, FutureTimeoutError) as error:
+            self._kill()
+            self._failures += 1
+            raise RowError(f"engine_timeout: no answer within {self._config.timeout_seconds:g} s") from error
+        except (chess.engine.EngineError, ConfigError, KeyError, RuntimeError, OSError) as error:
+            self._kill()
+            self._failures += 1
+            raise RowError(f"engine_failed: {type(error).__name__}: {str(error)[:200]}") from error
+        self._failures = 0
+        return score
+
+    def _start(self) -> chess.engine.SimpleEngine:
+        config = self._config
+        process: chess.engine.SimpleEngine | None = None
+        try:
+            process = chess.engine.SimpleEngine.popen_uci(self._path, timeout=config.timeout_seconds)
+            process.timeout = config.timeout_seconds
+            fixed = {"Threads": 1, "Hash": config.hash_mb}
+            known = {name: value for name, value in fixed.items() if name in process.options}
+            process.configure({**config.options, **known})
+        except (TimeoutError, chess.engine.EngineError, OSError) as error:
+            if process is not None:
+                process.close()
+            late = isinstance(error, TimeoutError)
+            why = f"gave no answer to `uci` within {config.timeout_seconds:g} s" if late else ""
+            raise ConfigError(
+                f"analyze.engine: {self._path} {why or f'does not work as a UCI engine ({str(error)[:200]})'}; name an "
+                "engine in analyze.engine.path, or mend analyze.engine.options"
+            ) from error
+        return process
+
+    def _kill(self) -> None:
+        """End the process at once; it may hang."""
+        if self._process is not None:
+            with suppress(chess.engine.EngineError):
+                self._process.close()
+            self._process = None

@@ -1,0 +1,199 @@
+"""How strongly rows' gradients point in few common directions (paper, section "Mechanisms", finding 3).
+
+The gradient matrix has a row for each training row, neither centred nor scaled (the paper does not say). Its singular
+values and right singular vectors are the roots of the eigenvalues and the eigenvectors of its Gram matrix, which is
+added up over batches of rows in float64. So memory is a few matrices [D, D], however many rows there are, and nothing
+is approximated. Squares halve the digits of the small singular values: those below about 1e-7 of the largest are noise.
+
+A row's top-k energy is the share of its squared norm that lies in the span of the first k right singular vectors; it
+does not depend on the row's norm. With few rows the span follows the rows themselves and energies are high, so only
+arms with the same number of rows can be compared.
+
+Intervals are a delete-a-group jackknife (Kott 2001; Busing, Meijer, van der Leeden 1999): the rows are divided by a
+hash of their ids, and everything, the directions too, is computed anew without each group. Groups of two arms hold the
+same rows where both arms do, so a difference of two arms accounts for rows that they share.
+
+Shapes: N rows, D numbers of a gradient, k directions, G groups.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.hashing import hash64
+from curation.metrics.estimates import TAIL, Estimate
+from curation.metrics.inputs import Floats
+
+Ints = npt.NDArray[np.int64]
+Batches = Callable[[], Iterable[tuple[Ints, npt.NDArray[np.float32]]]]
+"""Reads the row ids [B] and the gradients [B, D] of all rows, some at a time; called several times."""
+
+MOST = 32
+"""Directions that are looked at (paper, figure of the gradients)."""
+SHOWN = 8
+"""The k of the distribution over rows (paper)."""
+GROUPS = 20
+"""Of the jackknife."""
+DENSE = 768
+"""Up to this size all eigenvectors are computed; beyond it the first ones alone, by Lanczos iterations (ARPACK) to
+machine precision, which takes a small part of the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coherence:
+    """What is found of an arm's gradient matrix."""
+
+    num_rows: int
+    singular_values: Floats
+    """The first ones, descending, [k]."""
+    total: float
+    """The sum of all squared singular values: the squared Frobenius norm."""
+    energy_k: Floats
+    """The mean top-k energy of a row, for k = 1, 2, ..."""
+    without_Gk: Floats
+    """The same without each group of rows."""
+    decay_Gk: Floats
+    """The shares of the total in each direction, without each group."""
+    rows_energy_N: Floats
+    """The top-``SHOWN`` energy of every row, ascending."""
+    dimension: float
+    """The participation ratio of the squared singular values, (sum)^2 / sum of squares: so many equally strong
+    directions would have it."""
+
+    @property
+    def share_k(self) -> Floats:
+        """Of the total, the share in each direction."""
+        share_k: Floats = self.singular_values**2 / self.total
+        return share_k
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON: estimates with their intervals, and the distribution over rows at 101 points."""
+        energies = [_jackknifed(value, without_G, self.num_rows) for value, without_G in self._pairs(self.energy_k)]
+        shares = [
+            _jackknifed(value, self.decay_Gk[:, k], self.num_rows).to_json() for k, value in enumerate(self.share_k)
+        ]
+        return {
+            "n": self.num_rows,
+            "energy": [estimate.to_json() for estimate in energies],
+            "mean_energy": _jackknifed(
+                float(self.energy_k.mean()), self.without_Gk.mean(axis=1), self.num_rows
+            ).to_json(),
+            "quantiles": np.quantile(self.rows_energy_N, np.linspace(0, 1, 101)).tolist(),
+            "singular_values": self.singular_values.tolist(),
+            "shares": shares,
+            "total": self.total,
+            "dimension": self.dimension,
+        }
+
+    def _pairs(self, value_k: Floats) -> list[tuple[float, Floats]]:
+        return [(float(value), self.without_Gk[:, k]) for k, value in enumerate(value_k)]
+
+
+def coherence(batches: Batches, size: int) -> Coherence:
+    """Energies and singular values of gradients with ``size`` numbers; rows without any gradient are left out.
+
+    Raises:
+        ValueError: there are fewer than two groups of rows.
+    """
+    total_DD, num_rows, filled = np.zeros((size, size)), 0, set[int]()
+    for ids_N, gradient_ND in _kept(batches):
+        total_DD += gradient_ND.T @ gradient_ND
+        num_rows += len(ids_N)
+        filled |= set(_groups(ids_N).tolist())
+    if len(filled) < 2:
+        raise ValueError(f"{num_rows} rows with a gradient are too few to compare directions")
+    most = min(MOST, size, num_rows)
+    value_k, vector_Dk = directions(total_DD, most)
+    rows_Nk = np.concatenate([energies(gradient_ND, vector_Dk) for _, gradient_ND in _kept(batches)])
+    without = [_without(batches, total_DD, group, most) for group in sorted(filled)]
+    trace = float(np.trace(total_DD))
+    return Coherence(
+        num_rows=num_rows,
+        singular_values=np.sqrt(value_k),
+        total=trace,
+        energy_k=rows_Nk.mean(axis=0),
+        without_Gk=np.stack([energy_k for energy_k, _ in without]),
+        decay_Gk=np.stack([share_k for _, share_k in without]),
+        rows_energy_N=np.sort(rows_Nk[:, min(SHOWN, most) - 1]),
+        dimension=trace**2 / float((total_DD**2).sum()),
+    )
+
+
+def difference(arm: Coherence, other: Coherence) -> dict[str, Any]:
+    """The mean top-k energy of one arm minus another's: for k = ``SHOWN`` and as the mean over all k, as JSON."""
+    at = min(SHOWN, len(arm.energy_k), len(other.energy_k)) - 1
+    most = min(len(arm.energy_k), len(other.energy_k))
+    means = [energies_k[..., :most].mean(axis=-1) for energies_k in (arm.energy_k, other.energy_k)]
+    replicates = [energies_Gk[..., :most].mean(axis=-1) for energies_Gk in (arm.without_Gk, other.without_Gk)]
+    if len(replicates[0]) != len(replicates[1]):  # so few rows that a group of one is empty
+        return {"energy": None, "mean_energy": None}
+    n = min(arm.num_rows, other.num_rows)
+    return {
+        "energy": _jackknifed(
+            float(arm.energy_k[at] - other.energy_k[at]), arm.without_Gk[:, at] - other.without_Gk[:, at], n
+        ).to_json(),
+        "mean_energy": _jackknifed(float(means[0] - means[1]), replicates[0] - replicates[1], n).to_json(),
+    }
+
+
+def directions(gram_DD: Floats, most: int) -> tuple[Floats, Floats]:
+    """The largest eigenvalues of a Gram matrix, descending [k], and their eigenvectors [D, k]; none below 0."""
+    if len(gram_DD) <= max(DENSE, 2 * most):
+        from scipy.linalg import eigh
+
+        value_k, vector_Dk = eigh(gram_DD, subset_by_index=(len(gram_DD) - most, len(gram_DD) - 1))
+    else:
+        from scipy.sparse.linalg import eigsh
+
+        start_D = np.ones(len(gram_DD))  # the same result each time
+        value_k, vector_Dk = eigsh(gram_DD, k=most, which="LA", v0=start_D)
+    order_k = np.argsort(-value_k, kind="stable")
+    return np.maximum(value_k[order_k], 0.0), vector_Dk[:, order_k]
+
+
+def energies(gradient_ND: Floats, vector_Dk: Floats) -> Floats:
+    """The top-1, top-2, ... energies of rows, [N, k]: shares of their squared norms."""
+    norm_N1 = (gradient_ND**2).sum(axis=1, keepdims=True)
+    energy_Nk: Floats = np.minimum(np.cumsum((gradient_ND @ vector_Dk) ** 2, axis=1) / norm_N1, 1.0)
+    return energy_Nk
+
+
+def _without(batches: Batches, total_DD: Floats, group: int, most: int) -> tuple[Floats, Floats]:
+    """Without a group of rows: the mean energies of the others, and the shares of the total in each direction."""
+    left_DD = total_DD.copy()
+    for ids_N, gradient_ND in _kept(batches):
+        out_MD = gradient_ND[_groups(ids_N) == group]
+        left_DD -= out_MD.T @ out_MD
+    value_k, vector_Dk = directions(left_DD, most)
+    sum_k, num = np.zeros(most), 0
+    for ids_N, gradient_ND in _kept(batches):
+        in_MD = gradient_ND[_groups(ids_N) != group]
+        sum_k += energies(in_MD, vector_Dk).sum(axis=0)
+        num += len(in_MD)
+    return sum_k / num, value_k / np.trace(left_DD)
+
+
+def _kept(batches: Batches) -> Iterable[tuple[Ints, Floats]]:
+    for ids_N, gradient_ND in batches():
+        wide_ND = gradient_ND.astype(np.float64)
+        kept_N = np.isfinite(wide_ND).all(axis=1) & (wide_ND != 0).any(axis=1)
+        yield ids_N[kept_N], wide_ND[kept_N]
+
+
+def _groups(ids_N: Ints) -> Ints:
+    """The group of each row."""
+    return (hash64(ids_N, 0) % np.uint64(GROUPS)).astype(np.int64)
+
+
+def _jackknifed(value: float, without_G: Floats, n: int) -> Estimate:
+    """A value with the t interval of the delete-a-group jackknife."""
+    from scipy.special import stdtrit
+
+    num = len(without_G)
+    error = math.sqrt((num - 1) / num * float(((without_G - without_G.mean()) ** 2).sum()))
+    margin = float(stdtrit(num - 1, 1 - TAIL)) * error
+    return Estimate(value=value, low=value - margin, high=value + margin, n=n)

@@ -1,0 +1,136 @@
+"""The advantage stage: an engine values the weak and the gold move of selected rows where they differ, in Ray tasks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from curation.config import DomainConfig, EngineConfig
+from curation.domains import attempt, get_domain, position_of
+from curation.domains.uci import UciEngine, Value
+from curation.errors import RowError
+from curation.hashing import Int64s, first_by_hash
+from curation.metrics.advantage import compared, values
+from curation.refs import TableRef
+from curation.stages.chunked import in_chunks
+from curation.storage.lease import Guard, unguarded
+from curation.tables import io, schemas
+from curation.telemetry.standing import Update
+
+CHUNK_ROWS = 32
+"""Rows of a task and of a commit: some 20 seconds by the default number of nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdvantageJob:
+    """The settings of a task; pickled to every task."""
+
+    examples: TableRef
+    audit: TableRef
+    labels: TableRef
+    """The weak labels of these rows."""
+    domain: DomainConfig
+    engine: EngineConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differing:
+    """The rows of an arm whose weak label is a move, and not the gold one."""
+
+    num_selected: int
+    num_unparsed: int
+    num_differing: int
+    drawn_M: Int64s
+    """Those that the engine is asked about."""
+
+
+def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) -> Differing:
+    """What of an arm's selection the engine is asked about: a draw of at most ``rows``."""
+    table = io.read(selection, columns=["row_id", "label"])
+    ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
+    wrong = io.read(grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
+    ids_M = ids_N[parsed_N & np.isin(ids_N, wrong)]
+    return Differing(
+        num_selected=len(ids_N),
+        num_unparsed=int((~parsed_N).sum()),
+        num_differing=len(ids_M),
+        drawn_M=first_by_hash(ids_M, rows, seed),
+    )
+
+
+def advantages(
+    job: AdvantageJob,
+    selections: Mapping[str, TableRef],
+    grades: TableRef,
+    uri: str,
+    *,
+    seed: int,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
+) -> tuple[TableRef, dict[str, Any]]:
+    """The table (schema ``schemas.ADVANTAGES``) of all arms' rows together, and what is found of each arm as JSON.
+
+    Raises:
+        ConfigError: the engine is not there, or is none.
+        CommitError: rows in and rows out differ.
+    """
+    found = {arm: differing(ref, grades, rows=job.engine.rows, seed=seed) for arm, ref in selections.items()}
+    every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(arm.drawn_M for arm in found.values())]))
+    table = in_chunks(
+        _value, every_N, (job,), uri, schemas.ADVANTAGES, chunk_rows=CHUNK_ROWS, guard=guard, progress=progress
+    )
+    return table, {arm: _of_arm(rows, table, job.engine) for arm, rows in found.items()}
+
+
+def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> dict[str, Any]:
+    asked = io.take(table, rows.drawn_M)
+    kinds = [error.split(":", 1)[0] for error in asked["error"].to_pylist() if error is not None]
+    healthy = asked.filter(asked["error"].is_null())
+    gold_N, chosen_N = (
+        values(*(healthy[f"{move}_{unit}"].cast(pa.float64()).to_numpy() for unit in ("cp", "mate")))
+        for move in ("gold", "chosen")
+    )
+    return {
+        "num_selected": rows.num_selected,
+        "num_unparsed": rows.num_unparsed,
+        "num_differing": rows.num_differing,
+        "num_asked": len(rows.drawn_M),
+        "errors": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+        **compared(gold_N, chosen_N, equal_within=engine.equal_within),
+    }
+
+
+def _value(ids_M: Int64s, job: AdvantageJob) -> pa.Table:
+    """The rows of a chunk; one that the engine cannot value is an error row."""
+    domain = _domain(job.domain.model_dump_json())
+    position = position_of(domain)
+    assert position is not None, "a run whose labels are no moves has no such stage"
+    examples = io.take(job.examples, ids_M, ["row_id", *domain.columns.names]).to_pylist()
+    gold = io.take(job.audit, ids_M, ["gold"])["gold"].to_pylist()
+    chosen = io.take(job.labels, ids_M, ["label"])["label"].to_pylist()
+    rows = []
+    with UciEngine(job.engine) as engine:
+        for example, right, weak in zip(examples, gold, chosen, strict=True):
+            row = {"row_id": example["row_id"], "gold": right, "chosen": weak, "engine": engine.name}
+            fen, problem = attempt(position, example)
+            try:
+                if fen is None:
+                    raise RowError(problem)
+                row |= _columns("gold", engine.value(fen, right)) | _columns("chosen", engine.value(fen, weak))
+            except RowError as error:
+                row["error"] = str(error)
+            rows.append(row)
+    return pa.Table.from_pylist(rows, schema=schemas.ADVANTAGES)
+
+
+def _columns(move: str, value: Value) -> dict[str, int | None]:
+    return {f"{move}_cp": value.centipawns, f"{move}_mate": value.mate}
+
+
+@lru_cache(maxsize=2)
+def _domain(config: str) -> Any:
+    """One domain per worker process, not per task."""
+    return get_domain(DomainConfig.model_validate_json(config))

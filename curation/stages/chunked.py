@@ -1,0 +1,68 @@
+"""A table whose rows are computed by Ray tasks, chunk by chunk: what was committed before a kill is not done again."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from curation.errors import CommitError
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.storage.lease import Guard, unguarded
+from curation.tables import commits, io
+from curation.tables.row_ids import missing
+from curation.tables.stream import Round, commit_stream
+from curation.tasks import in_tasks
+from curation.telemetry.standing import Standing, Update
+
+COMMIT_SECONDS = 2.0
+
+
+def in_chunks(
+    compute: Callable[..., pa.Table],
+    row_ids_N: Int64s,
+    arguments: tuple[Any, ...],
+    uri: str,
+    schema: pa.Schema,
+    *,
+    chunk_rows: int,
+    num_cpus: float = 1,
+    num_gpus: float = 0,
+    guard: Guard = unguarded,
+    progress: Update | None = None,
+) -> TableRef:
+    """The table at ``uri`` with the rows that ``compute(ids_M, *arguments)`` gives, one for each id.
+
+    Raises:
+        UserError: as ``compute`` raised it.
+        CommitError: the store refused, or rows in and rows out differ.
+        ray.exceptions.RayError: another error in a task, or its process or node died too often.
+    """
+    io.create(uri, schema)
+    done, wanted = commits.committed_ids(uri), BitMap64(row_ids_N.astype(np.uint64))
+    left_N = row_ids_N[missing(row_ids_N, done)]
+
+    def calls() -> Iterator[tuple[Any, ...]]:
+        for start in range(0, len(left_N), chunk_rows):
+            yield compute, left_N[start : start + chunk_rows], arguments, uri, schema
+
+    def committed(round_: Round) -> None:
+        if progress is not None:
+            progress(Standing(rows=len(done) + sum(round_.rows.values()), total=len(row_ids_N)))
+
+    written = in_tasks(_write, calls(), num_cpus=num_cpus, num_gpus=num_gpus)
+    rows = (row for table in written for row in table.to_pylist())
+    commit_stream(rows, seconds=COMMIT_SECONDS, guard=guard, on_commit=committed)
+    if (found := commits.committed_ids(uri)) != wanted:
+        raise CommitError(f"{uri}: {len(wanted)} rows in, {len(found)} rows out")
+    return io.latest(uri)
+
+
+def _write(
+    compute: Callable[..., pa.Table], ids_M: Int64s, arguments: tuple[Any, ...], uri: str, schema: pa.Schema
+) -> pa.Table:
+    rows = compute(ids_M, *arguments)
+    assert np.array_equal(np.sort(rows["row_id"].to_numpy()), np.sort(ids_M)), "a row for each id"
+    return commits.write_fragment(rows, uri, schema)

@@ -1,0 +1,183 @@
+"""The gradients stages: per-row gradients of an arm's rows by the base student, and how coherent those of all arms are.
+
+All arms use the same base model, before any training, so that arms differ in their rows alone (the paper does not say
+at which point of the training it takes gradients). All arms are compared by the same number of rows.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.config import GradientsConfig
+from curation.errors import ConfigError
+from curation.hashing import Int64s, first_by_hash
+from curation.metrics.coherence import Coherence, coherence, difference
+from curation.models import check_tokens, load_model, load_tokenizer, state_size
+from curation.refs import ModelRef, TableRef
+from curation.stages.chunked import in_chunks
+from curation.storage.lease import Guard, unguarded
+from curation.tables import io, schemas
+from curation.tasks import in_tasks
+from curation.telemetry.standing import Standing, Update
+from train.tokens import Pair, Row, tokenize
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+CHUNK_ROWS = 512
+"""Rows of a task and of a commit."""
+READ_ROWS = 256
+"""Rows that are held in float64 at a time."""
+FEWEST = 20
+"""Rows of an arm with fewer gradients are not compared with others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientJob:
+    """The settings of a task; pickled to every task."""
+
+    rows: TableRef
+    """An arm's selection."""
+    base: ModelRef
+    """The student before its training."""
+    config: GradientsConfig
+    max_length: int
+    chat_template: bool
+
+
+def gradients(
+    job: GradientJob, uri: str, *, seed: int, guard: Guard = unguarded, progress: Update | None = None
+) -> TableRef:
+    """The gradients (schema ``schemas.gradients``) of a draw of an arm's rows.
+
+    Raises:
+        ModelError: the base student does not load, or does not name its output layer.
+        CommitError: rows in and rows out differ.
+    """
+    ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
+    return in_chunks(
+        _gradients,
+        first_by_hash(ids_N, job.config.rows, seed),
+        (job,),
+        uri,
+        schemas.gradients(state_size(job.base, ())),
+        chunk_rows=CHUNK_ROWS,
+        num_cpus=job.config.cpus,
+        num_gpus=job.config.gpus,
+        guard=guard,
+        progress=progress,
+    )
+
+
+def compare(tables: Mapping[str, TableRef], *, reference: str, seed: int, progress: Update | None = None) -> Any:
+    """How coherent each arm's gradients are, as JSON; one Ray task an arm, which holds few matrices [D, D].
+
+    Raises:
+        ConfigError: no arm has enough rows.
+    """
+    healthy = {arm: _healthy(ref) for arm, ref in tables.items()}
+    enough = {arm: ids_N for arm, ids_N in healthy.items() if len(ids_N) >= FEWEST}
+    if not enough:
+        most = max(map(len, healthy.values()), default=0)
+        raise ConfigError(
+            f"analyze.gradients: of no arm {FEWEST} rows have a gradient (the most are {most}); raise "
+            "analyze.gradients.rows or the budget, or leave it out by analyze.gradients: null"
+        )
+    num = min(map(len, enough.values()))
+    chosen = {arm: np.sort(first_by_hash(ids_N, num, seed)) for arm, ids_N in enough.items()}
+    found: dict[str, Coherence] = {}
+    for arm, measured in zip(chosen, in_tasks(_coherence, ((tables[arm], chosen[arm]) for arm in chosen)), strict=True):
+        found[arm] = measured
+        if progress is not None:
+            progress(Standing(rows=len(found), total=len(chosen), unit="arms"))
+    against = found.get(reference)
+    return {
+        "n": num,
+        "size": io.open_table(next(iter(tables.values()))).schema.field("gradient").type.list_size,
+        "reference": reference if against is not None else None,
+        "too_few": sorted(set(healthy) - set(enough)),
+        "errors": {arm: io.count(ref, filter="error IS NOT NULL") for arm, ref in tables.items()},
+        "arms": {
+            arm: {
+                **measured.to_json(),
+                "loss": _mean_loss(tables[arm], chosen[arm]),
+                "against": None if against is None or arm == reference else difference(measured, against),
+            }
+            for arm, measured in found.items()
+        },
+    }
+
+
+def batches(ref: TableRef, row_ids_N: Int64s) -> Iterator[tuple[Int64s, npt.NDArray[np.float32]]]:
+    """The ids and gradients of those rows, some at a time."""
+    scanner = io.open_table(ref).scanner(columns=["row_id", "gradient"], batch_size=READ_ROWS, scan_in_order=True)
+    for batch in scanner.to_batches():
+        ids_B = batch.column("row_id").to_numpy()
+        (kept_M,) = np.nonzero(np.isin(ids_B, row_ids_N))
+        column = batch.column("gradient").take(pa.array(kept_M))
+        yield ids_B[kept_M], column.flatten().to_numpy().reshape(len(kept_M), -1)
+
+
+def _coherence(ref: TableRef, row_ids_N: Int64s) -> Coherence:
+    size = io.open_table(ref).schema.field("gradient").type.list_size
+    return coherence(lambda: batches(ref, row_ids_N), size)
+
+
+def _healthy(ref: TableRef) -> Int64s:
+    ids_N: Int64s = io.read(ref, columns=["row_id"], filter="error IS NULL")["row_id"].to_numpy()
+    return ids_N
+
+
+def _mean_loss(ref: TableRef, row_ids_N: Int64s) -> float:
+    return float(np.mean(io.take(ref, row_ids_N, ["loss"])["loss"].to_numpy()))
+
+
+class _Loaded(NamedTuple):
+    """The base student in a worker process."""
+
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
+
+
+def _gradients(ids_M: Int64s, job: GradientJob) -> pa.Table:
+    """The rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
+    import torch
+
+    from train.gradients import row_gradients
+
+    torch.set_num_threads(job.config.cpus)
+    model, tokenizer = _loaded(job.base, job.config.dtype, "cuda" if job.config.gpus else "cpu")
+    texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
+    whole: list[Row] = []
+    rows: list[dict[str, Any]] = []
+    for text in texts:
+        pair = Pair(text["prompt"], text["completion"])
+        found = tokenize(tokenizer, [pair], job.max_length, chat_template=job.chat_template).rows
+        if found:
+            whole.append({**found[0], "row_id": text["row_id"]})
+        else:
+            rows.append({"row_id": text["row_id"], "error": f"too_long: more than {job.max_length} tokens"})
+    whole.sort(key=lambda row: len(row["input_ids"]))
+    pad = tokenizer.pad_token_id
+    for start in range(0, len(whole), job.config.batch_rows):
+        batch = whole[start : start + job.config.batch_rows]
+        measured = row_gradients(model, batch, int(pad))
+        for row, gradient_D, loss, num in zip(batch, *measured, strict=True):
+            if np.isfinite(gradient_D).all():
+                rows.append({"row_id": row["row_id"], "loss": loss, "num_tokens": num, "gradient": gradient_D})
+            else:
+                rows.append({"row_id": row["row_id"], "error": "not_finite: the gradient overflows"})
+    return pa.Table.from_pylist(rows, schema=schemas.gradients(model.config.get_text_config().hidden_size))
+
+
+@lru_cache(maxsize=1)
+def _loaded(base: ModelRef, dtype: str, device: str) -> _Loaded:
+    """One model per worker process, not per task."""
+    model, tokenizer = load_model(base, dtype=dtype, device=device), load_tokenizer(base)
+    check_tokens(base, tokenizer, model)
+    return _Loaded(model, tokenizer)
