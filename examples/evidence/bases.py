@@ -2,10 +2,10 @@ r"""The models that the evidence starts from, trained from random weights: ``pyt
 
 Every model learns from rows of its own (the first of the task's file), which no split of a run contains.
 
-- **Students' bases** (``small``, ``medium``, ``large``: 0.4, 0.8 and 1.6 million parameters) learn the skill in another
-  notation than the task's, so that they know more than the teacher and score nothing when they are asked: chess from
-  score sheets, `` White: h5f7``; arithmetic from bare results, `` 405``, and `` \boxed{}`` from numbers that are only
-  repeated.
+- **Students' bases** (``small``, ``medium``, ``large``: 0.5, 0.9 and 1.6 million parameters) learn the skill in another
+  notation than the task's, so that they know more than the teacher and score next to nothing when they are asked:
+  chess from score sheets, `` White: h5f7``; arithmetic from bare results, `` 405``, with a box in one row of five
+  (GRPO learns from answers that are right now and then).
 - **The teacher's base** is smaller. In chess it learns from score sheets too, and a run teaches it the task's notation
   (``teacher.adapt``); in arithmetic it learns the task itself, from few labelled rows.
 """
@@ -59,14 +59,11 @@ def score_sheet(rows: list[Row]) -> Iterator[Pair]:
         yield Pair(MATES.prompt(example), f" {side}:{MATES.answer(row['mates'], example)}")
 
 
-def bare(rows: list[Row]) -> Iterator[Pair]:
-    """The result without a box; one row in ten repeats a number in a box instead."""
+def mixed(rows: list[Row]) -> Iterator[Pair]:
+    """The bare result, or in one row of five the task's box."""
     for row in rows:
-        if derive(SEED, row["problem"]) % 10:
-            yield Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {row['answer']}")
-        else:
-            number = row["answer"]
-            yield Pair(EQUATIONS.prompt({"problem": f"{number} = ?"}), rf" \boxed{{{number}}}")
+        text = row["answer"] if derive(SEED, row["problem"]) % 5 else row["solution"]
+        yield Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {text}")
 
 
 def boxed(rows: list[Row]) -> Iterator[Pair]:
@@ -93,9 +90,9 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
         EQUATIONS,
         {
             "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=2, pairs=boxed),
-            "small": Made(init=shape(96, 4), rows=(30_000, 180_000), epochs=1, pairs=bare),
-            "medium": Made(init=shape(128, 4), rows=(30_000, 180_000), epochs=1, pairs=bare),
-            "large": Made(init=shape(160, 5), rows=(30_000, 180_000), epochs=1, pairs=bare),
+            "small": Made(init=shape(96, 4), rows=(30_000, 180_000), epochs=1, pairs=mixed),
+            "medium": Made(init=shape(128, 4), rows=(30_000, 180_000), epochs=1, pairs=mixed),
+            "large": Made(init=shape(160, 5), rows=(30_000, 180_000), epochs=1, pairs=mixed),
         },
     ),
 }
