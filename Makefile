@@ -6,7 +6,7 @@ DOCS_INSTALLED := $(VENV)/.docs-installed
 VLLM_VENV := .venv-vllm
 VLLM_INSTALLED := $(VLLM_VENV)/.installed
 
-.PHONY: run tune test test-slow test-vllm test-tracking check docs bases clean
+.PHONY: run tune evidence test test-slow test-vllm test-tracking check docs bases clean
 
 ## Quickstart: set up, then curate real chess puzzles on the CPU, with a report at the end.
 run: $(INSTALLED)
@@ -15,6 +15,10 @@ run: $(INSTALLED)
 ## A search for a better trust function on the quickstart's labels; what `make run` has done already is not done again.
 tune: $(INSTALLED)
 	$(BIN)/curate tune examples/quickstart.yaml
+
+## The experiment of docs/evidence.md: about four hours on two cores; goes on where it was stopped.
+evidence: $(INSTALLED)
+	$(BIN)/python -m examples.evidence --write-docs
 
 ## All tests, with reduced counts where the full ones are slow; two processes of one thread each, since more threads than
 ## cores wait busily for each other.

@@ -59,7 +59,7 @@ def read(directories: Sequence[str], option: str) -> list[Member]:
         if resolved in seen:
             raise CombineError(f"{option}: {seen[resolved]} and {directory} are one directory; name each run once")
         seen[resolved] = directory
-    return [_member(directory) for directory in directories]
+    return [member(directory) for directory in directories]
 
 
 def require_alike(one: Member, other: Member) -> None:
@@ -85,7 +85,12 @@ def require_alike(one: Member, other: Member) -> None:
             )
 
 
-def _member(directory: str) -> Member:
+def member(directory: str) -> Member:
+    """A finished run, by its directory.
+
+    Raises:
+        CombineError: it is no run, or unfinished.
+    """
     config = load_config(_place(directory) / "config.yaml")
     config = config.model_copy(update={"run_dir": directory})
     try:

@@ -1,0 +1,1 @@
+"""The experiment of docs/evidence.md, one command: ``python -m examples.evidence``."""

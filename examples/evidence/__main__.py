@@ -1,0 +1,155 @@
+"""The experiment of docs/evidence.md: ``python -m examples.evidence``.
+
+It makes rows and bases that are missing, checks the gates on development splits, does the cells that are missing, and
+writes ``results.json`` after each. The same command goes on where it was stopped. ``--write-docs`` fills the tables of
+docs/evidence.md from ``results.json``; ``--plan`` prints what is missing and how long it takes.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from examples.evidence import cells as plan
+from examples.evidence.cells import HERE, ROOT, TASKS, Cell, CellFailedError
+from examples.evidence.gates import Gate, gates, told
+
+RESULTS = HERE / "results.json"
+PAGE = ROOT / "docs" / "evidence.md"
+DATA_SECONDS, BASES_SECONDS = 600, 1500
+
+
+def say(text: str) -> None:
+    """Print a line with the time of day."""
+    print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
+
+
+def make_inputs(workers: int) -> None:
+    """Make the rows and the bases that are missing."""
+    from examples.evidence.bases import TASKS as MODELS
+    from examples.evidence.bases import make_bases
+    from examples.evidence.data import make_data
+    from examples.evidence.make_mates import engine_path
+
+    make_data(HERE / "data", workers=workers, engine=engine_path())
+    for task in MODELS:
+        make_bases(task, HERE / "data" / task / "bases.parquet", HERE / "bases" / task)
+
+
+class Progress:
+    """Does cells one after the other, and says how long those that are left take at the pace so far."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self._cells = cells
+        self._spent = self._expected = 0.0
+        self.seconds: dict[str, float] = {}
+        """Of finished cells."""
+
+    def do(self, cell: Cell) -> None:
+        """Do a cell, unless it is done."""
+        if (stamp := cell.done) is None:
+            pace = self._spent / self._expected if self._expected else 1.0
+            missing = [other for other in self._cells if other.name not in self.seconds and not other.done]
+            left = pace * sum(other.seconds for other in missing)
+            say(f"{cell.name}: {cell.task.words}; {left / 60:.0f} minutes left in all")
+            self._spent += plan.run(cell)
+            self._expected += cell.seconds
+            stamp = cell.done
+            assert stamp is not None, "it has just been written"
+            say(f"{cell.name}: {stamp['seconds'] / 60:.1f} minutes")
+        self.seconds[cell.name] = stamp["seconds"]
+
+
+def check_gates(found: Sequence[Cell]) -> dict[str, list[Gate]]:
+    """The gates by task, printed."""
+    checked = {}
+    for cell in found:
+        checked[cell.task.name] = gates(cell.report, num_pool=cell.num_pool)
+        say(told(cell.task.name, checked[cell.task.name]))
+    return checked
+
+
+def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: dict[str, float]) -> dict[str, Any]:
+    """What ``results.json`` holds."""
+    from curation.cluster.versions import versions
+    from examples.evidence.results import gate_results, task_results
+
+    by_task: dict[str, list[Cell]] = {}
+    for cell in finished:
+        by_task.setdefault(cell.task.name, []).append(cell)
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "cores": os.cpu_count(),
+        "gates": gate_results(checked),
+        "tasks": {name: task_results(of_task) for name, of_task in by_task.items()},
+        "seconds": {name: round(value, 1) for name, value in seconds.items()},
+    }
+
+
+def print_plan(todo: Sequence[Cell]) -> None:
+    """What is missing, and how long it takes."""
+    rows = [(cell.name, "done" if cell.done else f"{cell.seconds / 60:.0f} minutes") for cell in todo]
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:{width}}  {what}" for name, what in rows))
+    left = sum(cell.seconds for cell in todo if not cell.done)
+    inputs = (DATA_SECONDS + BASES_SECONDS) / 60
+    print(f"{'left':{width}}  {left / 60:.0f} minutes, and {inputs:.0f} for rows and bases where they are missing")
+
+
+def main() -> int:
+    """Run what is asked for; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [task.name for task in TASKS]
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--tasks", nargs="+", choices=names, default=names)
+    parser.add_argument("--home", type=Path, default=ROOT / "runs" / "evidence", help="where the run directories go")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that make rows")
+    parser.add_argument("--no-gates", action="store_true", help="go on where a gate fails")
+    parser.add_argument("--plan", action="store_true", help="print what is missing, and do nothing")
+    parser.add_argument("--write-docs", action="store_true", help="fill docs/evidence.md from the results")
+    given = parser.parse_args()
+    home = given.home.absolute()
+    first, others = plan.gate_cells(home, given.tasks), plan.cells(home, given.tasks, given.seeds)
+    if given.plan:
+        print_plan([*first, *others])
+        return 0
+    if not (given.write_docs and given.results.is_file()):
+        started = time.monotonic()
+        make_inputs(given.workers)
+        say(f"rows and bases are there ({(time.monotonic() - started) / 60:.1f} minutes)")
+        try:
+            progress = Progress([*first, *others])
+            for cell in first:
+                progress.do(cell)
+            checked = check_gates(first)
+            failed = [name for name, found in checked.items() if not all(gate.passed for gate in found)]
+            if failed and not given.no_gates:
+                say(f"gates failed for {', '.join(failed)}: results would not be believed; --no-gates goes on anyway")
+                return 1
+            for place in range(len(others)):
+                progress.do(others[place])
+                found = results(checked, others[: place + 1], progress.seconds)
+                part = given.results.with_suffix(".part")
+                part.write_text(json.dumps(found, indent=1) + "\n")
+                part.rename(given.results)
+        except CellFailedError as error:
+            say(str(error))
+            return 128 - error.code if error.code < 0 else error.code
+        say(f"results: {given.results}")
+    if given.write_docs:
+        from examples.evidence.tables import write_docs
+
+        write_docs(PAGE, json.loads(given.results.read_text()))
+        say(f"tables: {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+r"""The models that the evidence starts from, trained from random weights: ``python -m examples.evidence.bases mates``.
+
+Every model learns from rows of its own (the first of the task's file), which no split of a run contains.
+
+- **Students' bases** (``small``, ``medium``, ``large``: 0.5, 0.9 and 1.6 million parameters) learn the skill in another
+  notation than the task's, so that they know more than the teacher and score next to nothing when they are asked:
+  chess from score sheets, `` White: h5f7``; arithmetic from bare results, `` 405``, with a box in one row of five
+  (GRPO learns from answers that are right now and then).
+- **The teacher's base** is smaller. In chess it learns from score sheets too, and a run teaches it the task's notation
+  (``teacher.adapt``); in arithmetic it learns the task itself, from few labelled rows.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+
+from curation.config import InitConfig, SftConfig
+from curation.domains import Domain
+from curation.domains.chess_mate import ChessMate
+from curation.domains.math import Math
+from curation.hashing import derive
+from curation.models import create, load_model, load_tokenizer
+from train.models import saved
+from train.sft import fine_tune
+from train.stream import write_pairs
+from train.tokens import Pair
+
+logger = logging.getLogger(__name__)
+
+SEED = 50
+MATES, EQUATIONS = ChessMate(), Math(instruction="")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """How a model is made."""
+
+    init: InitConfig
+    rows: tuple[int, int]
+    """The first of its rows in the task's file, and the one after the last."""
+    epochs: int
+    pairs: Callable[[list[Row]], Iterator[Pair]]
+    """What it learns from them."""
+
+
+def score_sheet(rows: list[Row]) -> Iterator[Pair]:
+    """The side to move and the move that ended the game, `` White: h5f7``."""
+    for row in rows:
+        example = MATES.read(row)
+        side = "White" if " w " in example["fen"] else "Black"
+        yield Pair(MATES.prompt(example), f" {side}:{MATES.answer(row['mates'], example)}")
+
+
+def mixed(rows: list[Row]) -> Iterator[Pair]:
+    """The bare result, or in one row of five the task's box."""
+    for row in rows:
+        text = row["answer"] if derive(SEED, row["problem"]) % 5 else row["solution"]
+        yield Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {text}")
+
+
+def boxed(rows: list[Row]) -> Iterator[Pair]:
+    """The task itself."""
+    return (Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {row['solution']}") for row in rows)
+
+
+def shape(hidden: int, layers: int) -> InitConfig:
+    """A model of that width and depth, with heads of 32 numbers."""
+    return InitConfig(hidden_size=hidden, num_layers=layers, num_heads=hidden // 32, max_positions=128)
+
+
+TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
+    "mates": (
+        MATES,
+        {
+            "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=2, pairs=score_sheet),
+            "small": Made(init=shape(96, 4), rows=(30_000, 180_000), epochs=1, pairs=score_sheet),
+            "medium": Made(init=shape(128, 4), rows=(30_000, 180_000), epochs=1, pairs=score_sheet),
+            "large": Made(init=shape(160, 5), rows=(30_000, 180_000), epochs=1, pairs=score_sheet),
+        },
+    ),
+    "equations": (
+        EQUATIONS,
+        {
+            "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=2, pairs=boxed),
+            "small": Made(init=shape(96, 4), rows=(30_000, 180_000), epochs=1, pairs=mixed),
+            "medium": Made(init=shape(128, 4), rows=(30_000, 180_000), epochs=1, pairs=mixed),
+            "large": Made(init=shape(160, 5), rows=(30_000, 180_000), epochs=1, pairs=mixed),
+        },
+    ),
+}
+RECIPE = SftConfig(
+    preset="scratch", epochs=1, global_batch_size=64, micro_batch_size=64, learning_rate=1.5e-3, warmup_ratio=0.05
+)
+
+
+def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, recipe: SftConfig = RECIPE) -> None:
+    """Train a model and save it as float16 to ``output``, which then is there as a whole or not at all."""
+    words = domain.vocabulary()
+    with TemporaryDirectory() as work:
+        start = create(
+            Path(work) / "start",
+            family=made.init.family,
+            shape=made.init.shape(),
+            words=words.words,
+            pattern=words.pattern,
+            seed=SEED,
+        )
+        pairs = write_pairs(list(made.pairs(rows)), Path(work) / "rows.lance")
+        trained = Path(work) / "trained"
+        record = fine_tune(start, pairs, recipe.model_copy(update={"epochs": made.epochs}), seed=SEED, output=trained)
+        model, part = saved(start, None, trained).model, output.with_name(f"{output.name}.part")
+        load_model(model, dtype="float16").save_pretrained(part)
+        load_tokenizer(model).save_pretrained(part)
+        part.rename(output)
+    logger.info("%s: %d rows, %.0f s, last loss %.3f", output, record.num_rows, record.seconds, record.losses[-1])
+
+
+def make_bases(task: str, rows: Path, output: Path, *, names: list[str] | None = None) -> None:
+    """Train the models of a task that are missing in ``output``, from its file of rows."""
+    domain, all_made = TASKS[task]
+    missing = [name for name in names or all_made if not (output / name).is_dir()]
+    if not missing:
+        return
+    table = pq.read_table(rows)
+    for name in missing:
+        made = all_made[name]
+        output.mkdir(parents=True, exist_ok=True)
+        make_base(domain, made, table.slice(made.rows[0], made.rows[1] - made.rows[0]).to_pylist(), output / name)
+
+
+def main() -> None:
+    """Train the models that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("rows", type=Path, help="the Parquet file of rows to learn from")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(2)
+    make_bases(given.task, given.rows, given.output, names=given.only)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+r"""Make graded arithmetic: ``python -m examples.evidence.make_equations OUT.parquet --rows N``.
+
+A problem is a sum or difference of two or three numbers, ``347 + 58 = ?``; its solution is `` \boxed{405}``. ``level``
+is its difficulty:
+
+| level | numbers | share of the rows |
+| --- | --- | --- |
+| 1 | 2 digits and 2 digits | 5 % |
+| 2 | 3 digits and 2 digits | 45 % |
+| 3 | 3 digits and 3 digits | 50 % |
+| 4 | 2 digits, three times | only where asked for (``--levels``) |
+| 5 | 4 digits and 3 digits | only where asked for |
+
+Gold labels are exact by construction, and rows are without limit: levels 2 to 5 have 324,000 to 32 million problems
+each. No two rows have the same problem.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+DIGITS = {1: (2, 2), 2: (3, 2), 3: (3, 3), 4: (2, 2, 2), 5: (4, 3)}
+"""Of the numbers, by level."""
+SHARES = {1: 0.05, 2: 0.45, 3: 0.5}
+SCHEMA = pa.schema(
+    [("problem", pa.string()), ("answer", pa.string()), ("solution", pa.string()), ("level", pa.string())]
+)
+
+Problem = tuple[str, int]
+"""The text before the equals sign, and the value."""
+
+
+def problem(level: int, rng: random.Random) -> Problem:
+    """A problem of that level."""
+    numbers = [rng.randrange(10 ** (digits - 1), 10**digits) for digits in DIGITS[level]]
+    rng.shuffle(numbers)
+    text, value = str(numbers[0]), numbers[0]
+    for number in numbers[1:]:
+        sign = rng.choice((1, -1))
+        text, value = f"{text} {'+' if sign > 0 else '-'} {number}", value + sign * number
+    return text, value
+
+
+def problems(shares: dict[int, float], *, seed: int) -> Iterator[tuple[int, Problem]]:
+    """Levels and problems, none twice, without end."""
+    rng, seen = random.Random(f"equations-{seed}"), set()
+    while True:
+        level = rng.choices(list(shares), weights=list(shares.values()))[0]
+        found = problem(level, rng)
+        if found[0] not in seen:
+            seen.add(found[0])
+            yield level, found
+
+
+def row(level: int, found: Problem) -> dict[str, str]:
+    """A row of the file."""
+    text, value = found
+    return {
+        "problem": f"{text} = ?",
+        "answer": str(value),
+        "solution": rf"\boxed{{{value}}}",
+        "level": str(level),
+    }
+
+
+def make_equations(output: Path, *, num_rows: int, seed: int, shares: dict[int, float]) -> None:
+    """Write ``num_rows`` problems.
+
+    Args:
+        output: the Parquet file.
+        num_rows: how many.
+        seed: of the draw.
+        shares: of the rows, by level.
+    """
+    drawn = problems(shares, seed=seed)
+    rows = [row(*next(drawn)) for _ in range(num_rows)]
+    output.parent.mkdir(parents=True, exist_ok=True)
+    part = output.with_suffix(".part")
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), part, compression="zstd")
+    part.rename(output)
+
+
+def main() -> None:
+    """Make the problems."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--rows", type=int, default=320_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--levels", type=int, nargs="+", choices=DIGITS, help="equal shares of these levels")
+    given = parser.parse_args()
+    shares = {level: 1.0 for level in given.levels} if given.levels else SHARES
+    make_equations(given.output, num_rows=given.rows, seed=given.seed, shares=shares)
+
+
+if __name__ == "__main__":
+    main()

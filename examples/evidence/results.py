@@ -1,0 +1,114 @@
+"""Results of finished cells as JSON: means over seeds, and paired differences pooled over seeds and test rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curation import metrics
+from curation.arms import ARMS
+from curation.commands.combine import member
+from curation.report.record import BASE, GROUND_TRUTH, TEACHER
+from curation.report.tested import Tests, compared, differences, read_tests
+from examples.evidence.cells import Cell
+from examples.evidence.gates import Gate
+
+AGAINST = (GROUND_TRUTH, TEACHER, "naive_parsed", "internal_confidence")
+"""With what every arm is compared, row by row."""
+MEASURES = ("auc", "ece", "brier")
+
+
+def task_results(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The results of one task over its finished seeds; every number has the seeds' own values beside their mean."""
+    reports = [cell.report for cell in cells]
+    tests = [read_tests(run.generations[-1].tests) for run in runs_of(cells)]
+    names = [arm["name"] for arm in reports[0]["arms"]]
+    return {
+        "seeds": [cell.seed for cell in cells],
+        "n": reports[0]["generations"][-1]["n"],
+        "num_pool": [report["generations"][-1]["num_pool"] for report in reports],
+        "parsed": mean([1 - pool["unparsed"] / pool["rows"] for pool in map(_labelled_pool, reports)]),
+        "right_in_pool": mean([report["teacher"]["pool"]["value"] for report in reports]),
+        "teacher": _accuracy(tests, TEACHER),
+        "base": _accuracy(tests, BASE),
+        "arms": {
+            name: {
+                "words": ARMS[name].words,
+                "purity": _purity(name, reports),
+                **(_accuracy(tests, name) or {}),
+                "against": {other: pooled(tests, name, other) for other in AGAINST if other != name},
+            }
+            for name in names
+        },
+        "regimes": regimes(reports),
+        "seconds": [cell.done["seconds"] if cell.done else None for cell in cells],
+    }
+
+
+def runs_of(cells: Sequence[Cell]) -> list[Any]:
+    """The finished runs as the report reads them."""
+    return [member(str(cell.directory)).run for cell in cells]
+
+
+def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | None:
+    """First minus second on the test rows of all seeds as one table, and the interval over the seeds' differences.
+
+    ``low`` and ``high`` are over rows: they take the rows of different seeds as independent. ``seeds`` holds the
+    t interval of the seeds, which also holds what deals and trainings vary.
+    """
+    strata = [rows for of_seed in tests if (rows := differences(of_seed, first, second)) is not None]
+    if not strata:
+        return None
+    found = compared(metrics.compare_rows(metrics.pooled_rows(strata)))
+    each = [float(rows.steps_N.sum()) / rows.per_unit / len(rows) for rows in strata]
+    over = metrics.over_seeds(each) if len(each) > 1 else None
+    return None if found is None else {**found, "each": each, "seeds": None if over is None else over.to_json()}
+
+
+def regimes(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """AUC, ECE and Brier score of the neural arm's trust function by labelled set, as means over seeds."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for report in reports:
+        for line in report["regimes"]:
+            lines.setdefault(line["set"], []).append(line)
+    return {
+        name: {
+            "regime": of_set[0]["regime"],
+            "share_right": mean([line["share_right"]["value"] for line in of_set]),
+            **{key: mean([line[key]["value"] for line in of_set if line[key] is not None]) for key in MEASURES},
+            "constant_brier": mean([line["constant"]["brier"]["value"] for line in of_set]),
+        }
+        for name, of_set in lines.items()
+    }
+
+
+def gate_results(found: Mapping[str, Sequence[Gate]]) -> dict[str, Any]:
+    """The gates by task."""
+    return {
+        task: [
+            {"words": gate.words, "value": gate.value, "wanted": gate.wanted, "passed": gate.passed} for gate in gates
+        ]
+        for task, gates in found.items()
+    }
+
+
+def mean(values: Sequence[float]) -> dict[str, Any] | None:
+    """The mean of the seeds' values, and these."""
+    return {"value": sum(values) / len(values), "each": list(values)} if values else None
+
+
+def _accuracy(tests: Sequence[Tests], name: str) -> dict[str, Any] | None:
+    """The share of right answers over the test rows of all seeds, with its exact interval, and each seed's."""
+    graded = [run.correct_N for of_seed in tests if name in of_seed for run in of_seed[name]]
+    if not graded:
+        return None
+    found = metrics.proportion(sum(int(of_run.sum()) for of_run in graded), sum(map(len, graded)))
+    return {"accuracy": {**found.to_json(), "each": [float(of_run.mean()) for of_run in graded]}}
+
+
+def _purity(name: str, reports: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    found = [arm["purity"] for report in reports for arm in report["arms"] if arm["name"] == name]
+    return mean([purity["value"] for purity in found if purity is not None])
+
+
+def _labelled_pool(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    pool: Mapping[str, Any] = report["funnel"]["generations"][-1]["labelled"]["pool"]
+    return pool

@@ -1,0 +1,123 @@
+"""The tables of docs/evidence.md, made from ``results.json`` alone."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Results = Mapping[str, Any]
+
+WORDS = {"mates": "Mate in one, SFT", "equations": "Arithmetic, SFT", "grpo": "Arithmetic, GRPO"}
+YES = {True: "yes", False: "**no**"}
+_TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def percent(value: float) -> str:
+    """A share in per cent."""
+    return f"{100 * value:.1f}"
+
+
+def estimate(found: Results | None) -> str:
+    """Per cent with an interval."""
+    if found is None:
+        return ""
+    return f"{percent(found['value'])} ({percent(found['low'])} to {percent(found['high'])})"
+
+
+def difference(found: Results | None) -> str:
+    """Points with the interval over rows, and the one over seeds in brackets."""
+    if found is None:
+        return ""
+    rows = f"{100 * found['difference']:+.1f} ({100 * found['low']:+.1f} to {100 * found['high']:+.1f})"
+    seeds = found["seeds"]
+    return rows if seeds is None else f"{rows} [{100 * seeds['low']:+.1f} to {100 * seeds['high']:+.1f}]"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, first column left, the others right."""
+    line = "| --- |" + " ---: |" * (len(heads) - 1)
+    return "\n".join([f"| {' | '.join(heads)} |", line, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def arms(task: Results) -> str:
+    """One line per model of a task."""
+    rows = []
+    for words, key in (("base of the students", "base"), ("weak teacher", "teacher")):
+        if task[key] is not None:
+            rows.append([words, "", estimate(task[key]["accuracy"]), "", "", "", ""])
+    for arm in task["arms"].values():
+        against = arm["against"]
+        rows.append(
+            [
+                arm["words"],
+                "" if arm["purity"] is None else percent(arm["purity"]["value"]),
+                estimate(arm.get("accuracy")),
+                *(
+                    difference(against.get(other))
+                    for other in ("ground_truth", "teacher", "naive_parsed", "internal_confidence")
+                ),
+            ]
+        )
+    heads = ["model", "purity", "test accuracy", "minus ground truth", "minus teacher", "minus naive", "minus I-conf"]
+    return table(heads, rows)
+
+
+def decomposition(results: Results) -> str:
+    """How much of the distance to ground truth is wrong labels, and how much the choice of rows."""
+    rows = []
+    for name, task in results["tasks"].items():
+        found = {arm: task["arms"].get(arm) for arm in ("neural", "neural_gold")}
+        if not all(found.values()):
+            continue
+        total, choice = (found[arm]["against"]["ground_truth"]["difference"] for arm in ("neural", "neural_gold"))
+        rows.append([WORDS.get(name, name), *(f"{100 * value:+.1f}" for value in (total, total - choice, choice))])
+    return table(["task", "neural minus ground truth", "wrong labels", "choice of rows"], rows)
+
+
+def regimes(results: Results) -> str:
+    """Quality of the trust function in and out of its distribution."""
+    rows = [
+        [
+            f"{WORDS.get(name, name)}: {where}",
+            found["regime"],
+            percent(found["share_right"]["value"]),
+            *("" if found[key] is None else f"{found[key]['value']:.3f}" for key in ("auc", "ece", "brier")),
+            f"{found['constant_brier']['value']:.3f}",
+        ]
+        for name, task in results["tasks"].items()
+        for where, found in task["regimes"].items()
+    ]
+    return table(["rows", "regime", "right %", "AUC", "ECE", "Brier", "Brier of a constant"], rows)
+
+
+def gates(results: Results) -> str:
+    """The gates of every task."""
+    rows = [
+        [task, gate["words"], percent(gate["value"]), gate["wanted"].replace("%", " %"), YES[gate["passed"]]]
+        for task, found in results["gates"].items()
+        for gate in found
+    ]
+    return table(["task", "gate", "%", "wanted", "passed"], rows)
+
+
+def times(results: Results) -> str:
+    """What every cell took."""
+    rows = [[name, f"{seconds / 60:.1f}"] for name, seconds in results["seconds"].items()]
+    return table(["cell", "minutes"], [*rows, ["in all", f"{sum(results['seconds'].values()) / 60:.0f}"]])
+
+
+def tables(results: Results) -> dict[str, str]:
+    """All tables by name."""
+    found = {"gates": gates(results), "decomposition": decomposition(results), "regimes": regimes(results)}
+    return {**found, "times": times(results), **{f"arms-{name}": arms(task) for name, task in results["tasks"].items()}}
+
+
+def write_docs(page: Path, results: Results) -> None:
+    """Replace the tables of the page; one without results keeps the line that says so."""
+    made = tables(results)
+
+    def filled(found: re.Match[str]) -> str:
+        text = made.get(found[2])
+        return found[0] if text is None else f"{found[1]}{text}\n{found[4]}"
+
+    page.write_text(_TABLE.sub(filled, page.read_text()))
