@@ -18,10 +18,10 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
-from curation.selection.capped import Capped, Labelled, walked, walked_parts
+from curation.selection.capped import Capped, Labelled, Labels, walked, walked_parts
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
-from curation.stages.label_keys import LabelKeys
+from curation.stages.label_keys import LabelKeys, Reader
 from curation.tables import io, scans
 from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust
@@ -131,7 +131,7 @@ class PoolScores:
         read = keys.reader()
         for batch, ids_B, score_B in self._scored(fragments, ("label",)):
             weak_B = batch.column("label")
-            yield ids_B, score_B, lambda place_M, ids_B=ids_B, weak_B=weak_B: read(ids_B[place_M], weak_B.take(place_M))
+            yield ids_B, score_B, partial(_labels_at, read, ids_B, weak_B)
 
     def candidates(self) -> Candidates:
         """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""
@@ -166,6 +166,10 @@ def too_long_ids(ref: TableRef | None) -> Int64s:
     if ref is None:
         return np.zeros(0, dtype=np.int64)
     return np.sort(io.read(ref, columns=["row_id"])["row_id"].to_numpy())
+
+
+def _labels_at(read: Reader, ids_B: Int64s, weak_B: pa.Array, place_M: Int64s) -> Labels:
+    return read(ids_B[place_M], weak_B.take(pa.array(place_M)))
 
 
 def _passing(bound: Bound, batches: Iterable[Batch]) -> Iterator[Batch]:

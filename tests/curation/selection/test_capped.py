@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.capped import CAP, CASES, NUM_FREQUENT, Labelled
+from benchmarks.risk_simulation import chess_like
 from curation.hashing import hash64
 from curation.selection import capped
 from curation.selection.budget import rows_a_label
@@ -78,3 +80,22 @@ def test_rows_before_a_row_with_its_label_are_counted():
 
 def test_a_share_of_n_is_rounded_down_and_allows_one_row():
     assert [rows_a_label(limit, n) for limit, n in [(20, 5), (0.29, 100), (0.01, 2_099), (0.01, 50)]] == [20, 29, 20, 1]
+
+
+def test_the_noise_that_the_benchmark_computes_is_that_of_a_large_pool():
+    for among_right, among_wrong in CASES.values():
+        of, num, threshold = (
+            Labelled(scores=chess_like(2.0), among_right=among_right, among_wrong=among_wrong),
+            10**6,
+            1.0,
+        )
+        rng = np.random.default_rng(0)
+        scores_N, correct_N = of.scores.draw(num, rng)
+        frequent_N = rng.random(num) < np.where(correct_N, among_right, among_wrong)
+        labels_N = np.where(frequent_N, rng.integers(0, NUM_FREQUENT, num), -1)
+        past = np.flatnonzero(scores_N >= threshold)
+        parts = batches(past, scores_N[past], labels_N[past], 3)
+        left = walked(parts, num, round(CAP * num), 0).row_ids_n
+        share, noise = of.left(threshold)
+        assert len(left) / len(past) == pytest.approx(share, abs=4 / len(past) ** 0.5)
+        assert 1 - correct_N[left].mean() == pytest.approx(noise, abs=2 / len(left) ** 0.5)
