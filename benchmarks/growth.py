@@ -133,8 +133,8 @@ def grades(ids_N: np.ndarray) -> dict[str, Any]:
 def select(folder: Path, num_rows: int) -> None:
     """The select stage of three arms."""
     from curation.stages.budget import Scored
+    from curation.stages.chooser import SelectJob
     from curation.stages.gold import GoldTexts
-    from curation.stages.select import SelectJob
     from curation.stages.select import select as select_stage
     from curation.storage.paths import place
 

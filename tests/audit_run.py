@@ -13,8 +13,9 @@ from curation.domains.math import Math
 from curation.refs import TableRef
 from curation.rundir.manifest import Manifest
 from curation.stages.budget import Scored
+from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
-from curation.stages.select import SelectJob, select
+from curation.stages.select import select
 from curation.tables import io, schemas
 
 HOSTILE = "</pre><script>window.stolen = 1</script><img src=x onerror='window.stolen = 1'>"

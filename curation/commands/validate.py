@@ -14,6 +14,7 @@ from curation.pipeline.chain import check_models
 from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.stages.label_keys import check_by
 from curation.stages.preview import check_preview, preview
 from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
@@ -46,6 +47,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
     yield from (Checked("rows", line) for line in check_preview(preview(config, files), config))
     num_pool = sizes["pool"] // max(1, len(config.generations))
     check_pool(config.selection.budget, num_pool)
+    check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
     if config.trust.search or "tune" in config.model_fields_set:
         check_search(config, num_pool)
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}

@@ -54,6 +54,12 @@ def warnings(config: RunConfig) -> Iterator[str]:
             yield from _cut("teacher.decoding", config.teacher.decoding, name, brief=brief or scripted)
     if _generates(config.domain_of("pool")) and init is not None:
         yield from _room("teacher", config.teacher.decoding, init)
+    limit, by = config.selection.max_per_label, config.selection.max_per_label_by
+    if limit is not None and by == "label" and config.domain_of("pool").name == "mcqa":
+        yield (
+            f"selection.max_per_label: {limit} rows for each option of domain mcqa, where "
+            "labels are letters: a cap is for domains with many labels; leave it out, or set max_per_label_by"
+        )
     if not config.generations:
         return
     inits = [generation.student.init for generation in config.generations]

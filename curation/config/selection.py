@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from curation.arms import ARMS, REFERENCE_ARM, Signal
 from curation.config.base import PositiveInt, Section, Share
@@ -143,6 +143,17 @@ class GoldRolloutsConfig(Section):
     """Of these samples."""
 
 
+def _count_or_share(value: Any) -> Any:
+    """Refuse what is neither a count nor a share: 1.0 could be meant as either."""
+    if value is None:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is no number; give a number of rows, e.g. 20, or a share of n, e.g. 0.01")
+    if value <= 0 or (isinstance(value, float) and value >= 1):
+        raise ValueError(f"{value} is neither a number of rows (1, 2, ...) nor a share of n above 0 and below 1")
+    return value
+
+
 class SelectionConfig(Section):
     """The arms and their common budget."""
 
@@ -152,6 +163,13 @@ class SelectionConfig(Section):
     difficulty_bins: PositiveInt = 10
     """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
 
+    max_per_label: Annotated[PositiveInt | Share | None, BeforeValidator(_count_or_share)] = None
+    """Every arm takes at most so many rows with the same label: a number (``20``), or a share of n (``0.01``); unset,
+    any number. The best rows of a label are taken. If fewer than n rows fit, all arms select as many as fit in each.
+    No guarantee of ``budget.risk`` holds for the rows that are then selected (docs/budget.md)."""
+    max_per_label_by: Annotated[str, Field(min_length=1)] = "label"
+    """What counts as the same label: the ``label`` that is taught, a column of the pool, or ``module:function`` of an
+    example and its label."""
     gold_rollouts: GoldRolloutsConfig = GoldRolloutsConfig()
 
     @property
@@ -166,6 +184,8 @@ class SelectionConfig(Section):
         for name in self.used:
             ARMS.find(name)
         _refuse_one_column(self.used)
+        if self.max_per_label is None and self.max_per_label_by != "label":
+            raise ValueError("max_per_label_by: nothing is counted by it without max_per_label; set that, too")
         reference = ARMS[self.budget.reference]
         if not reference.ranked or reference.gold:
             raise ValueError(f"budget.reference: {self.budget.reference!r} ranks no weak labels; name an arm that does")

@@ -14,6 +14,7 @@ from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import SourceFile, check_unchanged, discover, split_sizes
+from curation.stages.label_keys import check_by
 from curation.storage import lease
 from curation.storage.paths import write_atomically
 
@@ -77,6 +78,7 @@ def _identity(config: RunConfig) -> dict[str, Any]:
 def _opened(config: RunConfig, manifest: Manifest, files: Mapping[str, Sequence[SourceFile]]) -> Opened:
     num_pool = split_sizes(config, files)["pool"] // max(1, len(config.generations))
     check_pool(config.selection.budget, num_pool)
+    check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
     return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
 
 

@@ -14,9 +14,9 @@ from curation.rundir.run import Task
 
 if TYPE_CHECKING:
     from curation.stages.budget import Scored
+    from curation.stages.chooser import SelectJob
     from curation.stages.length import Limit
     from curation.stages.rollouts import Rollouts
-    from curation.stages.select import SelectJob
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +253,11 @@ def select(
     budget, selections = select_stage(job, task.directory)
     for selection in selections:
         task.say(selection.words)
+    if budget.asked is not None:
+        task.say(
+            f"selection.max_per_label: with at most {budget.max_per_label:,} rows of a label {budget.n:,} of "
+            f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
+        )
     if not budget.n:
         task.say(f"NOTHING IS SELECTED: {(budget.risk or {})['guarantee']}")
     outputs = {
@@ -268,8 +273,8 @@ def select(
 def _job(
     choice: dict[str, Any], *, texts: dict[str, Any] | None, teacher: ModelRef | None, generation: int
 ) -> "SelectJob":
+    from curation.stages.chooser import SelectJob
     from curation.stages.gold import GoldTexts
-    from curation.stages.select import SelectJob
 
     gold = GoldTexts(source="answer")
     if texts is not None:

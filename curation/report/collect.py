@@ -278,6 +278,11 @@ def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
     withheld = None
     if not record.n:
         withheld = "nothing is selected"
+    elif record.budget.get("asked") is not None:
+        withheld = (
+            f"selection.max_per_label leaves {record.n:,} of {record.budget['asked']:,} certified rows, and those of "
+            "rarer labels may have more wrong labels"
+        )
     elif risk["rule"] == "hoeffding":
         withheld = "the uncorrected rule holds for each threshold by itself, not for the one that the search chose"
     elif record.index:

@@ -86,6 +86,9 @@ class Count(NamedTuple):
     """The raw score of the reference arm from which on rows pass."""
     risk: dict[str, Any] | None = None
     """The settings and the result of a calibration (``curation.selection.risk.RiskCut``)."""
+    is_cut: bool = False
+    """The n rows are all that pass a threshold of the reference arm: what a cap on labels takes from them, it does not
+    replace by rows below the threshold."""
 
 
 class BudgetRule(Protocol):
@@ -151,7 +154,15 @@ class Threshold:
     def count(self, pool: Pool) -> Count:
         """See :func:`threshold_budget`."""
         assert pool.scores is not None, "declared"
-        return Count(threshold_budget(pool.scores.num_trusted(self.threshold), self.threshold))
+        return Count(threshold_budget(pool.scores.num_trusted(self.threshold), self.threshold), is_cut=True)
+
+
+def rows_a_label(limit: float, n: int) -> int:
+    """How many rows ``selection.max_per_label`` allows with the same label: a number, or a share of n rounded down.
+
+    A share that is less than one row allows one.
+    """
+    return limit if isinstance(limit, int) else max(1, int(Fraction(str(limit)) * n))  # the decimal as written
 
 
 def oracle_budget(num_right: int, cap: int) -> int:

@@ -43,6 +43,14 @@ class Budget:
     """Rows with at least this raw score of the reference arm pass."""
     risk: dict[str, Any] | None = None
     """The configuration and the result of the calibration (``curation.selection.risk.RiskCut``)."""
+    is_cut: bool = False
+    """All n rows pass a threshold of the reference arm."""
+    max_per_label: int | None = None
+    """The most rows with the same label that an arm takes (``selection.max_per_label``); None: any number."""
+    asked: int | None = None
+    """The n that the rule gives, where ``max_per_label`` leaves fewer rows; None: it leaves n."""
+    limited_by: str | None = None
+    """The arm in which the fewest rows are left, where that sets n."""
 
 
 def resolve(

@@ -11,14 +11,17 @@ from functools import cached_property, lru_cache, partial
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.selection import Candidates, Cut
 from curation.selection.bound import Bound, Question, merged, narrowed, question, tally
+from curation.selection.capped import Capped, Labelled, walked, walked_parts
 from curation.selection.external_sort import ranked
 from curation.selection.order import Streamed
+from curation.stages.label_keys import LabelKeys
 from curation.tables import io, scans
 from curation.tables.row_ids import missing
 from curation.trust import Scores, TrustFunction, get_trust
@@ -63,8 +66,15 @@ class PoolScores:
         Raises:
             SourceError: the labels lack a column that the function reads.
         """
+        for _, ids_B, score_B in self._scored(fragments, trust=trust):
+            yield ids_B, score_B
+
+    def _scored(
+        self, fragments: Sequence[int] | None, also: Sequence[str] = (), *, trust: bool = False
+    ) -> Iterator[tuple[pa.RecordBatch, Int64s, Scores]]:
+        """The rows with the columns that the function reads and ``also`` others, their ids and their scores."""
         function, present = self.function, io.open_table(self.labels).schema.names
-        columns = {name: f"`{name}`" for name in ("row_id", *function.features) if name in present}
+        columns = {name: f"`{name}`" for name in ("row_id", *function.features, *also) if name in present}
         if self.parsed:
             columns["is parsed"] = "label IS NOT NULL"
         out_M = too_long_ids(self.too_long)
@@ -78,7 +88,7 @@ class PoolScores:
                 never_B |= out_M[np.minimum(np.searchsorted(out_M, ids_B), len(out_M) - 1)] == ids_B
             if self.only is not None:
                 never_B |= missing(ids_B, self.only)
-            yield ids_B, np.where(never_B, np.float32(np.nan), score_B)
+            yield batch, ids_B, np.where(never_B, np.float32(np.nan), score_B)
 
     def mapped(self, function: Callable[[Iterable[Batch]], Result], *, trust: bool = False) -> Iterator[Result]:
         """``function`` of all batches or, of a large table, of those of each Ray task."""
@@ -108,6 +118,20 @@ class PoolScores:
         """The ids of the rows that pass, best first, in parts (:mod:`curation.selection.external_sort`)."""
         passing = scans.streamed(self.labels, lambda fragments: _passing(bound, self.batches(fragments)))
         return ranked(passing, bound.seed)
+
+    def capped(self, keys: LabelKeys, n: int, cap: int, seed: int) -> Capped:
+        """The n best rows, or fewer, of which at most ``cap`` have the same key (:mod:`curation.selection.capped`)."""
+
+        def of(fragments: Sequence[int] | None) -> Capped:
+            return walked(self._keyed(keys, fragments), n, cap, seed)
+
+        return walked_parts(scans.mapped(self.labels, of), n, cap)
+
+    def _keyed(self, keys: LabelKeys, fragments: Sequence[int] | None) -> Iterator[Labelled]:
+        read = keys.reader()
+        for batch, ids_B, score_B in self._scored(fragments, ("label",)):
+            weak_B = batch.column("label")
+            yield ids_B, score_B, lambda place_M, ids_B=ids_B, weak_B=weak_B: read(ids_B[place_M], weak_B.take(place_M))
 
     def candidates(self) -> Candidates:
         """All rows, for rules that need them at once: 12 bytes a row of the pool, and twice that for a moment."""

@@ -24,9 +24,10 @@ from curation.passes.run import PassOptions, run_pass
 from curation.refs import TableRef
 from curation.selection.top_n import TopN
 from curation.signals import label_request
+from curation.stages.chooser import Chooser, SelectJob
 from curation.stages.gold import Gold, GoldTexts, WeakFormat, decide
 from curation.stages.length import Limit
-from curation.stages.select import Chooser, SelectJob, budget_of
+from curation.stages.select import budget_of
 from curation.storage.paths import Place
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import missing
@@ -161,9 +162,9 @@ def roll_out(
     made = Rollouts(texts=GoldTexts(source=source), weak=weak, num_gold=num_gold, num_solved=num_solved)
     if source != "sample":
         return made
-    n = budget_of(job).n
+    budget = budget_of(job)
     sampling = _Sampling(job, asked, directory, how)
-    sampling.fill(Chooser(job, n), n, job.gold)
+    sampling.fill(Chooser(job, budget.n, budget.max_per_label), budget.n, job.gold)
     table = io.read(sampling.table, ["completion", "num_samples"])
     return replace(
         made,
@@ -206,7 +207,7 @@ class _Sampling:
         drawn = []
         for arm in (ARMS[name] for name in self._job.selection.arms if ARMS[name].gold):
             if arm.ranked:
-                ids_n = chooser.scores(arm).top(n, seed).row_ids_n
+                ids_n = chooser.top(arm).row_ids_n
                 self._ask(ids_n[missing(ids_n, gold.right)])
             else:
                 drawn.append(arm)

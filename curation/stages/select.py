@@ -10,65 +10,33 @@ that. All arms skip rows that are too long for the student, so each trains on n 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from curation import memory
-from curation.arms import ARMS, TOP, Arm, Rule
-from curation.config import DomainConfig, SelectionConfig
+from curation.arms import ARMS, Arm
+from curation.config import DomainConfig
 from curation.domains import Example, attempt, get_domain
 from curation.domains.formats import Format
-from curation.domains.grading import read_grades
 from curation.errors import BudgetError
 from curation.hashing import Int64s, derive
-from curation.refs import ModelRef, TableRef
-from curation.registry import code
-from curation.selection import Candidates, Cut, Selector
-from curation.selection.quotas import strata
-from curation.stages.budget import Budget, Scored, resolve
-from curation.stages.gold import Gold, GoldTexts, WeakFormat, weak_format
-from curation.stages.pool_scores import PoolScores, too_long_ids
-from curation.stages.selected import PART_ROWS, SelectedRows, write_rows
+from curation.refs import TableRef
+from curation.selection.budget import rows_a_label
+from curation.stages.budget import Budget, resolve
+from curation.stages.chooser import Chooser, SelectJob
+from curation.stages.gold import WeakFormat, weak_format
+from curation.stages.pool_scores import too_long_ids
+from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
-from curation.tables import io, scans, schemas
-from curation.tables.row_ids import missing
+from curation.tables import io, schemas
 from curation.trust import get_trust
 
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectJob:
-    """The inputs that all arms of a generation share."""
-
-    pool: TableRef
-    labels: TableRef
-    """The pool's labels, with the scores and signals that the arms need."""
-    audit: TableRef | None
-    grades: TableRef | None
-    """The grades of the pool's labels, if there is an audit table."""
-    texts: GoldTexts
-    """The source of gold arms' completions."""
-    too_long: TableRef | None = None
-    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
-    measured: Scored
-    """The labelled rows for the purity of a ``fit_purity`` budget."""
-    calibration: Scored | None
-    domain: DomainConfig
-    selection: SelectionConfig
-    teacher: ModelRef | None
-    generation: int
-    seed: int
-
-    @property
-    def gold(self) -> Gold:
-        """What gold arms train on; only for runs with an audit table."""
-        assert self.audit is not None, "RunConfig refuses gold arms without an audit set"
-        return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
+UNCERTIFIED = (
+    "none for the rows that are selected, because selection.max_per_label leaves out rows of frequent labels, and the "
+    "others may have more wrong labels; before it"
+)
+"""Before the guarantee of the rows of a risk budget, of which a cap takes some."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +81,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         BudgetError: an arm has fewer candidates than the budget.
     """
     budget = budget_of(job)
-    chooser = Chooser(job, budget.n)
+    chooser = Chooser(job, budget.n, budget.max_per_label)
     weak = format_of_pool(job)
     by_gold = job.too_long is not None and io.count(job.too_long, filter="gold AND NOT weak") > 0
     selections = []
@@ -122,9 +90,7 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
         try:
             taken = chooser.taken(arm)
         except BudgetError as error:
-            num = len(too_long_ids(job.too_long))
-            longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
-            raise BudgetError(f"arm {name}: {error}{longer}; or drop the arm") from error
+            raise _of_arm(name, job, error) from error
         memory.trim()
         written = write_rows(_rows(job, name, taken.row_ids).parts(), directory / name)
         selections.append(
@@ -140,8 +106,12 @@ def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
 
 
 def budget_of(job: SelectJob) -> Budget:
-    """The budget over the pool's labels."""
-    return resolve(
+    """The budget over the pool's labels, with the one n that all arms can select.
+
+    Raises:
+        BudgetError: the budget is 0, or an arm has fewer rows than it, even without a cap.
+    """
+    budget = resolve(
         job.selection.budget,
         job.labels,
         grades=job.grades,
@@ -150,6 +120,31 @@ def budget_of(job: SelectJob) -> Budget:
         too_long=job.too_long,
         seed=derive(job.seed, "risk"),
     )
+    limit = job.selection.max_per_label
+    return budget if limit is None or not budget.n else _under_cap(job, budget, rows_a_label(limit, budget.n))
+
+
+def _under_cap(job: SelectJob, budget: Budget, cap: int) -> Budget:
+    """The budget with as many rows as every arm has under the cap."""
+    chooser, left = Chooser(job, budget.n, cap), {}
+    for name in job.selection.arms:
+        try:
+            left[name] = chooser.num_left(ARMS[name])
+        except BudgetError as error:
+            raise _of_arm(name, job, error) from error
+    if budget.is_cut:
+        left[budget.reference] = chooser.num_left_of_top(ARMS[budget.reference])
+    fewest = min(left, key=left.__getitem__)
+    if left[fewest] == budget.n:
+        return replace(budget, max_per_label=cap)
+    risk = budget.risk and {**budget.risk, "guarantee": f"{UNCERTIFIED}: {budget.risk['guarantee']}"}
+    return replace(budget, n=left[fewest], max_per_label=cap, asked=budget.n, limited_by=fewest, risk=risk)
+
+
+def _of_arm(name: str, job: SelectJob, error: BudgetError) -> BudgetError:
+    num = len(too_long_ids(job.too_long))
+    longer = f"; {num:,} rows are longer than student.max_length, which can be raised" if num else ""
+    return BudgetError(f"arm {name}: {error}{longer}; or drop the arm")
 
 
 def format_of_pool(job: SelectJob) -> WeakFormat:
@@ -202,137 +197,6 @@ def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: 
         if (rendered := attempt(pair, example)[0]) is not None
     ]
     return write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Taken:
-    """The rows of an arm; ``threshold`` is the raw score of the last of them."""
-
-    row_ids: Iterable[Int64s]
-    """Best first, in parts; read once."""
-    threshold: float | None
-
-
-class Chooser:
-    """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed.
-
-    An arm that takes the top of its scores reads them in streams; of gold arms the ids are held, 8 bytes a selected
-    row. The other rules need all rows at once: 12 bytes a row of the pool, 20 with its bins.
-    """
-
-    def __init__(self, job: SelectJob, n: int) -> None:
-        self._job, self._n = job, n
-        self._bin_N: Int64s | None = None
-
-    def taken(self, arm: Arm) -> Taken:
-        """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
-        if self._n and arm.rule == TOP and not arm.gold:
-            scores = self.scores(arm)
-            bound = scores.bound(self._n, derive(self._job.seed, "ties"))
-            return Taken(row_ids=scores.ranked(bound), threshold=bound.score)
-        cut = self.cut(arm)
-        return Taken(row_ids=[cut.row_ids_n], threshold=cut.threshold)
-
-    def cut(self, arm: Arm) -> Cut:
-        """The rows of an arm, in rank order."""
-        if not self._n:
-            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        seed = derive(self._job.seed, "ties")
-        if arm.gold:
-            return self._cut_gold(arm, seed)
-        if arm.rule == TOP:
-            return self.scores(arm).top(self._n, seed)
-        rule: Selector = code(arm.rule.made_by)()
-        return rule.cut(self.candidates(arm), self._n, seed)
-
-    def scores(self, arm: Arm) -> PoolScores:
-        """What ranks the rows that an arm may take."""
-        # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
-        seed = derive(self._job.seed, "draw")
-        return PoolScores(
-            labels=self._job.labels,
-            trust=arm.trust,
-            seed=seed,
-            parsed=arm.parsed,
-            too_long=self._job.too_long,
-            only=self._gold.labelled if arm.gold else None,
-        )
-
-    @property
-    def bin_N(self) -> Int64s:
-        """The difficulty bin of each labelled row."""
-        if self._bin_N is None:
-            self._bin_N = strata(_difficulties(self._job, self._row_ids_N), self._job.selection.difficulty_bins)
-        return self._bin_N
-
-    def candidates(self, arm: Arm) -> Candidates:
-        """The rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
-        return replace(self.scores(arm).candidates(), **self._read_by(arm.rule))
-
-    @cached_property
-    def _row_ids_N(self) -> Int64s:
-        """The ids of the labelled rows, in the order of all candidates."""
-        labels = self._job.labels
-        ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
-        return ids_N
-
-    def _read_by(self, rule: Rule) -> dict[str, Any]:
-        """The further fields of a rule's candidates."""
-        read: dict[str, Any] = {}
-        num_strata = self._job.selection.difficulty_bins + 1
-        if "stratum" in rule.reads:
-            read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
-        if "accuracy" in rule.reads:
-            read["accuracy_S"] = self._accuracy_of_bins(num_strata)
-        if "reference" in rule.reads:
-            read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
-        return read
-
-    @cached_property
-    def _gold(self) -> Gold:
-        return self._job.gold
-
-    def _cut_gold(self, arm: Arm, seed: int) -> Cut:
-        """A gold arm's rows: fewer than the budget if too few can be taught.
-
-        An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
-        weak twin, without those that cannot be taught; replacing them would make a different selection.
-        """
-        scores = self.scores(arm)
-        if arm.ranked or self._job.texts.source in ("answer", "label"):
-            cut = scores.top(self._n, seed)
-            return replace(cut, row_ids_n=cut.row_ids_n[~missing(cut.row_ids_n, self._gold.teachable)])
-        scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
-        num_taught = scores.num_scored
-        if not num_taught:
-            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        return scores.top(min(self._n, num_taught), seed)
-
-    def _accuracy_of_bins(self, num_strata: int) -> Floats:
-        """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""
-        assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
-        graded = read_grades(self._job.grades)
-        order_N = np.argsort(self._row_ids_N)
-        place_M = order_N[np.searchsorted(self._row_ids_N, graded.row_ids_N, sorter=order_N)]
-        right_S = np.bincount(self.bin_N[place_M], graded.correct_N, minlength=num_strata)
-        return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
-
-
-def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
-    """The difficulty of each row, NaN if it is unknown, float64 [N]."""
-    domain = get_domain(job.domain)
-    found_N = np.full(len(row_ids_N), np.nan)
-    order_N = np.argsort(row_ids_N)
-    sorted_N = row_ids_N[order_N]
-    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
-    for batch in scans.batches(job.pool, columns, None, num_rows=PART_ROWS):
-        ids_B = batch.column("row_id").to_numpy()
-        place_B = np.searchsorted(sorted_N, ids_B)
-        known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B
-        examples = batch.filter(pa.array(known_B)).to_pylist()
-        values = [attempt(domain.difficulty, example)[0] for example in examples]
-        found_N[order_N[place_B[known_B]]] = [np.nan if value is None else value for value in values]
-    return found_N
 
 
 def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:

@@ -267,4 +267,4 @@ class Certified:
             seed=pool.seed,
         )
         n = 0 if cut.threshold is None else int(ordered.num_above([cut.threshold], inclusive=True)[0])
-        return Count(n, threshold=cut.threshold, risk={**asdict(self), **asdict(cut)})
+        return Count(n, threshold=cut.threshold, risk={**asdict(self), **asdict(cut)}, is_cut=True)

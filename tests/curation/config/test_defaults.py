@@ -218,6 +218,13 @@ def test_a_model_from_scratch_without_room_for_the_answer_is_warned_of() -> None
     )
 
 
+def test_a_cap_on_letters_is_warned_of() -> None:
+    capped = {"budget": {"n": 5}, "arms": ["neural"], "max_per_label": 2}
+    (line,) = warnings(parsed("mcqa", selection=capped, **LLM))
+    assert line.startswith("selection.max_per_label: 2 rows for each option of domain mcqa")
+    assert not list(warnings(parsed("chess", selection=capped, **LLM)))
+
+
 def test_the_rows_of_another_domain_count() -> None:
     sources = {"rows": {"path": "rows.jsonl"}, "sums": {"path": "sums.jsonl", "domain": "math"}}
     splits = {"source": {"from": "rows", "rows": 5}, "pool": {"from": "rows"}}

@@ -83,6 +83,7 @@ CHANGES: dict[str, set[str]] = {
     "evaluation.cache=false": set(),
     "selection.budget.n=12": {"rollouts"} | CHOSEN,
     "selection.difficulty_bins=5": {"rollouts"} | CHOSEN,
+    "selection.max_per_label=3": {"rollouts"} | CHOSEN,
     "selection.gold_rollouts.temperature=0.9": {"rollouts"},
     "selection.gold_rollouts.source=answers": {"rollouts", "length-pool"},
     "selection.arms=[naive, linear_probe, neural, ground_truth]": {"score-pool", "select"} | FEWER,

@@ -10,8 +10,10 @@ import pytest
 from curation.errors import BudgetError, SourceError
 from curation.refs import ListDigest, TableRef, fingerprint
 from curation.report import pool_grid
+from curation.selection.capped import num_before
 from curation.selection.order import Sorted
 from curation.selection.top_n import TopN
+from curation.stages.label_keys import LabelKeys
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, scans, schemas
 from curation.tables.row_ids import bitmap
@@ -26,7 +28,7 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> TableRef:
     table = pa.table(
         {
             "row_id": rng.permutation(NUM_ROWS) + (3 << schemas.FILE_SHIFT),
-            "label": [None if row % 9 == 0 else "x" for row in range(NUM_ROWS)],
+            "label": [None if row % 9 == 0 else f"x{row % 40}" for row in range(NUM_ROWS)],
             "neural_raw": pa.array(raw_N, mask=rng.random(NUM_ROWS) < 0.02),
             "neural_trust": 1 / (1 + np.exp(-raw_N)),
             "error": [None if row % 11 else "bad: x" for row in range(NUM_ROWS)],
@@ -50,6 +52,8 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
     candidates = scores.candidates()
     num = int((~np.isnan(candidates.raw_score_N)).sum())
     wanted = {n: TopN().cut(candidates, n, 5) for n in (1, 700, num)}
+    keys, label_of = LabelKeys(by="label", pool=labels), labels_by_id(labels)
+    left = num_before(np.array([label_of[row_id] for row_id in wanted[num].row_ids_n.tolist()])) < 7
     third_N = np.arange(len(candidates.row_ids_N)) % 3 == 0
     counted = pool_grid_counts(labels)
     for size in (scans.ROWS_IN_PROCESS, 1000):  # in this process, and in a task for every two fragments
@@ -58,6 +62,8 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
         for n, cut in wanted.items():
             found = scores.top(n, 5)
             assert np.array_equal(found.row_ids_n, cut.row_ids_n) and found.threshold == cut.threshold
+        capped = scores.capped(keys, 200, 7, 5)
+        assert np.array_equal(capped.row_ids_n, wanted[num].row_ids_n[left][:200]) and capped.num_scored == num
         again = scores.candidates()
         assert np.array_equal(again.row_ids_N, candidates.row_ids_N)
         assert np.array_equal(scores.raw(), candidates.raw_score_N, equal_nan=True)
@@ -74,6 +80,11 @@ def test_streams_tasks_and_all_rows_at_once_cut_alike(
             scores.top(num + 1, 5)
         for one, other in zip(pool_grid_counts(labels), counted, strict=True):
             np.testing.assert_allclose(one, other)
+
+
+def labels_by_id(labels: TableRef) -> dict[int, str]:
+    table = io.read(labels, ["row_id", "label"])
+    return dict(zip(table["row_id"].to_pylist(), table["label"].to_pylist(), strict=True))
 
 
 def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:

@@ -13,10 +13,11 @@ from curation.config import ActorsConfig, DecodingConfig, DomainConfig, Scripted
 from curation.domains.mcqa import Mcqa
 from curation.refs import ModelRef
 from curation.stages.budget import Scored
+from curation.stages.chooser import Chooser, SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
 from curation.stages.rollouts import NO, UNKNOWN, YES, RolloutJob, draw, num_to_resolve, roll_out
-from curation.stages.select import Chooser, Selection, SelectJob, select
+from curation.stages.select import Selection, select
 from curation.tables import io, schemas
 from curation.teachers.scripted import ScriptedTeacher
 

@@ -17,8 +17,9 @@ from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, strata
 from curation.stages.budget import Scored
+from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
-from curation.stages.select import Selection, SelectJob, adaptation_rows, select
+from curation.stages.select import Selection, adaptation_rows, select
 from curation.tables import io, schemas
 
 SEED, N = 5, 60

@@ -1,0 +1,112 @@
+"""The n best rows of which no label has more than its cap: exact, in one pass, and in memory for 2n rows.
+
+The rule walks the ranking from the top (larger scores first, equal ones by a seeded hash of the row id). It takes a row
+unless ``cap`` rows of its label are taken already, until n rows are taken. So a row is taken if fewer than ``cap`` rows
+of its label are ahead of it, and fewer than n rows of which that is true.
+
+Rows are read in any order and partition, and parts are reduced by themselves. That is exact: what the walk does not
+take of a part, it does not take of all rows either, because further rows only add to those ahead. The walk over what
+the parts keep is therefore the walk over all rows. A part holds at most ``max(2n, n + HELD_ROWS)`` rows of 32 bytes,
+and a batch, however many rows and labels there are.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curation.hashing import Int64s, hash64
+from curation.selection.score_keys import Floats, keys, scores
+
+Labels = npt.NDArray[np.uint64]
+"""What stands for a row's label: equal for rows that count together, [N]."""
+Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
+"""Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
+
+HELD_ROWS = 1 << 18
+_OWN = np.uint64(1 << 63)
+_ROW = np.dtype([("key", np.uint64), ("tie", np.uint64), ("label", np.uint64), ("row_id", np.int64)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capped:
+    """The rows that the walk takes of some rows, best first."""
+
+    rows_n: npt.NDArray[np.void]
+    num_scored: int
+    """The rows that could be taken without a cap."""
+    num_rows: int
+    """All rows that were read."""
+
+    def __len__(self) -> int:
+        return len(self.rows_n)
+
+    @property
+    def row_ids_n(self) -> Int64s:
+        """Their ids, int64 [n]."""
+        return self.rows_n["row_id"].copy()
+
+    @property
+    def score_n(self) -> Floats:
+        """Their scores, float64 [n]."""
+        return scores(~self.rows_n["key"])
+
+
+def labels_apart(row_ids_N: Int64s) -> Labels:
+    """For rows without a label: each counts by itself, so that no cap holds for them."""
+    return row_ids_N.astype(np.uint64) | _OWN
+
+
+def labels_of(hashes_N: Labels) -> Labels:
+    """64-bit hashes of labels as labels, apart from those of :func:`labels_apart`."""
+    return hashes_N & ~_OWN
+
+
+def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:
+    """What the walk takes of some rows; the seed is that of the ties."""
+    best, held = np.empty(0, dtype=_ROW), [np.empty(0, dtype=_ROW)]
+    num_rows = num_scored = num_held = 0
+    for row_ids_B, score_B, label_of in batches:
+        place_M = np.flatnonzero(score_B > -np.inf)  # false for NaN, too
+        num_rows, num_scored = num_rows + len(row_ids_B), num_scored + len(place_M)
+        key_M = ~keys(score_B[place_M].astype(np.float64))
+        if len(best) == n:
+            near_M = key_M <= best["key"][-1]
+            place_M, key_M = place_M[near_M], key_M[near_M]
+        if not len(place_M):
+            continue
+        rows_M: Any = np.empty(len(place_M), dtype=_ROW)
+        rows_M["key"], rows_M["row_id"] = key_M, row_ids_B[place_M]
+        rows_M["tie"], rows_M["label"] = hash64(rows_M["row_id"], seed), label_of(place_M)
+        held.append(rows_M)
+        num_held += len(rows_M)
+        if num_held >= max(n, HELD_ROWS):
+            best, held, num_held = _walk([best, *held], n, cap), [], 0
+    return Capped(rows_n=_walk([best, *held], n, cap), num_scored=num_scored, num_rows=num_rows)
+
+
+def walked_parts(parts: Iterable[Capped], n: int, cap: int) -> Capped:
+    """What the walk takes of the rows of all parts, in any order of the parts."""
+    rows_n, num_scored, num_rows = np.empty(0, dtype=_ROW), 0, 0
+    for part in parts:
+        rows_n = _walk([rows_n, part.rows_n], n, cap)
+        num_scored, num_rows = num_scored + part.num_scored, num_rows + part.num_rows
+    return Capped(rows_n=rows_n, num_scored=num_scored, num_rows=num_rows)
+
+
+def num_before(label_N: npt.NDArray[Any]) -> Int64s:
+    """How many rows with the same label stand before each row, int64 [N]."""
+    order_N = np.argsort(label_N, kind="stable")
+    sorted_N = label_N[order_N]
+    first_N = np.flatnonzero(np.concatenate([np.ones(min(1, len(sorted_N)), np.bool_), sorted_N[1:] != sorted_N[:-1]]))
+    before_N = np.empty(len(label_N), dtype=np.int64)
+    before_N[order_N] = np.arange(len(label_N)) - np.repeat(first_N, np.diff(first_N, append=len(label_N)))
+    return before_N
+
+
+def _walk(parts: list[npt.NDArray[np.void]], n: int, cap: int) -> npt.NDArray[np.void]:
+    rows_M = np.concatenate(parts)
+    rows_M = rows_M[np.lexsort((rows_M["tie"], rows_M["key"]))]
+    return rows_M[num_before(rows_M["label"]) < cap][:n]

@@ -1,0 +1,236 @@
+"""Cuts the labelled pool by an arm's rule: which rows it takes, in which order."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.arms import ARMS, TOP, Arm, Rule
+from curation.config import DomainConfig, SelectionConfig
+from curation.domains import attempt, get_domain
+from curation.domains.grading import read_grades
+from curation.hashing import Int64s, derive
+from curation.refs import ModelRef, TableRef
+from curation.registry import code
+from curation.selection import Candidates, Cut, Selector
+from curation.selection.capped import Capped
+from curation.selection.quotas import strata
+from curation.selection.top_n import check
+from curation.stages.budget import Scored
+from curation.stages.gold import Gold, GoldTexts
+from curation.stages.label_keys import LabelKeys
+from curation.stages.pool_scores import PoolScores
+from curation.stages.selected import PART_ROWS
+from curation.tables import io, scans
+from curation.tables.row_ids import missing
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectJob:
+    """The inputs that all arms of a generation share."""
+
+    pool: TableRef
+    labels: TableRef
+    """The pool's labels, with the scores and signals that the arms need."""
+    audit: TableRef | None
+    grades: TableRef | None
+    """The grades of the pool's labels, if there is an audit table."""
+    texts: GoldTexts
+    """The source of gold arms' completions."""
+    too_long: TableRef | None = None
+    """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
+    measured: Scored
+    """The labelled rows for the purity of a ``fit_purity`` budget."""
+    calibration: Scored | None
+    domain: DomainConfig
+    selection: SelectionConfig
+    teacher: ModelRef | None
+    generation: int
+    seed: int
+
+    @property
+    def gold(self) -> Gold:
+        """What gold arms train on; only for runs with an audit table."""
+        assert self.audit is not None, "RunConfig refuses gold arms without an audit set"
+        return Gold(self.texts, audit=self.audit, labels=self.labels, grades=self.grades)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Taken:
+    """The rows of an arm; ``threshold`` is the raw score of the last of them."""
+
+    row_ids: Iterable[Int64s]
+    """Best first, in parts; read once."""
+    threshold: float | None
+
+
+class Chooser:
+    """Cuts the labelled pool by an arm's rule; computes values that several arms share once, when needed.
+
+    An arm that takes the top of its scores reads them in streams; of gold arms the ids are held, 8 bytes a selected
+    row. The other rules need all rows at once: 12 bytes a row of the pool, 20 with its bins.
+
+    Under a ``cap`` an arm may take a row only if fewer than ``cap`` rows with its label rank before it. The label is
+    the one that the arm teaches, so that the rows of ``ground_truth`` count by their gold labels; a ranking gold arm
+    has the rows of its weak twin, which count by their weak ones. Top rows are found in one pass, and held, 32 bytes a
+    selected row (:mod:`curation.selection.capped`); the other rules choose among the rows that the cap leaves, which
+    takes 32 bytes more a row of the pool.
+    """
+
+    def __init__(self, job: SelectJob, n: int, cap: int | None = None) -> None:
+        self._job, self._n, self._cap = job, n, cap
+        self._bin_N: Int64s | None = None
+
+    def taken(self, arm: Arm) -> Taken:
+        """The rows of an arm, best first: of one that takes the top of its scores without ever holding them."""
+        if self._n and arm.rule == TOP and not arm.gold and self._cap is None:
+            scores = self.scores(arm)
+            bound = scores.bound(self._n, derive(self._job.seed, "ties"))
+            return Taken(row_ids=scores.ranked(bound), threshold=bound.score)
+        cut = self.cut(arm)
+        return Taken(row_ids=[cut.row_ids_n], threshold=cut.threshold)
+
+    def cut(self, arm: Arm) -> Cut:
+        """The rows of an arm, in rank order."""
+        if not self._n:
+            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
+        seed = derive(self._job.seed, "ties")
+        if arm.gold:
+            return self._cut_gold(arm, seed)
+        if arm.rule == TOP:
+            return self.top(arm)
+        rule: Selector = code(arm.rule.made_by)()
+        return rule.cut(self.candidates(arm), self._n, seed)
+
+    def scores(self, arm: Arm) -> PoolScores:
+        """What ranks the rows that an arm may take."""
+        # All uniform arms share one draw: they differ only in whose label is used, or in their quotas.
+        seed = derive(self._job.seed, "draw")
+        return PoolScores(
+            labels=self._job.labels,
+            trust=arm.trust,
+            seed=seed,
+            parsed=arm.parsed,
+            too_long=self._job.too_long,
+            only=self._gold.labelled if arm.gold else None,
+        )
+
+    @property
+    def bin_N(self) -> Int64s:
+        """The difficulty bin of each labelled row."""
+        if self._bin_N is None:
+            self._bin_N = strata(_difficulties(self._job, self._row_ids_N), self._job.selection.difficulty_bins)
+        return self._bin_N
+
+    def candidates(self, arm: Arm) -> Candidates:
+        """The rows that an arm may take, with what its rule reads; of gold arms those with a gold label."""
+        candidates = self.scores(arm).candidates()
+        if self._cap is not None:
+            left_N = np.isin(candidates.row_ids_N, self._capped(arm, len(candidates.row_ids_N)).row_ids_n)
+            candidates = replace(candidates, raw_score_N=np.where(left_N, candidates.raw_score_N, np.nan))
+        return replace(candidates, **self._read_by(arm.rule))
+
+    def num_left(self, arm: Arm) -> int:
+        """How many rows an arm takes under the cap: n, or fewer.
+
+        Raises:
+            BudgetError: n is larger than the number of rows with a score.
+        """
+        found = self._capped(arm, self._n)
+        check(self._n, found.num_scored, found.num_rows)
+        return len(found)
+
+    def num_left_of_top(self, arm: Arm) -> int:
+        """How many of the n best rows of an arm the cap leaves."""
+        bound = self.scores(arm).bound(self._n, derive(self._job.seed, "ties"))
+        found = self._capped(arm, self._n)
+        return int(bound.passes(found.row_ids_n, found.score_n.astype(np.float32)).sum())
+
+    @cached_property
+    def _row_ids_N(self) -> Int64s:
+        """The ids of the labelled rows, in the order of all candidates."""
+        labels = self._job.labels
+        ids_N: Int64s = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+        return ids_N
+
+    def _read_by(self, rule: Rule) -> dict[str, Any]:
+        """The further fields of a rule's candidates."""
+        read: dict[str, Any] = {}
+        num_strata = self._job.selection.difficulty_bins + 1
+        if "stratum" in rule.reads:
+            read |= {"stratum_N": self.bin_N, "num_strata": num_strata}
+        if "accuracy" in rule.reads:
+            read["accuracy_S"] = self._accuracy_of_bins(num_strata)
+        if "reference" in rule.reads:
+            read["reference_M"] = self.cut(ARMS[self._job.selection.budget.reference]).row_ids_n
+        return read
+
+    @cached_property
+    def _gold(self) -> Gold:
+        return self._job.gold
+
+    def _cut_gold(self, arm: Arm, seed: int) -> Cut:
+        """A gold arm's rows: fewer than the budget if too few can be taught.
+
+        An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
+        weak twin, without those that cannot be taught; replacing them would make a different selection.
+        """
+        if arm.ranked or self._job.texts.source in ("answer", "label"):
+            cut = self.top(arm)
+            return replace(cut, row_ids_n=cut.row_ids_n[~missing(cut.row_ids_n, self._gold.teachable)])
+        scores = self.scores(arm)
+        if self._cap is not None:
+            left = self._capped(arm, scores.num_rows).row_ids_n
+            return Cut(row_ids_n=left[~missing(left, self._gold.teachable)][: self._n], threshold=None)
+        scores = replace(scores, only=self._gold.labelled & self._gold.teachable)
+        num_taught = scores.num_scored
+        if not num_taught:
+            return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
+        return scores.top(min(self._n, num_taught), seed)
+
+    def top(self, arm: Arm) -> Cut:
+        """The best rows of an arm."""
+        if self._cap is None:
+            return self.scores(arm).top(self._n, derive(self._job.seed, "ties"))
+        found = self._capped(arm, self._n)
+        return Cut(row_ids_n=found.row_ids_n, threshold=float(found.score_n[-1]))
+
+    def _capped(self, arm: Arm, n: int) -> Capped:
+        """The n best rows of an arm under the cap, or fewer."""
+        assert self._cap is not None, "the caller asks"
+        job = self._job
+        drawn_gold = arm.gold and not arm.ranked
+        keys = LabelKeys(by=job.selection.max_per_label_by, pool=job.pool, audit=job.audit if drawn_gold else None)
+        return self.scores(arm).capped(keys, n, self._cap, derive(job.seed, "ties"))
+
+    def _accuracy_of_bins(self, num_strata: int) -> Floats:
+        """The share of right labels in each bin: the weights of the paper's distribution-aware draw."""
+        assert self._job.grades is not None, "RunConfig refuses an oracle without an audit set"
+        graded = read_grades(self._job.grades)
+        order_N = np.argsort(self._row_ids_N)
+        place_M = order_N[np.searchsorted(self._row_ids_N, graded.row_ids_N, sorter=order_N)]
+        right_S = np.bincount(self.bin_N[place_M], graded.correct_N, minlength=num_strata)
+        return np.asarray(right_S / np.maximum(np.bincount(self.bin_N[place_M], minlength=num_strata), 1))
+
+
+def _difficulties(job: SelectJob, row_ids_N: Int64s) -> Floats:
+    """The difficulty of each row, NaN if it is unknown, float64 [N]."""
+    domain = get_domain(job.domain)
+    found_N = np.full(len(row_ids_N), np.nan)
+    order_N = np.argsort(row_ids_N)
+    sorted_N = row_ids_N[order_N]
+    columns = {name: f"`{name}`" for name in ("row_id", *domain.columns.names)}
+    for batch in scans.batches(job.pool, columns, None, num_rows=PART_ROWS):
+        ids_B = batch.column("row_id").to_numpy()
+        place_B = np.searchsorted(sorted_N, ids_B)
+        known_B = np.searchsorted(sorted_N, ids_B, side="right") > place_B
+        examples = batch.filter(pa.array(known_B)).to_pylist()
+        values = [attempt(domain.difficulty, example)[0] for example in examples]
+        found_N[order_N[place_B[known_B]]] = [np.nan if value is None else value for value in values]
+    return found_N

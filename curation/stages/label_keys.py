@@ -1,0 +1,106 @@
+"""What counts as one label under ``selection.max_per_label``: the label, a column of the pool, or a function's value.
+
+Texts stand for labels, hashed to 63 bits: among 10^7 different ones, two count as one with a probability of 10^-5. Rows
+without a text (an unparsed label, a null) count each by itself.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from curation.domains import Domain, attempt
+from curation.errors import ConfigError
+from curation.hashing import Int64s
+from curation.refs import TableRef
+from curation.registry import code
+from curation.selection.capped import Labels, labels_apart, labels_of
+from curation.tables import io
+
+BY_LABEL = "label"
+_KEY = "selection.max_per_label_by"
+
+Reader = Callable[[Int64s, pa.Array], Labels]
+"""From the row ids and the weak labels of some rows to what counts as their label."""
+
+
+def check_by(by: str, domain: Domain) -> None:
+    """Refuse a ``selection.max_per_label_by`` that the rows of a domain do not have.
+
+    Raises:
+        ConfigError: it is neither ``label``, nor a column of the pool, nor a function.
+    """
+    if ":" in by:
+        try:
+            found = code(by)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{_KEY}: {by!r} cannot be imported ({error}); give module:function") from error
+        if not callable(found):
+            raise ConfigError(f"{_KEY}: {by!r} is no function; give one of an example and its label")
+    elif by != BY_LABEL and by not in domain.columns.names:
+        known = ", ".join([BY_LABEL, *domain.columns.names])
+        raise ConfigError(f"{_KEY}: the pool has no column {by!r}; give one of {known}, or module:function")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelKeys:
+    """By what rows are counted; pickled to every task."""
+
+    by: str
+    pool: TableRef
+    audit: TableRef | None = None
+    """For arms that draw rows and teach gold: their gold labels count, not the weak ones."""
+
+    def reader(self) -> Reader:
+        """What reads rows of one pass; it holds 24 bytes for each run of consecutive ids of the tables that it reads.
+
+        Raises:
+            ConfigError: a column cannot be read as text, or the function failed.
+        """
+        golds = None if self.audit is None else _column(self.audit, "gold")
+        column = None if self.by == BY_LABEL or ":" in self.by else _column(self.pool, self.by)
+        function = code(self.by) if ":" in self.by else None
+        find = io.finder(self.pool) if function is not None else None
+
+        def read(row_ids_M: Int64s, weak_M: pa.Array) -> Labels:
+            if column is not None:
+                return hashed(row_ids_M, _as_text(column(row_ids_M), self.by))
+            label_M = weak_M if golds is None else golds(row_ids_M)
+            if function is None or find is None:
+                return hashed(row_ids_M, label_M)
+            examples = io.take_offsets(self.pool, find(row_ids_M)).to_pylist()
+            values = []
+            for example, label in zip(examples, label_M.to_pylist(), strict=True):
+                value, error = attempt(function, example, label)
+                if error:
+                    raise ConfigError(f"{_KEY}: {self.by} failed for row {example['row_id']}: {error}")
+                values.append(None if value is None else str(value))
+            return hashed(row_ids_M, pa.array(values, pa.string()))
+
+        return read
+
+
+def hashed(row_ids_N: Int64s, text_N: pa.Array) -> Labels:
+    """Texts as labels; a row without one counts by itself."""
+    coded = text_N.dictionary_encode()
+    hash_G = [
+        int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) for text in coded.dictionary.to_pylist()
+    ]
+    place_N = coded.indices.fill_null(len(hash_G)).to_numpy(zero_copy_only=False)
+    label_N = labels_of(np.array([*hash_G, 0], dtype=np.uint64))[place_N]
+    return np.where(place_N == len(hash_G), labels_apart(row_ids_N), label_N)
+
+
+def _column(ref: TableRef, name: str) -> Callable[[Int64s], pa.Array]:
+    find = io.finder(ref)
+    return lambda row_ids_M: io.take_offsets(ref, find(row_ids_M), [name])[name].combine_chunks()
+
+
+def _as_text(column: pa.Array, name: str) -> pa.Array:
+    try:
+        return pc.cast(column, pa.string())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise ConfigError(f"{_KEY}: the column {name!r} is {column.type}, which is no text or number") from error

@@ -1,0 +1,80 @@
+"""The best rows under a cap on labels, found in one pass, against a walk down the sorted rows."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from curation.hashing import hash64
+from curation.selection import capped
+from curation.selection.budget import rows_a_label
+from curation.selection.capped import labels_apart, labels_of, num_before, walked, walked_parts
+
+
+def by_a_walk(ids_N, scores_N, labels_N, n, cap, seed):
+    """The ids in rank order, as the rule is told in words; label -1: none."""
+    ranked = sorted(
+        (-score, int(tie), int(row), int(label))
+        for score, tie, row, label in zip(scores_N.tolist(), hash64(ids_N, seed), ids_N, labels_N, strict=True)
+        if score > -np.inf
+    )
+    taken, with_label = [], Counter()
+    for _, _, row, label in ranked:
+        if len(taken) < n and (label < 0 or with_label[label] < cap):
+            taken.append(row)
+            with_label[label] += 1
+    return taken
+
+
+def batches(ids_N, scores_N, labels_N, num_parts):
+    """The rows as the walk reads them."""
+    known_N = np.where(labels_N < 0, labels_apart(ids_N), labels_of(hash64(labels_N, 0)))
+    for places in np.array_split(np.arange(len(ids_N)), num_parts):
+        yield ids_N[places], scores_N[places], lambda some, places=places: known_N[places][some]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    scores=st.lists(
+        st.one_of(st.sampled_from([0.0, -0.0, np.nan, -np.inf, np.inf, 1.0]), st.floats(width=32)),
+        min_size=1,
+        max_size=60,
+    ),
+    num_labels=st.integers(1, 30),
+    n=st.integers(1, 70),
+    cap=st.integers(1, 8),
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    held=st.sampled_from([1, 7, 1 << 18]),
+    num_parts=st.integers(1, 5),
+)
+def test_parts_in_any_order_give_what_a_walk_gives(scores, num_labels, n, cap, seed, dtype, held, num_parts):
+    scores_N, rng = np.array(scores, dtype=dtype), np.random.default_rng(seed)
+    ids_N = rng.permutation(10 * len(scores_N))[: len(scores_N)]
+    labels_N = rng.integers(-1, num_labels, len(ids_N))
+    wanted = by_a_walk(ids_N, scores_N, labels_N, n, cap, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capped, "HELD_ROWS", held)
+        found = walked(batches(ids_N, scores_N, labels_N, num_parts), n, cap, seed)
+        order_N = rng.permutation(len(ids_N))
+        parts = [
+            walked(batches(ids_N[some], scores_N[some], labels_N[some], 2), n, cap, seed)
+            for some in np.array_split(order_N, num_parts)
+        ]
+        again = walked_parts(parts, n, cap)
+    assert found.row_ids_n.tolist() == again.row_ids_n.tolist() == wanted
+    score_of = dict(zip(ids_N.tolist(), scores_N.tolist(), strict=True))
+    assert found.score_n.tolist() == [score_of[row] for row in wanted]
+    for one in (found, again):
+        assert (one.num_rows, one.num_scored) == (len(ids_N), int((scores_N > -np.inf).sum()))
+
+
+def test_rows_before_a_row_with_its_label_are_counted():
+    assert num_before(np.array([5, 3, 5, 5, 3, 1])).tolist() == [0, 0, 1, 2, 1, 0]
+    assert num_before(np.zeros(0, dtype=np.uint64)).tolist() == []
+
+
+def test_a_share_of_n_is_rounded_down_and_allows_one_row():
+    assert [rows_a_label(limit, n) for limit, n in [(20, 5), (0.29, 100), (0.01, 2_099), (0.01, 50)]] == [20, 29, 20, 1]
