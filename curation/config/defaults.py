@@ -73,6 +73,16 @@ def generates(name: str, options: Mapping[str, Any]) -> bool:
     return name == "chess" or reasons(name, options)
 
 
+def lists_answers(name: str, options: Mapping[str, Any]) -> bool:
+    """Whether a domain may list the possible answers of a row (``curation.domains.candidates``).
+
+    One of one's own without a method ``candidates`` may have ``options``, which are only known row by row.
+    """
+    if name in DOMAINS:
+        return name == "chess" or (name == "mcqa" and not options.get("generative"))
+    return True
+
+
 def filled(given: Mapping[str, Any], domain: Defaults) -> dict[str, Any]:
     """The sections of a file, with the domain's defaults for keys that they leave out.
 

@@ -11,7 +11,7 @@ from curation.storage.paths import place
 
 MAIN = "main"
 """The name of ``evaluation.decoding`` among the decodings."""
-ENDS = ("max_tokens", "stop", "normalise_options")
+ENDS = ("max_tokens", "stop", "normalise_options", "constrained")
 """Keys of a decoding that do not say how an answer is drawn."""
 
 
@@ -24,8 +24,8 @@ class EvaluationConfig(PresetSection):
     decoding: DecodingConfig = DecodingConfig()
     """The main decoding: comparisons, recovery and verdicts are of its tests alone."""
     also: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")], DecodingConfig] = Field(default={})
-    """Further decodings by name, by which every model is tested too. Left out, ``max_tokens``, ``stop`` and
-    ``normalise_options`` are those of ``decoding``; the other keys are not."""
+    """Further decodings by name, by which every model is tested too. Left out, ``max_tokens``, ``stop``,
+    ``normalise_options`` and ``constrained`` are those of ``decoding``; the other keys are not."""
     num_runs: PositiveInt = 1
     """Tests with a seed each, whose accuracies are averaged (paper, math: 5); more than one needs a temperature. A
     greedy decoding in ``also`` is run once."""

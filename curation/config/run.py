@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, Val
 
 from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
 from curation.config.base import PositiveInt, Section
-from curation.config.defaults import defaults_of, filled, generates
+from curation.config.defaults import defaults_of, filled, generates, lists_answers
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
@@ -169,8 +169,12 @@ class RunConfig(RowsConfig):
         for labelled in self.splits.labelled():
             domain = self.domain_of(labelled)
             problem = generated(self.teacher.states, f"splits.{labelled} of domain {domain.name}")
-            if problem is not None and generates(domain.name, domain.options):
+            constrained = self.teacher.decoding.constrained
+            if problem is not None and (
+                constrained == "stepwise" or (generates(domain.name, domain.options) and not constrained)
+            ):
                 raise ValueError(problem)
+        self._answers_are_listed()
         if self.judge is not None and (unknown := set(self.judge.splits) - set(self.splits.named())):
             raise ValueError(f"judge.splits: {', '.join(sorted(unknown))} not among the splits that are given")
         measured = self.selection.budget.purity_split
@@ -193,6 +197,20 @@ class RunConfig(RowsConfig):
             raise ValueError(f"chain_arm: {self.chain_arm!r} is not among selection.arms")
         self._signals_can_be_made()
         return self
+
+    def _answers_are_listed(self) -> None:
+        asked = [("teacher.decoding", self.teacher.decoding, split) for split in self.splits.labelled()]
+        if self.splits.test is not None:
+            asked += [("evaluation.decoding", self.evaluation.decoding, "test")]
+            asked += [(f"evaluation.also.{name}", decoding, "test") for name, decoding in self.evaluation.also.items()]
+        for key, decoding, split in asked:
+            domain = self.domain_of(split)
+            if decoding.constrained and not lists_answers(domain.name, domain.options):
+                raise ValueError(
+                    f"{key}.constrained: {decoding.constrained}: domain {domain.name} of splits.{split} does not list "
+                    "the possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a "
+                    "domain with a method candidates (docs/extending.md)"
+                )
 
     def _signals_can_be_made(self) -> None:
         wanting = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}

@@ -45,10 +45,26 @@ class DecodingConfig(Section):
     """Tokens less likely than this share of the likeliest one are not drawn; 0 is no limit."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Taken from the logits of tokens that the answer already has (the prompt's do not count), greedy or not."""
+    constrained: Literal[False, "scored", "stepwise"] = False
+    """Constrained decoding, for a domain that lists a row's possible answers: chess (the legal moves), multiple choice,
+    or one of one's own with a method ``candidates``.
+
+    ``scored``: every answer is scored, and the likeliest as a whole is taken. ``stepwise``: the answer is drawn token
+    by token, greedily or sampled, among the tokens that lead to an answer of the list. ``false``: as the domain has it:
+    multiple choice is scored, other domains' answers are free."""
     normalise_options: bool = False
     """Choose an option by the mean log-probability of its tokens; off, as in the paper: by their sum."""
     stop: tuple[str, ...] = ("\n",)
     """Strings that end an answer, besides the tokenizer's end token; cut from the completion."""
+
+    @model_validator(mode="after")
+    def _scored_draws_nothing(self) -> Self:
+        if self.constrained == "scored" and self.temperature:
+            raise ValueError(
+                f"constrained: scored takes the likeliest answer and draws none, but temperature is "
+                f"{self.temperature:g}; set temperature: 0, or constrained: stepwise"
+            )
+        return self
 
 
 class ActorsConfig(Section):

@@ -26,6 +26,7 @@ __all__ = [
     "Identity",
     "Vocabulary",
     "attempt",
+    "candidates",
     "get_domain",
     "num_answers",
     "plain_identity",
@@ -53,8 +54,8 @@ class Domain(Protocol):
     """One task interface (paper, "Experimental Setup"), constructed with its options from the configuration.
 
     A class may also have ``defaults`` for decoding, tests and trust (``curation.config.defaults``), and a method
-    ``num_answers`` if a teacher that writes its own answer can guess among few (:func:`num_answers`). Methods raise
-    ``RowError`` for a row that they cannot handle.
+    ``candidates`` if it can list the possible answers of a row (:func:`candidates`), or ``num_answers`` if it can only
+    count them (:func:`num_answers`). Methods raise ``RowError`` for a row that they cannot handle.
     """
 
     name: str
@@ -142,13 +143,23 @@ def get_domain(config: DomainConfig) -> Domain:
         raise ConfigError(f"domain: {name!r} cannot be made with {given}: {error}") from error
 
 
+def candidates(domain: Domain, example: Example) -> tuple[str, ...] | None:
+    """All completions that answer a row, for constrained decoding; ``None`` if the domain does not list them.
+
+    ``domain.candidates(example)``, of a domain without this method its ``options``. None of them has to be the
+    beginning of another, but one that is can still be chosen (docs/method.md).
+    """
+    listed: Callable[[Example], tuple[str, ...] | None] | None = getattr(domain, "candidates", None)
+    return domain.options(example) if listed is None else listed(example)
+
+
 def num_answers(domain: Domain, example: Example) -> int | None:
-    """Among how many answers a uniform guess chooses: ``domain.num_answers(example)`` or the options, or ``None``."""
+    """Among how many answers a uniform guess chooses: ``domain.num_answers(example)``, else the candidates."""
     count: Callable[[Example], int | None] | None = getattr(domain, "num_answers", None)
     if count is not None:
         return count(example)
-    options = domain.options(example)
-    return None if options is None else len(options)
+    listed = candidates(domain, example)
+    return None if listed is None else len(listed)
 
 
 def attempt(function: Callable[..., T], *arguments: Any) -> tuple[T | None, str]:

@@ -107,9 +107,9 @@ class Chess:
         """None: the teacher writes a move."""
         return None
 
-    def num_answers(self, example: Example) -> int:
-        """The number of legal moves."""
-        return _board(example["fen"]).legal_moves.count()
+    def candidates(self, example: Example) -> tuple[str, ...]:
+        """The legal moves in the order of their UCI notation; none begins with another: promotions name their piece."""
+        return tuple(sorted(f" {move.uci()}" for move in _board(example["fen"]).legal_moves))
 
     def answer(self, label: str, example: Example) -> str:
         """The move after one space."""

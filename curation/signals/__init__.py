@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from curation import arms
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
+from curation.domains.constrained import Constrained
 from curation.registry import check_options, code
 from curation.teachers import Request
 
@@ -88,5 +89,6 @@ def agrees(domain: Domain, completion: str, example: Example, weak: Weak) -> boo
 
 
 def label_request(domain: Domain, row_id: int, example: Example) -> Request:
-    """The question that the labelling pass asks of a row."""
-    return Request(row_id=row_id, prompt=domain.prompt(example), options=domain.options(example))
+    """The question that the labelling pass asks of a row, by a domain as its decoding asks it (``as_asked``)."""
+    options, stepwise = domain.options(example), isinstance(domain, Constrained) and domain.stepwise
+    return Request(row_id=row_id, prompt=domain.prompt(example), options=options, stepwise=stepwise)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 
 from curation.config import DecodingConfig
 from curation.domains import Domain, Example, attempt
+from curation.domains.constrained import as_asked
 from curation.hashing import derive
 from curation.signals import READS_UNPARSED, Answer, Signal, Weak
 from curation.teachers import Teacher
@@ -30,6 +31,7 @@ def measure(
     ``decoding`` is that of the labelling pass; ``on_batch`` is called as answers come. Unparsed rows are not asked
     but by ``READS_UNPARSED``.
     """
+    domain = as_asked(domain, decoding)
     by_id = {row_id: (example, weak) for row_id, example, weak in rows}
     asked = {
         row_id: attempt(signal.requests, domain, row_id, example, weak)[0] or []

@@ -25,7 +25,7 @@ class SelfConsistency:
     def requests(self, domain: Domain, row_id: int, example: Example, weak: Weak) -> list[Request]:
         """The weak teacher's question, once a sample."""
         request = label_request(domain, row_id, example)
-        return [request] * (self._num_samples if request.options is None else 1)
+        return [request] * (self._num_samples if request.is_drawn else 1)
 
     def decoding(self, base: DecodingConfig) -> DecodingConfig:
         """As the weak labels were drawn, but at this temperature."""
@@ -33,8 +33,8 @@ class SelfConsistency:
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """The share, in [0, 1]; samples that cannot be read agree with none."""
-        if (options := domain.options(example)) is not None:
-            logprobs = [logprob / self._temperature for logprob in answers[0].option_logprobs or ()]
+        if (scores := answers[0].option_logprobs) is not None:
+            options, logprobs = domain.options(example) or (), [score / self._temperature for score in scores]
             weights = [math.exp(logprob - max(logprobs)) for logprob in logprobs]
             return weights[options.index(weak.completion)] / sum(weights)
         return sum(agrees(domain, answer.completion, example, weak) for answer in answers) / len(answers)

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.domains import attempt, get_domain
+from curation.domains.constrained import as_asked
 from curation.hashing import Int64s
 from curation.passes.run import PassResult
 from curation.refs import TableRef, fingerprint
@@ -70,7 +71,7 @@ def entry_of(job: LabelJob, folder: Place, *, revision: int) -> Entry:
     """
     assert job.model is not None, "only answers of models with weights are kept"
     digests: dict[int, str] = {}
-    for part in _in_tasks(_digests, ((batch, job.domain) for batch in _batches(job.examples))):
+    for part in _in_tasks(_digests, ((batch, job.domain, job.decoding) for batch in _batches(job.examples))):
         digests.update(part)
     in_order = sorted(digests.items())
     key = {
@@ -147,9 +148,9 @@ def _batches(examples: TableRef) -> Iterator[pa.RecordBatch]:
     yield from io.open_table(examples).scanner(batch_size=CHUNK_ROWS).to_batches()
 
 
-def _digests(batch: pa.RecordBatch, domain: DomainConfig) -> dict[int, str]:
+def _digests(batch: pa.RecordBatch, domain: DomainConfig, decoding: DecodingConfig) -> dict[int, str]:
     """A digest of the question of each row that can be asked, by row id."""
-    made, found = get_domain(domain), {}
+    made, found = as_asked(get_domain(domain), decoding), {}
     for row in batch.to_pylist():
         if row["error"] is None:
             request, _ = attempt(label_request, made, row["row_id"], row)

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import generated
 from curation.domains import Domain, Example, attempt, get_domain
+from curation.domains.constrained import as_asked
 from curation.errors import ConfigError
 from curation.passes.actor import ChunkWorker, Row, TeacherJob, failed
 from curation.passes.models import Models
@@ -154,8 +155,9 @@ def label_rows(
 
     Raises:
         ConfigError: ``teacher.states`` names states of answer options, and a row has no options; or a row has some, and
-            there is a gate.
+            there is a gate; or the decoding is constrained, and the domain does not list a row's possible answers.
     """
+    domain = as_asked(domain, job.decoding)
     by_id = {example["row_id"]: example for example in examples}
     errors: dict[int, str] = {row_id: example["error"] for row_id, example in by_id.items() if example["error"]}
     requests = []
@@ -165,9 +167,14 @@ def label_rows(
         request, problem = attempt(label_request, domain, row_id, example)
         if request is None:
             errors[row_id] = problem
-        elif request.options is None and (refused := generated(job.teacher.states, f"row {row_id}")) is not None:
+        elif job.decoding.constrained and request.options is None:
+            raise ConfigError(
+                f"decoding.constrained: {job.decoding.constrained}: domain {domain.name} does not list the possible "
+                f"answers of row {row_id}; leave it out, or give the domain a method candidates (docs/extending.md)"
+            )
+        elif request.is_drawn and (refused := generated(job.teacher.states, f"row {row_id}")) is not None:
             raise ConfigError(refused)
-        elif request.options is not None and gate is not None:
+        elif not request.is_drawn and gate is not None:
             raise ConfigError(
                 f"first cut: row {row_id} has options to choose from, whose prompt is most of the cost, so that a "
                 "first cut saves nothing; label without one"

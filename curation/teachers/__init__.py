@@ -26,6 +26,13 @@ class Request:
     prompt: str
     options: tuple[str, ...] | None = None
     """The completions to choose from by their likelihood (one alone: to score it); None: the answer is generated."""
+    stepwise: bool = False
+    """With options: the answer is drawn token by token along their trie, as the decoding says, and none is scored."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the answer is drawn token by token, freely or stepwise, so that a temperature tells on it."""
+        return self.options is None or self.stepwise
 
 
 class Gate(Protocol):

@@ -1,8 +1,11 @@
 """Answers decoded by a causal LM, greedily or sampled, with their log-probabilities and hidden states.
 
 The state at token k is known in the step that draws token k + 1: a row that ends by a stop token has its last state in
-that very step, one that ends by the length cap takes one more. Log-probabilities are the model's own, before penalty,
-temperature and limits.
+that very step, one that ends by the length cap or with its option takes one more. Log-probabilities are the model's
+own, before penalty, temperature and limits.
+
+An answer that is held to options may only go on with tokens that lead to one. It ends where no option goes on; where
+one ends and another goes on, an end token may be drawn too. ``max_tokens`` and ``stop`` do not limit it.
 """
 
 from collections import deque
@@ -35,6 +38,7 @@ from curation.teachers.completions import (
 )
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
+from curation.teachers.trie import Trie
 
 HALF = "\ufffd"
 """What a tokenizer writes for bytes that are no whole character."""
@@ -45,11 +49,36 @@ class _Row:
     """One answer under way."""
 
     generator: torch.Generator | None
+    held: "_Held | None" = None
     tokens: list[int] = field(default_factory=list)  # the answer so far, without a stop token
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
     truncated: bool = False
     num_content: int | None = None  # set once the answer's end is known
+
+
+@dataclass(kw_only=True)
+class _Held:
+    """Where an answer stands that is held to options."""
+
+    trie: Trie
+    options: Sequence[str]
+    node: int = 0
+
+    def allowed(self, stop_ids: frozenset[int]) -> list[int]:
+        """The tokens that may be drawn."""
+        following = list(self.trie.children[self.node])
+        return [*following, *stop_ids] if self.node in self.trie.ends else following
+
+    def go(self, token: int) -> bool:
+        """Take a drawn token; whether the answer ends with it."""
+        self.node = self.trie.children[self.node][token]
+        return not self.trie.children[self.node]
+
+    @property
+    def text(self) -> str:
+        """The option at whose end it stands; of those with the same tokens the first."""
+        return self.options[self.trie.ends.index(self.node)]
 
 
 class Decoder:
@@ -84,7 +113,10 @@ class Decoder:
                 kept_K = self._forward.tensor(kept)
                 requests, prefix = [requests[place] for place in kept], prefix.select(kept_K)
                 logits_B1V, hidden_B1D = logits_B1V[kept_K], hidden_B1D[kept_K]
-        rows = [_Row(generator=_generator(decoding, seed, request.request.row_id)) for request in requests]
+        rows = [
+            _Row(generator=_generator(decoding, seed, request.request.row_id), held=_held(request))
+            for request in requests
+        ]
         active = list(range(len(rows)))
         keep = 2 + max((len(end.encode()) for end in decoding.stop), default=0)  # tokens: a byte each, at least
         states = _States(hidden_B1D[:, 0], positions_of(config.states), keep=keep)
@@ -132,6 +164,13 @@ class Decoder:
         ``seen_BV`` marks the tokens that the answers have, and is kept up.
         """
         allowed_BV = logits_BV if seen_BV is None else logits_BV - decoding.presence_penalty * seen_BV
+        held = [(place, row.held) for place, row in enumerate(rows) if row.held is not None and row.num_content is None]
+        if held:
+            allowed = [(place, token) for place, at in held for token in at.allowed(self._stop_ids)]
+            barred_BV = torch.zeros_like(allowed_BV, dtype=torch.bool)
+            barred_BV[torch.tensor([place for place, _ in held], device=logits_BV.device)] = True
+            barred_BV[tuple(torch.tensor(allowed, device=logits_BV.device).T)] = False
+            allowed_BV = allowed_BV.masked_fill(barred_BV, -torch.inf)
         if decoding.temperature == 0:
             chosen_B = allowed_BV.argmax(dim=-1)
         else:
@@ -147,7 +186,9 @@ class Decoder:
         for row, token, logprob in zip(rows, chosen_B.tolist(), logprob_B.tolist(), strict=True):
             if row.num_content is not None:
                 continue
-            if token in self._stop_ids:
+            if row.held is not None:
+                self._go(row, row.held, token, logprob)
+            elif token in self._stop_ids:
                 row.num_content, row.text = len(row.tokens), self._decode(row.tokens)
             elif len(row.tokens) == decoding.max_tokens:  # the step beyond the cap: its token is dropped
                 row.num_content, row.text, row.truncated = len(row.tokens), self._decode(row.tokens), True
@@ -155,6 +196,15 @@ class Decoder:
                 row.tokens.append(token)
                 row.logprobs.append(logprob)
                 self._cut_at_stop(row, decoding.stop)
+
+    def _go(self, row: _Row, held: _Held, token: int, logprob: float) -> None:
+        ends = token in self._stop_ids and token not in held.trie.children[held.node]
+        if not ends:
+            row.tokens.append(token)
+            row.logprobs.append(logprob)
+            ends = held.go(token)
+        if ends:
+            row.num_content, row.text = len(row.tokens), held.text
 
     def _cut_at_stop(self, row: _Row, stop: tuple[str, ...]) -> None:
         piece = self._piece(row.tokens[-1])
@@ -281,6 +331,11 @@ def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]]
     The texts are compared, not their lengths: part of a character's bytes is as long as the character.
     """
     return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
+
+
+def _held(request: TokenisedRequest) -> _Held | None:
+    options = request.request.options
+    return None if options is None else _Held(trie=request.trie, options=options)
 
 
 def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Generator | None:

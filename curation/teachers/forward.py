@@ -6,12 +6,15 @@ Other layers are asked of the model itself (``output_hidden_states``), which the
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionCacheLayerMixin
 
 from curation.config.states import LAST
 from curation.errors import ModelError
@@ -38,11 +41,27 @@ class Prefix:
 
     def select(self, places_K: torch.Tensor) -> "Prefix":
         """A prefix of the rows at these places, which may repeat; this one stays as it is."""
+        prefix = self.fork()
+        for layer in prefix.cache.layers:
+            select = (
+                layer.reorder_cache if isinstance(layer, LinearAttentionCacheLayerMixin) else layer.batch_select_indices
+            )
+            select(places_K)
+        prefix.mask_BT = None if self.mask_BT is None else self.mask_BT[places_K]
+        prefix.length_B = self.length_B[places_K]
+        return prefix
+
+    def fork(self) -> "Prefix":
+        """A prefix of the same rows to go on from; this one stays as it is."""
         cache = copy(self.cache)
-        cache.layers = [copy(layer) for layer in self.cache.layers]
-        cache.batch_select_indices(places_K)
-        mask_KT = None if self.mask_BT is None else self.mask_BT[places_K]
-        return Prefix(cache=cache, mask_BT=mask_KT, length_B=self.length_B[places_K], layers=self.layers)
+        in_place = LinearAttentionCacheLayerMixin  # a recurrent state is overwritten; keys and values are replaced
+        cache.layers = [deepcopy(layer) if isinstance(layer, in_place) else copy(layer) for layer in self.cache.layers]
+        return Prefix(cache=cache, mask_BT=self.mask_BT, length_B=self.length_B, layers=self.layers)
+
+    def has_room(self, num_tokens: int) -> bool:
+        """Whether after so many tokens more each still sees all of its row: no layer's window is full."""
+        windows = [layer.sliding_window for layer in self.cache.layers if isinstance(layer, DynamicSlidingWindowLayer)]
+        return self.width + num_tokens < min(windows, default=self.width + num_tokens + 1)
 
 
 class Pass(NamedTuple):
@@ -107,14 +126,71 @@ class Forward:
         prefix.length_B = prefix.length_B + width
         return self._pass(prefix, ids_BT, position_BT, keep=width)
 
+    def branch(self, prefix: Prefix, ids_BT: torch.Tensor, depth_BT: torch.Tensor, sees_BTN: torch.Tensor) -> Pass:
+        """Feed further tokens of several continuations of each row, which ``prefix`` then holds.
+
+        ``depth_BT`` counts a token within its continuation, from 0; ``sees_BTN`` says which of the N tokens that were
+        fed after the prompt, the newest included, a token sees besides the prompt. Only where :attr:`takes_branches`
+        and ``prefix.has_room``.
+        """
+        width, (num_rows, num_new, num_fed) = prefix.width + ids_BT.shape[1], sees_BTN.shape
+        prompt_BT = prefix.mask_BT
+        if prompt_BT is None:
+            prompt_BT = torch.ones((num_rows, width - num_fed), dtype=torch.bool, device=self.device)
+        sees_BTK = torch.cat([prompt_BT.bool()[:, None].expand(-1, num_new, -1), sees_BTN], dim=2)
+        dtype = self._model.dtype
+        mask_B1TK = torch.zeros((num_rows, 1, num_new, width), dtype=dtype, device=self.device)
+        mask_B1TK.masked_fill_(~sees_BTK[:, None], torch.finfo(dtype).min)
+        return self._pass(prefix, ids_BT, prefix.length_B[:, None] + depth_BT, keep=num_new, mask=mask_B1TK)
+
+    @cached_property
+    def takes_branches(self) -> bool:
+        """Whether the model follows the mask of :meth:`branch`, tried on a few tokens: two continuations of a row.
+
+        What must not change the second one is its sight of the first, so the error is held against the change that
+        this sight makes. Models with a recurrent state, or positions of their own making, fail.
+        """
+        known = (DynamicLayer, DynamicSlidingWindowLayer)
+        config = self._model.config.get_text_config()
+        layers = DynamicCache(config=self._model.config).layers
+        if (
+            not all(type(layer) in known for layer in layers)
+            or not {"full_attention", "sliding_attention"} >= set(getattr(config, "layer_types", None) or ())
+            or config._attn_implementation not in ("sdpa", "eager")
+            or "position_ids" not in signature(self._model.forward).parameters
+        ):
+            return False
+        first, second, third = (min(place, self.vocabulary_size - 1) for place in (3, 4, 5))
+        with torch.inference_mode():
+            prompts = [[first, second, third], [second]]
+            branched, plain, misled = (self.start(prompts)[0] for _ in range(3))
+            if not branched.has_room(3):
+                return False
+            ids_BT = self.tensor([[first, third, second]] * 2)  # the first and its successor; the other one alone
+            sees_TN = self.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]]).bool()
+            found_BTD = self.branch(branched, ids_BT, self.tensor([[0, 1, 0]]), sees_TN.expand(2, 3, 3)).hidden_BTD
+            alone_B1D = self.extend(plain, ids_BT[:, 2:]).hidden_BTD
+            after_BTD = self.extend(misled, ids_BT).hidden_BTD
+        change = (after_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
+        errors = (found_BTD[:, :2] - after_BTD[:, :2]).abs().max(), (found_BTD[:, 2] - alone_B1D[:, 0]).abs().max()
+        return bool(max(errors) < change / 10)
+
     def tensor(self, values: Sequence[int] | Sequence[list[int]]) -> torch.Tensor:
         """Integers on the model's device."""
         return torch.tensor(values, device=self.device)
 
-    def _pass(self, prefix: Prefix, ids_BT: torch.Tensor, position_BT: torch.Tensor, *, keep: int) -> Pass:
+    def _pass(
+        self,
+        prefix: Prefix,
+        ids_BT: torch.Tensor,
+        position_BT: torch.Tensor,
+        *,
+        keep: int,
+        mask: torch.Tensor | None = None,
+    ) -> Pass:
         output = self._model(
             input_ids=ids_BT,
-            attention_mask=prefix.mask_BT,
+            attention_mask=prefix.mask_BT if mask is None else mask,
             position_ids=position_BT,
             past_key_values=prefix.cache,
             use_cache=True,

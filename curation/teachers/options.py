@@ -2,39 +2,40 @@
 
 An option's score is the sum of its tokens' natural-log probabilities given the prompt, without an end token; the
 likeliest option is chosen, the first of equal ones. The prompt is fed once: its last token's logits give the
-probability of each option's first token, and the options are fed after copies of its keys and values. Where all options
-are one token, their order is then known, and only those are fed whose states are asked for: mostly the chosen one.
+probability of each option's first token. The other probabilities come from the inner nodes of the options' trie
+(``trie``): they are fed after the prompt once each, as branches of one pass (``Forward.branch``). A model that cannot
+take branches is fed each path of inner nodes after a copy of the prompt's keys and values. In the end only those
+options are fed whose states are asked for: mostly the chosen one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
 
 from curation.config import AskConfig
-from curation.config.states import layers_of, parse, positions_of
-from curation.teachers.completions import Array, by_name, completion_batch, ranked
+from curation.config.states import layers_of, parse
+from curation.teachers.completions import by_name, completion_batch, ranked
 from curation.teachers.forward import Forward, Prefix, batches
 from curation.teachers.prompts import TokenisedRequest
+from curation.teachers.trie import Trie
 
 MAX_LOGITS = 2**27
 """Logits of one pass over options (0.5 GiB in float32); what is longer is fed piece by piece."""
 
+Nodes = list[tuple[int, int]]
+"""Nodes of a batch: the row's place, and the node of its trie."""
 
-@dataclass(kw_only=True)
-class _Option:
-    """One option under way."""
 
-    place: int  # of its row in the batch
+class _Option(NamedTuple):
+    """An option whose states are asked for."""
+
+    place: int
+    """Of its row in the batch."""
+    rank: int
     tokens: list[int]
-    logprob: float  # of the tokens so far
-    logprobs: list[float]  # of the first tokens, as many as are kept
-    states: dict[str, torch.Tensor] = field(default_factory=dict)  # position: hidden_D, layers side by side
-
-    @property
-    def mean_logprob(self) -> float:
-        return self.logprob / len(self.tokens)
 
 
 @torch.inference_mode()
@@ -45,97 +46,160 @@ def score_options(
 
     Args:
         forward: the model.
-        rows: the requests; their prompts fit one batch.
+        rows: the requests; their prompts and tries fit one batch.
         config: the states to keep, and ``batch_tokens``, which bounds the copies of prompts with an option each, too.
         normalise: choose by the mean of an option's log-probabilities, not by their sum.
     """
     prefix, (logits_B1V, hidden_B1D) = forward.start([row.prompt for row in rows], layers_of(config.states))
-    logprob_BV = logits_B1V[:, 0].log_softmax(dim=-1)
-    options = [_begin(place, row.options or [], logprob_BV[place]) for place, row in enumerate(rows)]
+    tries = [row.trie for row in rows]
+    logprobs = [[0.0] * len(trie.tokens) for trie in tries]  # of each node's token after its parent
+    _take(logprobs, tries, logits_B1V[:, 0], [(place, 0) for place in range(len(rows))])
+    if width := max(len(trie.inner) for trie in tries):
+        feed = _branches if prefix.has_room(width) and forward.takes_branches else _paths
+        for logits_KV, nodes in feed(forward, prefix, tries, config.batch_tokens):
+            _take(logprobs, tries, logits_KV, nodes)
 
-    def order_of(group: list[_Option]) -> list[int]:
-        return ranked([option.mean_logprob if normalise else option.logprob for option in group])
-
-    places = dict.fromkeys((state.position, state.rank) for state in map(parse, config.states))
-    of_output = [position for position in positions_of(config.states) if position != "prompt_last"]
-    ranks = sorted({rank for position, rank in places if position in of_output})
-    to_feed: list[_Option] = []
-    for group in options:
-        if any(len(option.tokens) > 1 for option in group):
-            to_feed += group
-        else:
-            order = order_of(group)
-            to_feed += [group[order[rank - 1]] for rank in ranks if rank <= len(group)]
-    for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
-        _feed(forward, prefix, part, of_output, config.token_logprobs)
-
-    orders = [order_of(group) for group in options]
-    choices = [order[0] for order in orders]
-    chosen = [group[choice] for group, choice in zip(options, choices, strict=True)]
-    states: dict[tuple[str, int], Array] = {}
-    for position, rank in places:
-        hidden_BD = hidden_B1D[:, 0].float()
-        if position in of_output:
-            none_D = torch.zeros_like(hidden_BD[0])  # of a row with fewer options
-            by_rank = zip(options, orders, strict=True)
-            found = [
-                group[order[rank - 1]].states[position] if rank <= len(order) else none_D for group, order in by_rank
-            ]
-            hidden_BD = torch.stack(found)
-        states[position, rank] = hidden_BD.cpu().numpy()
+    by_token = [
+        [[values[node] for node in trie.path(end)] for end in trie.ends]
+        for trie, values in zip(tries, logprobs, strict=True)
+    ]
+    scores = [[sum(values) for values in options] for options in by_token]
+    means = [[sum(values) / len(values) for values in options] for options in by_token]
+    orders = [ranked(options) for options in (means if normalise else scores)]
+    chosen = [options[order[0]] for options, order in zip(by_token, orders, strict=True)]
     return completion_batch(
         row_ids=[row.request.row_id for row in rows],
-        completions=[(row.request.options or ())[choice] for row, choice in zip(rows, choices, strict=True)],
-        mean_logprobs=[option.mean_logprob for option in chosen],
-        token_logprobs=[option.logprobs for option in chosen],
+        completions=[(row.request.options or ())[order[0]] for row, order in zip(rows, orders, strict=True)],
+        mean_logprobs=[options[order[0]] for options, order in zip(means, orders, strict=True)],
+        token_logprobs=chosen,
         num_token_logprobs=config.token_logprobs,
-        option_logprobs=[[option.logprob for option in group] for group in options],
+        option_logprobs=scores,
         num_prompt_tokens=[len(row.prompt) for row in rows],
-        num_output_tokens=[len(option.tokens) for option in chosen],
+        num_output_tokens=[len(values) for values in chosen],
         truncated=[False] * len(rows),
-        states=by_name(states, config.states),
+        states=by_name(_states(forward, prefix, rows, orders, config, hidden_B1D[:, 0]), config.states),
         state_dtype=config.state_dtype,
     )
 
 
-def _begin(place: int, options: list[list[int]], logprob_V: torch.Tensor) -> list[_Option]:
-    """The options of a row with the log-probabilities of their first tokens."""
-    first = torch.tensor([tokens[0] for tokens in options], device=logprob_V.device)
-    return [
-        _Option(place=place, tokens=tokens, logprob=logprob, logprobs=[logprob])
-        for tokens, logprob in zip(options, logprob_V[first].tolist(), strict=True)
+def _take(logprobs: list[list[float]], tries: Sequence[Trie], logits_KV: torch.Tensor, nodes: Nodes) -> None:
+    """Set the log-probabilities of the children of K nodes, given the logits after each."""
+    found = [
+        (k, token, place, child)
+        for k, (place, node) in enumerate(nodes)
+        for token, child in tries[place].children[node].items()
     ]
+    k_C, token_C = torch.tensor([entry[:2] for entry in found], device=logits_KV.device).T
+    logprob_C = logits_KV[k_C, token_C] - logits_KV.logsumexp(dim=-1)[k_C]
+    for (_, _, place, child), logprob in zip(found, logprob_C.tolist(), strict=True):
+        logprobs[place][child] = logprob
 
 
-def _feed(
-    forward: Forward, prefix: Prefix, options: Sequence[_Option], positions: Sequence[str], num_logprobs: int
-) -> None:
-    """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states.
+def _branches(
+    forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
+) -> Iterator[tuple[torch.Tensor, Nodes]]:
+    """Logits [K, V] after all inner nodes, which are fed as branches of one pass."""
+    places = [place for place, trie in enumerate(tries) if trie.inner]
+    grown = prefix.select(forward.tensor(places)) if len(places) < len(tries) else prefix.fork()
+    width = max(len(tries[place].inner) for place in places)
+    ids_BT = np.full((len(places), width), forward.pad)
+    depth_BT = np.zeros((len(places), width), dtype=np.int64)
+    sees_BTT = np.repeat(np.eye(width, dtype=bool)[None], len(places), axis=0)  # padding sees itself and the prompt
+    for b, place in enumerate(places):
+        trie = tries[place]
+        ids_BT[b, : len(trie.inner)] = [trie.tokens[node] for node in trie.inner]
+        depth_BT[b, : len(trie.inner)] = [trie.depths[node] - 1 for node in trie.inner]
+        column = {node: t for t, node in enumerate(trie.inner)}
+        for node, t in column.items():
+            if (parent := trie.parents[node]) in column:
+                sees_BTT[b, t] |= sees_BTT[b, column[parent]]
+    ids, depth, sees = (torch.from_numpy(array).to(forward.device) for array in (ids_BT, depth_BT, sees_BTT))
+    piece = max(1, MAX_LOGITS // (len(places) * forward.vocabulary_size))
+    for begin in range(0, width, piece):
+        part = slice(begin, begin + piece)
+        logits_BTV, _ = forward.branch(grown, ids[:, part], depth[:, part], sees[:, part, : begin + piece])
+        fed = [(b, t, node) for b, place in enumerate(places) for t, node in enumerate(tries[place].inner[part])]
+        b_K, t_K = torch.tensor([entry[:2] for entry in fed], device=logits_BTV.device).T
+        yield logits_BTV[b_K, t_K], [(places[b], node) for b, _, node in fed]
 
-    The first ``num_logprobs`` log-probabilities are kept one by one, too.
+
+def _paths(
+    forward: Forward, prefix: Prefix, tries: Sequence[Trie], batch_tokens: int
+) -> Iterator[tuple[torch.Tensor, Nodes]]:
+    """Logits [K, V] after all inner nodes, by paths after copies of the prompts that together hold each node."""
+    to_feed = []  # the row's place, the nodes of the path, and how many of them others have given already
+    for place, trie in enumerate(tries):
+        given: set[int] = set()
+        for node in reversed(trie.inner):  # children before parents: first the deepest of each path
+            if node not in given:
+                path = trie.path(node)
+                to_feed.append((place, path, sum(above in given for above in path)))
+                given.update(path)
+    for some in batches(to_feed, lambda path: prefix.width + len(path[1]), batch_tokens):
+        width = max(len(path) for _, path, _ in some)
+        ids_BT = [[tries[place].tokens[node] for node in path] for place, path, _ in some]
+        ids = forward.tensor([row + [forward.pad] * (width - len(row)) for row in ids_BT])
+        copies = prefix.select(forward.tensor([place for place, _, _ in some]))
+        piece = max(1, MAX_LOGITS // (len(some) * forward.vocabulary_size))
+        for begin in range(0, width, piece):
+            logits_BTV, _ = forward.extend(copies, ids[:, begin : begin + piece])
+            fed = [
+                (b, t - begin, (place, path[t]))
+                for b, (place, path, num_given) in enumerate(some)
+                for t in range(max(begin, num_given), min(begin + piece, len(path)))
+            ]
+            if fed:
+                b_K, t_K = torch.tensor([entry[:2] for entry in fed], device=logits_BTV.device).T
+                yield logits_BTV[b_K, t_K], [node for _, _, node in fed]
+
+
+def _states(
+    forward: Forward,
+    prefix: Prefix,
+    rows: Sequence[TokenisedRequest],
+    orders: Sequence[Sequence[int]],
+    config: AskConfig,
+    prompt_BD: torch.Tensor,
+) -> dict[tuple[str, int], np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    """The states asked for, by position and rank of the option, layers side by side; zeros where a row has no option.
+
+    ``orders`` are the places of each row's options by their likelihood.
     """
+    asked = dict.fromkeys((state.position, state.rank) for state in map(parse, config.states))
+    found = {place: torch.zeros_like(prompt_BD, dtype=torch.float32) for place in asked if place[0] != "prompt_last"}
+    to_feed = [
+        _Option(place, rank, (row.options or [])[order[rank - 1]])
+        for place, (row, order) in enumerate(zip(rows, orders, strict=True))
+        for rank in sorted({rank for _, rank in found})
+        if rank <= len(order)
+    ]
+    for part in batches(to_feed, lambda option: prefix.width + len(option.tokens), config.batch_tokens):
+        part.sort()
+        fed = _feed(forward, prefix, part)
+        for (position, rank), kept_BD in found.items():
+            of_rank = [(place, option.place) for place, option in enumerate(part) if option.rank == rank]
+            if of_rank:
+                from_K, to_K = torch.tensor(of_rank, device=kept_BD.device).T
+                kept_BD[to_K] = fed[position][from_K]
+    prompt_BD = prompt_BD.float()
+    return {place: found.get(place, prompt_BD).cpu().numpy() for place in asked}
+
+
+def _feed(forward: Forward, prefix: Prefix, options: Sequence[_Option]) -> dict[str, torch.Tensor]:
+    """Feed options after their prompts: their states by position, float32 [B, D]."""
     width = max(len(option.tokens) for option in options)
     ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
     length_B1 = forward.tensor([[len(option.tokens)] for option in options])
-    prefix = prefix.select(forward.tensor([option.place for option in options]))
+    places = [option.place for option in options]
+    all_rows = places == list(range(len(prefix.length_B)))
+    prefix = prefix.fork() if all_rows else prefix.select(forward.tensor(places))
     piece = max(1, MAX_LOGITS // (len(options) * forward.vocabulary_size))
-    logprobs, hiddens = [], []
-    pieces = (torch.split(tokens_BT, piece, dim=1) for tokens_BT in (ids_BT, ids_BT.roll(-1, dims=1)))
-    for piece_BT, next_BT in zip(*pieces, strict=True):
-        logits_BTV, hidden_BTD = forward.extend(prefix, piece_BT)
-        logprobs.append(logits_BTV.gather(2, next_BT[..., None])[..., 0] - logits_BTV.logsumexp(dim=-1))
-        hiddens.append(hidden_BTD.float())
-    hidden_BTD, column_T = torch.cat(hiddens, dim=1), torch.arange(width, device=ids_BT.device)
-    logprob_BT = torch.cat(logprobs, dim=1).where(column_T < length_B1 - 1, 0.0)
-    logprob_B = logprob_BT.sum(dim=1, dtype=torch.float64)
-    further = logprob_BT[:, : max(0, num_logprobs - 1)].tolist()
-    own_BTD = hidden_BTD.where((column_T < length_B1)[..., None], 0.0)
-    states = {
-        "output_first": hidden_BTD[:, 0].clone(),  # a view would keep all the states
+    hidden_BTD = torch.cat(
+        [forward.extend(prefix, piece_BT).hidden_BTD.float() for piece_BT in torch.split(ids_BT, piece, dim=1)], dim=1
+    )
+    own_BTD = hidden_BTD.where((torch.arange(width, device=ids_BT.device) < length_B1)[..., None], 0.0)
+    return {
+        "output_first": hidden_BTD[:, 0],
         "output_last": hidden_BTD.take_along_dim(length_B1[..., None] - 1, dim=1)[:, 0],
         "output_mean": own_BTD.sum(dim=1) / length_B1,
     }
-    for place, (option, logprob) in enumerate(zip(options, logprob_B.tolist(), strict=True)):
-        option.logprob += logprob
-        option.logprobs += further[place]
-        option.states = {position: states[position][place] for position in positions}

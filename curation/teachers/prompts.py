@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
 from curation.models import as_user_turns, text_ids
 from curation.teachers import Request
 from curation.teachers.completions import bad_options
+from curation.teachers.trie import Trie
+
+MAX_KNOWN = 2**16
+"""Options whose tokens are remembered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,17 +23,25 @@ class TokenisedRequest:
     prompt: list[int]
     options: list[list[int]] | None
 
+    @cached_property
+    def trie(self) -> Trie:
+        """Its options' trie."""
+        return Trie(self.options or ())
+
+    def room(self, max_tokens: int) -> int:
+        """Tokens that the answer may have, where a free one has at most ``max_tokens``."""
+        return max_tokens if self.options is None else max(map(len, self.options))
+
     def problem(self, max_positions: int | None, max_tokens: int) -> str | None:
         """Why a model of so many positions cannot take it, as the error of its row; None: it can.
 
         ``max_tokens`` is the room for an answer that is generated.
         """
-        room = max_tokens
         if self.options is not None:
             lengths = [len(tokens) for tokens in self.options]
             if (bad := bad_options(self.request.options or (), lengths)) is not None:
                 return bad
-            room = max(lengths)
+        room = self.room(max_tokens)
         if not self.prompt:
             return "prompt_length: the prompt has no tokens"
         if max_positions is not None and len(self.prompt) + room > max_positions:
@@ -36,39 +49,64 @@ class TokenisedRequest:
         return None
 
 
+class OptionTokens:
+    """The tokens of options, remembered by what the prompt ends with and the option's text.
+
+    Rows share options (letters, the moves of a board), and to tokenise a text of prompt and option for each of them
+    takes longer than a small model's answer. What stands before the prompt's last line is taken to have no influence:
+    tokenizers do not merge across the end of a line.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], list[int]] = {}
+
+    def of(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        rows: Sequence[tuple[str, list[int], Sequence[str]]],
+        *,
+        special: bool,
+    ) -> list[list[list[int]]]:
+        """The tokens of each row's options, given the prompt's text and tokens and the options' texts."""
+        if len(self._known) > MAX_KNOWN:
+            self._known.clear()
+        ends = [prompt[prompt.rstrip().rfind("\n") + 1 :] for prompt, _, _ in rows]
+        new = {
+            (end, option): row
+            for end, row in zip(ends, rows, strict=True)
+            for option in row[2]
+            if (end, option) not in self._known
+        }
+        wholes = text_ids(tokenizer, [prompt + option for (_, option), (prompt, *_) in new.items()], special=special)
+        for (end, option), (_, tokens, _), whole in zip(new, new.values(), wholes, strict=True):
+            follows = whole[: len(tokens)] == tokens
+            own = whole[len(tokens) :] if follows else text_ids(tokenizer, [option], special=False)[0]
+            self._known[end, option] = own
+        return [[self._known[end, option] for option in row[2]] for end, row in zip(ends, rows, strict=True)]
+
+
 def tokenise(
-    tokenizer: PreTrainedTokenizerBase, requests: Sequence[Request], *, chat_template: bool
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[Request],
+    *,
+    chat_template: bool,
+    known: OptionTokens | None = None,
 ) -> list[TokenisedRequest]:
     """The requests as tokens.
 
     With ``chat_template`` a prompt is one user turn (``models.as_user_turns``). An option's tokens are those that the
     text of prompt and option has beyond the prompt's own tokens; where the two merge at the boundary, the option is
-    tokenised by itself.
+    tokenised by itself. ``known`` remembers them between calls.
     """
     prompts = [request.prompt for request in requests]
     if chat_template:
         prompts = as_user_turns(tokenizer, prompts)
     special = not chat_template
     prompt_tokens = text_ids(tokenizer, prompts, special=special)
-    wholes = iter(
-        text_ids(
-            tokenizer,
-            [
-                prompt + option
-                for prompt, request in zip(prompts, requests, strict=True)
-                for option in request.options or ()
-            ],
-            special=special,
-        )
-    )
-    rows = []
-    for request, tokens in zip(requests, prompt_tokens, strict=True):
-        options = None
-        if request.options is not None:
-            options = []
-            for option in request.options:
-                whole = next(wholes)
-                follows = whole[: len(tokens)] == tokens
-                options.append(whole[len(tokens) :] if follows else text_ids(tokenizer, [option], special=False)[0])
-        rows.append(TokenisedRequest(request=request, prompt=tokens, options=options))
-    return rows
+    given = zip(prompts, prompt_tokens, requests, strict=True)
+    rows = [(prompt, tokens, request.options or ()) for prompt, tokens, request in given]
+    options = (known or OptionTokens()).of(tokenizer, rows, special=special)
+    return [
+        TokenisedRequest(request=request, prompt=tokens, options=None if request.options is None else own)
+        for request, tokens, own in zip(requests, prompt_tokens, options, strict=True)
+    ]

@@ -21,7 +21,7 @@ from curation.teachers.completions import error_batch
 from curation.teachers.decoding import Decoder
 from curation.teachers.forward import Forward, batches
 from curation.teachers.options import score_options
-from curation.teachers.prompts import TokenisedRequest, tokenise
+from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
 
 
 class TransformersTeacher:
@@ -41,6 +41,7 @@ class TransformersTeacher:
         self._forward = Forward(self._model, pad=self._tokenizer.pad_token_id)
         self.state_size = self._forward.state_size
         stop_ids = _stop_ids(self._tokenizer.eos_token_id, self._model.generation_config.eos_token_id)
+        self._known = OptionTokens()
         self._decoder = Decoder(self._forward, self._tokenizer, stop_ids)
 
     @staticmethod
@@ -69,7 +70,7 @@ class TransformersTeacher:
         states: bool = True,
         gate: Gate | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Answers to decode first, then options, longest prompts first, in batches of ``batch_tokens``.
+        """Answers to decode first, then options to score, longest prompts first, in batches of ``batch_tokens``.
 
         Rows that a gate passes go on from the keys and values of their prompts.
         """
@@ -77,12 +78,12 @@ class TransformersTeacher:
         errors: dict[int, str] = {}
         to_decode: list[TokenisedRequest] = []
         to_score: list[TokenisedRequest] = []
-        for row in tokenise(self._tokenizer, list(requests), chat_template=config.chat_template):
+        for row in tokenise(self._tokenizer, list(requests), chat_template=config.chat_template, known=self._known):
             problem = row.problem(self._forward.max_positions, decoding.max_tokens)
             if problem is not None:
                 errors[row.request.row_id] = problem
             else:
-                (to_decode if row.options is None else to_score).append(row)
+                (to_decode if row.request.is_drawn else to_score).append(row)
         if errors:
             yield error_batch(
                 list(errors),
@@ -92,9 +93,11 @@ class TransformersTeacher:
                 self.state_size,
                 config.token_logprobs,
             )
-        for batch in batches(to_decode, lambda row: len(row.prompt) + decoding.max_tokens, config.batch_tokens):
+        for batch in batches(
+            to_decode, lambda row: len(row.prompt) + row.room(decoding.max_tokens), config.batch_tokens
+        ):
             yield from self._decoder.complete(batch, config, decoding, seed=seed, gate=gate)
-        for batch in batches(to_score, lambda row: len(row.prompt) + 1, config.batch_tokens):
+        for batch in batches(to_score, lambda row: len(row.prompt) + 1 + len(row.trie.inner), config.batch_tokens):
             yield score_options(self._forward, batch, config, normalise=decoding.normalise_options)
 
 

@@ -172,22 +172,25 @@ def test_mcqa_results_do_not_depend_on_the_batch(qwen, monkeypatch):
     [
         ("letters", ("prompt_last",), ["prompts"]),
         ("letters", ("output_last",), ["prompts", "chosen"]),
-        ("texts", ("output_last",), ["prompts", "options"]),
+        ("texts", ("output_last",), ["prompts", "branches", "texts"]),
     ],
 )
 def test_mcqa_prompts_are_fed_once(qwen, style, states, expected):
     """No second pass over the prompts; options of one token cost one more step, and none without states."""
     teacher = make(qwen, states=states, batch_tokens=100_000)
+    assert teacher._forward.takes_branches  # tried before the passes are counted
     fed = []
     teacher._model.register_forward_pre_hook(
         lambda module, args, kwargs: fed.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     requests = mcqa_requests(style)
-    list(teacher.label(requests, SUM, seed=0))
+    rows = rows_of(teacher.label(requests, SUM, seed=0))
+    inner = [len({few[:k] for few in request.options for k in range(1, len(few))}) for request in requests]
     shapes = {
         "prompts": (len(requests), max(len(request.prompt) for request in requests)),
         "chosen": (len(requests), 1),
-        "options": (sum(len(request.options) for request in requests), max(map(len, TEXTS))),
+        "branches": (len(requests), max(inner)),
+        "texts": (len(requests), max(len(row["completion"]) for row in rows.values())),
     }
     assert fed == [shapes[name] for name in expected]
 
