@@ -96,7 +96,8 @@ def _seconds(run: Mapping[str, Any], train_rate: float) -> float:
     )
     splits = run["splits"]
     others = sum(_rows(run, split) for split in (splits["source"], splits.get("calibration"), *_probes(splits)))
-    pool = _rows(run, splits["pool"]) / max(1, len(students))
+    chain = run.get("chain", {})
+    pool = _rows(run, splits["pool"]) / chain.get("shares", 1)
     selected = _selected(run, teacher, pool)
 
     def asked(model: str, rows: float, read_tokens: float, written: float) -> float:
@@ -109,9 +110,13 @@ def _seconds(run: Mapping[str, Any], train_rate: float) -> float:
         return START + per_token * BILLIONS[model] * 1e9 * tokens / (train_rate * gpus)
 
     total = 0.0
-    teachers = [teacher, *students[:-1]]
+    later = students[:-1]
+    chains, shallow = chain.get("arms", ["neural"]), chain.get("shallow", [])
+    before_last = later[-1:] if "predecessor" in shallow else []
+    teachers = [teacher, *later * len(chains), *before_last]
     if "adapt" in run["teacher"]:
-        total += trained(teacher, splits["adapt"]["rows"] * (prompt + answer), LORA_PASS)
+        for adapted in (teacher, *before_last):
+            total += trained(adapted, splits["adapt"]["rows"] * (prompt + answer), LORA_PASS)
     for weak in teachers:
         total += asked(weak, others + pool, prompt, answer) + FIT
         total += ("verbalized_confidence" in arms) * asked(weak, pool, prompt + answer + 30, 16)
@@ -124,9 +129,11 @@ def _seconds(run: Mapping[str, Any], train_rate: float) -> float:
     if run.get("judge"):
         total += asked(run["judge"]["model"]["path"], pool, prompt + 600, 100)
     tests = (_rows(run, splits["test"]) if students else 0) * (5 if domain == "math" else 1)
-    for student in students:
-        total += (len(arms) + 1) * asked(student, tests, prompt, tested)
-        for _ in arms:
+    for place, student in enumerate(students):
+        beside = len(chains) * ("first_teacher" in shallow) * (place > 0)
+        beside += len(before_last) * (place > 0 and student == students[-1])
+        total += (len(arms) + beside + 1) * asked(student, tests, prompt, tested)
+        for _ in range(len(arms) + beside):
             if run["student"].get("method") == "grpo":
                 rollouts = selected * GROUP_SIZE * GRPO_EPOCHS
                 total += asked(student, rollouts, prompt, tested)

@@ -47,6 +47,7 @@ CONFIG = {
     "selection": {"budget": {"n": 40}, "arms": ["neural"]},  # all arms: tests/test_examples.py
     "student": SMALL | {"max_length": 33},  # four in ten puzzles have more tokens
     "generations": [{"student": {"path": str(ROOT / "examples/bases/teacher")}}] * 2,
+    "chain": {"shares": 2, "stop": None},  # hardly trained models would stop it
     "evaluation": {"decoding": {"max_tokens": 4}},
 }
 
@@ -125,7 +126,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     assert run(config)["arms"] == report["arms"]
     assert len(events(tmp_path, "finished")) == len(done)
     assert all(stage.state == "done" for stage in make_plan(config, probe=False).stages)
-    curate_only = load(tmp_path, puzzle_file, {"generations": []}, ("selection.budget.n=30",))
+    curate_only = load(tmp_path, puzzle_file, {"generations": [], "chain": {}}, ("selection.budget.n=30",))
     pending = make_plan(curate_only, probe=False)
     assert next(stage.name for stage in pending.stages if stage.state != "done") == "gen-0/label-pool"
 
@@ -138,7 +139,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
 
 @pytest.mark.slow  # the test of a risk below changes the promise, which is the same
 def test_a_changed_budget_redoes_the_selection_alone(local_ray, tmp_path, puzzle_file):
-    changes = {"generations": [], "teacher": CONFIG["teacher"] | {"adapt": None}}
+    changes = {"generations": [], "chain": {}, "teacher": CONFIG["teacher"] | {"adapt": None}}
     run(load(tmp_path, puzzle_file, changes))
     before = stages(tmp_path)
     report = run(load(tmp_path, puzzle_file, changes, ("selection.budget.n=30",)))
@@ -151,7 +152,11 @@ def test_a_changed_budget_redoes_the_selection_alone(local_ray, tmp_path, puzzle
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"selection": {"budget": {"n": 601}, "arms": ["naive"]}, "generations": []}, BudgetError, "n = 601 is more"),
+        (
+            {"selection": {"budget": {"n": 601}, "arms": ["naive"]}, "generations": [], "chain": {}},
+            BudgetError,
+            "n = 601 is more",
+        ),
         ({"sources": {"puzzles": {"path": "/nowhere/x.parquet"}}}, SourceError, "/nowhere/x.parquet"),
     ],
 )
@@ -217,7 +222,7 @@ def risky(**changes) -> dict:
 @pytest.mark.timeout(900)
 def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_ray, tmp_path, capsys):
     """A guessing teacher; the budget's reference is no arm, a judge is made for the pool alone, tests are run twice."""
-    ended = run(load(tmp_path, Path(), risky(generations=[{"student": TINY}] * 2)))
+    ended = run(load(tmp_path, Path(), risky(generations=[{"student": TINY}] * 2, chain={"shares": 2, "stop": None})))
     assert "generation 0 selected nothing, so that none of its students can teach" in capsys.readouterr().err
     assert len(ended["generations"]) == 1 and not list(tmp_path.glob("run/gen-1"))
     before, started = stages(tmp_path), len(events(tmp_path, "started"))

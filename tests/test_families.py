@@ -81,6 +81,7 @@ def config(directory: Path, family: Family, base: ModelRef, student: dict[str, o
         "selection": {"budget": {"n": 24}, "arms": ["neural"]},
         "student": student | chat,
         "generations": [{"student": {"path": base.base}}] * generations,
+        "chain": {"shares": generations, "stop": None},
         "evaluation": {"decoding": ASKED, **chat},
     }
     path = directory / "config.yaml"

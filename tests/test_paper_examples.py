@@ -235,15 +235,15 @@ def test_every_pair_of_the_papers_tables_has_a_run_with_its_arms():
     world = {f"world-{name}-{student}" for name in ("arc-c", "arc-e", "obqa", "sciq", "siqa") for student in students}
     chess = {f"chess-{student}" for student in students}
     math = {f"math-{pair}" for pair in ("1.7b-4b", "1.7b-8b", "4b-8b", "8b-8b", "gemma3-1b-llama3.1-8b")}
-    chains = {"chess-chain-neural", "chess-chain-naive", "chess-8b-14b", "chess-risk"}
-    assert set(raws) == world | chess | math | chains
+    assert set(raws) == world | chess | math | {"chess-chain", "chess-risk"}
     for name in world | chess | math:
         assert arms[name] >= ARMS[name.partition("-")[0]], name
     for size in ("1.7b", "4b", "8b", "14b"):
         assert arms[f"chess-qwen3-{size}"] >= {"naive_matched", "neural_gold"}  # Tables 6 and 7
-    sizes = [step["student"]["path"] for step in raws["chess-chain-neural"]["generations"]]
+    sizes = [step["student"]["path"] for step in raws["chess-chain"]["generations"]]
     assert sizes == [f"Qwen/Qwen3-{size}-Base" for size in ("1.7B", "4B", "8B", "14B")]
-    assert raws["chess-chain-naive"]["chain_arm"] == "naive"
+    chain = load_config(PAPER / "chess-chain.yaml").chain  # Table 5
+    assert (chain.arms, chain.shallow) == (("neural", "naive"), ("first_teacher", "predecessor"))
     for name in world | chess:  # the name says the student
         told = raws[name]["generations"][0]["student"]["path"].lower().replace("olmo-2", "olmo2")
         family, size = name.split("-")[-2:]

@@ -9,8 +9,8 @@ from curation.cluster import capacity
 from curation.config import RayConfig, RunConfig
 from curation.config.filter import FilterConfig
 from curation.metrics.totals import exactly
-from curation.pipeline.chain import check_models
 from curation.pipeline.opened import open_run
+from curation.pipeline.roles import check_models
 from curation.pipeline.stage_times import Basis, estimate, rows_left, whole_run
 from curation.rundir import history
 from curation.rundir.graph import Known, Outputs, Skipped, Stage, State, Status, statuses, steps, waited_for

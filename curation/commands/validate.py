@@ -10,7 +10,7 @@ from curation.config.resolved import resolved, warnings
 from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
-from curation.pipeline.chain import check_models
+from curation.pipeline.roles import check_models
 from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
@@ -44,8 +44,15 @@ def check(config: RunConfig) -> Iterator[Checked]:
     sizes = split_sizes(config, files)
     for name, num_rows in sizes.items():
         yield Checked("split", f"split {name}: {num_rows:,} rows")
+    if (shares := config.num_shares) > 1:
+        num = max(1, len(config.generations))
+        left = f"; {shares - num} more are left for generations that are added later" if shares > num else ""
+        told = (
+            f"{num} generations label one of {shares} shares of the pool each, about {sizes['pool'] // shares:,} rows"
+        )
+        yield Checked("split", told + left)
     yield from (Checked("rows", line) for line in check_preview(preview(config, files), config))
-    num_pool = sizes["pool"] // max(1, len(config.generations))
+    num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
     if config.trust.search or "tune" in config.model_fields_set:

@@ -5,8 +5,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, fitted_of, signals_of
+from curation.arms import ARMS, fitted_of, signals_of
 from curation.config.base import PositiveInt, Section
+from curation.config.chain import DEFAULT_SHARES, ChainConfig
 from curation.config.defaults import defaults_of, filled, generates, lists_answers
 from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
@@ -93,8 +94,7 @@ class RunConfig(RowsConfig):
     """How every student is trained."""
     generations: tuple[GenerationConfig, ...] = ()
     """The students' bases, one a generation; none: curate only, train nothing."""
-    chain_arm: str = REFERENCE_ARM
-    """The arm whose student teaches the next generation."""
+    chain: ChainConfig = ChainConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     commit_seconds: Annotated[float, Field(ge=0)] = 2.0
     """Between two commits of a pass; where a commit takes long, more."""
@@ -193,8 +193,7 @@ class RunConfig(RowsConfig):
             oracles.append(f"the {self.selection.budget.rule} budget")
         if oracles and not self.splits.audit:
             raise ValueError(f"{oracles[0]} reads the pool's gold labels: set splits.audit: true, or drop it")
-        if len(self.generations) > 1 and self.chain_arm not in self.selection.arms:
-            raise ValueError(f"chain_arm: {self.chain_arm!r} is not among selection.arms")
+        self._chain_can_be_made()
         self._signals_can_be_made()
         return self
 
@@ -211,6 +210,23 @@ class RunConfig(RowsConfig):
                     "the possible answers of a row; leave it out, or take chess, mcqa that is not generative, or a "
                     "domain with a method candidates (docs/extending.md)"
                 )
+
+    def _chain_can_be_made(self) -> None:
+        num, shares = len(self.generations), self.num_shares
+        if num > shares:
+            raise ValueError(
+                f"chain.shares: {shares} shares of the pool are too few for {num} generations; set {num} or more "
+                "(other shares are other rows, so that every generation is done again)"
+            )
+        if num < 2:
+            return
+        if unknown := [arm for arm in self.chain.arms if arm not in self.selection.arms]:
+            raise ValueError(f"chain.arms: {unknown[0]!r} is not among selection.arms")
+        if self.splits.overlap == "report":
+            raise ValueError(
+                "splits.overlap: report keeps questions that are in two splits, so that a row which trained a student "
+                "may calibrate or test the trust in it when it teaches; set drop or refuse"
+            )
 
     def _signals_can_be_made(self) -> None:
         wanting = {"second_teacher": "signals.second_teacher", "reward": "signals.reward.model"}
@@ -253,6 +269,11 @@ class RunConfig(RowsConfig):
         """How trust functions are fitted: ``trust``, on the projection of its states where only that is stored."""
         projected = isinstance(self.teacher.store_states, PcaConfig)
         return self.trust.model_copy(update={"states": ("pca",)}) if projected else self.trust
+
+    @property
+    def num_shares(self) -> int:
+        """The shares into which the pool is dealt; a generation labels one of them."""
+        return self.chain.shares or (DEFAULT_SHARES if len(self.generations) > 1 else 1)
 
     @property
     def models(self) -> dict[str, ModelConfig]:

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -77,6 +77,7 @@ class Asked:
         settings: Mapping[str, Any],
         rows: int | None,
         asks_teacher: bool = False,
+        needs: Sequence[Out] = (),
     ) -> Stage:
         """A stage whose ``work`` asks the model about ``rows`` rows."""
         return Stage(
@@ -88,6 +89,7 @@ class Asked:
             takes=self._takes(rows),
             host=self.host,
             asks_teacher=asks_teacher,
+            needs=needs,
         )
 
     def _takes(self, rows: int | None) -> dict[str, float]:

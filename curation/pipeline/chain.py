@@ -1,22 +1,30 @@
-"""The roof: generation after generation; the student of one is the teacher of the next."""
+"""The roof: generation after generation; the student of one is the teacher of the next.
+
+The first generation is common to all chains (``chain.arms``); from the second on each chain has generations of its own,
+whose stages are named after its arm, but for the main chain: ``gen-1/select``, ``gen-1-naive/select``.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from curation import models
-from curation.config import AskConfig, ModelConfig, RunConfig
+from curation.config import RunConfig
+from curation.errors import ConfigError
 from curation.hashing import derive
-from curation.pipeline.asking import Asked, asked
-from curation.pipeline.generation import Described, describe_generation
-from curation.pipeline.given import Generation, Others
-from curation.pipeline.learning import adapted, base_model
+from curation.pipeline import roles
+from curation.pipeline.generation import Described, describe_generation, share_of
+from curation.pipeline.given import Generation
+from curation.pipeline.handover import going_on, holding_out
+from curation.pipeline.learning import base_model
 from curation.pipeline.preparing import preparing
+from curation.report.record import PREDECESSOR
 from curation.rundir.graph import Model, Out, Stage, Table, ordered
 from curation.sources import SourceFile, split_sizes
 
 Files = Mapping[str, Sequence[SourceFile]]
 """The input files by source."""
+Fields = Mapping[str, Any]
+"""The fields of a ``report.GenerationRecord``, as outputs of stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +32,22 @@ class Chain:
     """A run, described."""
 
     prepared: Stage
-    generations: Sequence[Mapping[str, Any]]
-    """The fields of each generation's ``report.GenerationRecord``, as outputs of stages."""
+    generations: Sequence[Fields]
+    """Of the main chain."""
+    branches: Mapping[str, Sequence[Fields]]
+    """The generations from the second on of the other chains by arm; ``predecessor``: its one generation."""
+    shallow: Sequence[Mapping[str, Any]]
+    """For each generation of the main chain: ``tests`` and ``training`` by arm of the students without a chain."""
+    decisions: Sequence[Out]
+    """Whether the chain goes on after each generation but the last; empty without a rule."""
     first: Described
     """The first generation, whose search for a trust function is one of ``stages`` only with ``trust.search``."""
 
     @property
     def stages(self) -> list[Stage]:
         """All stages, each after those that it waits for."""
-        return ordered([self.prepared.value("tables"), list(self.generations)])
+        described = [list(self.generations), dict(self.branches), list(self.shallow), list(self.decisions)]
+        return ordered([self.prepared.value("tables"), *described])
 
 
 def describe(config: RunConfig, files: Files) -> Chain:
@@ -40,6 +55,7 @@ def describe(config: RunConfig, files: Files) -> Chain:
 
     Raises:
         ModelError: a model that is named is not there.
+        ConfigError: two splits of a chain are of different sources that share a file.
     """
     sizes, num = split_sizes(config, files), max(1, len(config.generations))
     limit = config.splits.max_error_rate
@@ -47,85 +63,163 @@ def describe(config: RunConfig, files: Files) -> Chain:
     prepared = preparing(config.rows, files, settings=settings, num_rows=sum(sizes.values()))
     names = [*config.splits.named(), *(["audit"] if config.splits.audit else [])]
     tables: dict[str, Table] = {name: prepared.table("tables", name) for name in names}
-    of_generation = {**sizes, "pool": sizes["pool"] // num}
-    others = _others(config, tables, sizes)
-    teacher = None if config.teacher.model is None else _teacher(config, tables, sizes, "teacher")
-    needs: tuple[Out, ...] = ()
-    generations: list[Described] = []
-    for index in range(num):
-        generation = Generation(
-            config=config,
-            index=index,
-            teacher=teacher,
-            others=others,
-            tables=tables,
-            sizes=of_generation,
-            files=files[config.splits.source.source],
-            needs=needs,
-            tested=generations[-1].tested if generations else {},
-        )
-        generations.append(describe_generation(generation))
-        if index + 1 < num:
-            taught = generations[-1].students[config.chain_arm]
-            teacher, needs = taught, (taught,)
-    records = [described.record for described in generations]
-    return Chain(prepared=prepared, generations=records, first=generations[0])
-
-
-def check_models(config: RunConfig, *, loads: bool = False) -> None:
-    """Refuse models that bring code, are pickled, missing or damaged: all of them, before hours of labelling.
-
-    ``loads``: their configurations and tokenizers are loaded, too.
-    """
-    reward = config.signals.reward
-    for role, model in config.models.items():
-        if model.path is not None:
-            head = role == "reward model" and reward is not None and reward.kind != "verifier"
-            models.check(model, head=head, loads=loads)
-
-
-def _teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int], role: str) -> Model:
-    """A weak teacher: its base, adapted to the task's format where the configuration says so."""
-    model = config.teacher.model if role == "teacher" else config.signals.second_teacher
-    assert model is not None, "asked only where it is named"
-    base = _base(config, model, role)
-    recipe = config.teacher.adapt
-    if recipe is None:
-        return base
-    return adapted(
-        base,
-        tables["adapt"],
-        recipe,
-        config.domain_of("adapt"),
-        name=f"gen-0/{role}",
-        seed=derive(config.seed, "gen-0"),
-        rows=sizes.get("adapt"),
+    if num > 1:
+        check_files(config, files)
+    first = Generation(
+        config=config,
+        index=0,
+        teacher=roles.first_teacher(config, tables, sizes),
+        others=roles.others(config, tables, sizes),
+        tables=tables,
+        sizes={**sizes, "pool": sizes["pool"] // config.num_shares},
+        files=files[config.splits.source.source],
     )
+    return _Describing(config, replace(first, base=_base(first, 0, ()))).chain(prepared)
 
 
-def _others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
-    ask, reward, judge = config.teacher.ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
-    roles = {
-        role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")
-        for role, model in config.signals.models.items()
-    }
-    if config.signals.second_teacher is not None:
-        second = _teacher(config, tables, sizes, "second-teacher")
-        roles["second_teacher"] = asked(second, ask, name="gen-0/backend-second-teacher")
-    if reward is not None:
-        model = _base(config, reward.model, "reward")
-        in_words = ask.model_copy(update={"chat_template": reward.chat_template})
-        if reward.kind == "verifier":
-            roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
-        else:
-            roles["reward"] = Asked(model=model, ask=in_words, engine=in_words, backend=ask.backend)
-    judging = None
-    if judge is not None:
-        in_words = ask.model_copy(update={"chat_template": judge.chat_template})
-        judging = asked(_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge")
-    return Others(roles=roles, judge=judging)
+def check_files(config: RunConfig, files: Files) -> None:
+    """Refuse splits of another source that has a file of the pool's: row ids tell rows apart within a source alone.
+
+    Raises:
+        ConfigError: a file is in both.
+    """
+    pool = config.splits.pool.source
+    of_pool = {file.path for file in files[pool]}
+    for name, split in config.splits.named().items():
+        shared = [] if split.source == pool else [file.path for file in files[split.source] if file.path in of_pool]
+        if shared:
+            raise ConfigError(
+                f"splits.{name}.from: source {split.source!r} and the pool's source {pool!r} both read {shared[0]}, so "
+                f"that a row which trains a student may be in splits.{name} too; take both splits from one source"
+            )
 
 
-def _base(config: RunConfig, model: ModelConfig, role: str) -> Model:
-    name = f"gen-0/{role}-base"
-    return base_model(model, config.domain, name=name, seed=derive(config.seed, name))
+class _Describing:
+    """Describes the chains of a run, generation by generation."""
+
+    def __init__(self, config: RunConfig, first: Generation) -> None:
+        self._config, self._first = config, first
+        self._bases: list[Model | None] = [first.base]
+        self._tested = first.tested
+        self._main = [self._described(first)]
+        self._decisions: list[Stage] = []
+
+    def chain(self, prepared: Stage) -> Chain:
+        """All of it."""
+        config, main = self._config, self._main
+        leading, *others = config.chain.arms
+        lines = {arm: [main[0]] for arm in others}
+        branches: dict[str, list[Fields]] = {arm: [] for arm in others}
+        for index in range(1, len(config.generations)):
+            needs = (main[-1].students[leading], *self._go_on(leading))
+            self._bases.append(_base(self._first, index, needs))
+            arms = tuple(arm for arm in config.selection.arms if arm not in others)
+            shallow = main[0] if "first_teacher" in config.chain.shallow else None
+            main.append(self._next(leading, main, needs, arms=arms, branch="", shallow=shallow))
+            for arm, line in lines.items():
+                line.append(self._next(arm, line, (*needs, line[-1].students[arm]), arms=(arm,), branch=arm))
+                branches[arm].append(line[-1].record)
+            if index + 1 == len(config.generations) and PREDECESSOR in config.chain.shallow:
+                branches[PREDECESSOR] = [self._predecessor(leading, needs).record]
+        return Chain(
+            prepared=prepared,
+            generations=[described.record for described in main],
+            branches={name: fields for name, fields in branches.items() if fields},
+            shallow=[described.shallow for described in main],
+            decisions=[stage.value() for stage in self._decisions],
+            first=main[0],
+        )
+
+    def _go_on(self, arm: str) -> tuple[Out, ...]:
+        """What is there only if the rule lets the main chain go on after its last generation."""
+        config, described = self._config, self._main[-1]
+        if config.chain.stop is None:
+            return ()
+        stage = going_on(
+            f"gen-{len(self._main) - 1}/go-on",
+            arm=arm,
+            record=described.record,
+            trust=config.trust,
+            stop=config.chain.stop,
+            seed=config.seed,
+        )
+        self._decisions.append(stage)
+        return (stage.value("go_on"),)
+
+    def _next(
+        self,
+        arm: str,
+        line: Sequence[Described],
+        needs: Sequence[Out],
+        *,
+        arms: tuple[str, ...],
+        branch: str,
+        shallow: Described | None = None,
+    ) -> Described:
+        """The next generation of a chain, taught by the student of ``arm``; ``shallow``: see :class:`Generation`."""
+        index = len(line)
+        generation = replace(
+            self._first,
+            config=self._of_arms(arms),
+            index=index,
+            branch=branch,
+            teacher=line[-1].students[arm],
+            base=self._bases[index],
+            needs=needs,
+            tested=self._tested,
+        )
+        pool = self._config.splits.pool.source
+        held_out = holding_out(
+            generation.name("held-out"),
+            trained={
+                f"the {arm} student of generation {at}": line[at].record["selections"][arm] for at in range(index)
+            },
+            splits={
+                name: table
+                for name, table in generation.tables.items()
+                if name not in ("pool", "audit", "adapt", "shots") and self._config.splits.named()[name].source == pool
+            },
+            share=share_of(generation),
+            teacher=f"the teacher of generation {index}",
+            needs=needs,
+        )
+        checked = replace(generation, needs=(*needs, held_out.value("num_trained")))
+        return self._described(checked, shallow)
+
+    def _predecessor(self, arm: str, needs: Sequence[Out]) -> Described:
+        """The last base, taught by the base before it, on the rows of the last generation."""
+        index = len(self._bases) - 1
+        generation = replace(
+            self._first,
+            config=self._of_arms((arm,)),
+            index=index,
+            branch=PREDECESSOR,
+            base=self._bases[index],
+            needs=needs,
+            tested=self._tested,
+        )
+        before = self._bases[index - 1]
+        assert before is not None, "a chain has bases"
+        teacher = roles.taught_the_format(
+            self._config, before, self._first.tables, self._first.sizes, name=generation.name("teacher"), needs=needs
+        )
+        return self._described(replace(generation, teacher=teacher))
+
+    def _of_arms(self, arms: tuple[str, ...]) -> RunConfig:
+        selection = self._config.selection.model_copy(update={"arms": arms})
+        return self._config.model_copy(update={"selection": selection})
+
+    def _described(self, generation: Generation, shallow: Described | None = None) -> Described:
+        described = describe_generation(generation, None if shallow is None else shallow.selected)
+        self._tested = described.tested
+        return described
+
+
+def _base(first: Generation, index: int, needs: Sequence[Out]) -> Model | None:
+    """What the students of a generation are trained from, in all chains; ``None`` where none are."""
+    config = first.config
+    if not config.generations:
+        return None
+    name = f"gen-{index}/student-base"
+    student = config.generations[index].student
+    return base_model(student, config.domain, name=name, seed=derive(config.seed, name), needs=needs)

@@ -1,6 +1,7 @@
 """One generation: a teacher labels, trust is fitted and scores, arms select, students learn and are tested."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from curation import arms
@@ -10,7 +11,7 @@ from curation.pipeline.asking import Asked, asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.labelling import labelling
-from curation.pipeline.learning import base_model, student
+from curation.pipeline.learning import student
 from curation.pipeline.measuring import graded
 from curation.pipeline.searching import searching
 from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
@@ -32,10 +33,17 @@ class Described(NamedTuple):
     """For the trust function; part of the run only with ``trust.search``."""
     tested: Known
     """The tests of this and all earlier generations."""
+    selected: Stage
+    """The selections of all arms."""
+    shallow: dict[str, Any]
+    """``tests`` and ``training`` by arm of the students that learned from the first teacher without a chain."""
 
 
-def describe_generation(generation: Generation) -> Described:
-    """The stages of one generation."""
+def describe_generation(generation: Generation, first: Stage | None = None) -> Described:
+    """The stages of one generation.
+
+    ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
+    """
     config = generation.config
     splits, store_states = labelled_splits(config), config.teacher.store_states
     teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
@@ -87,10 +95,18 @@ def describe_generation(generation: Generation) -> Described:
         seed=config.seed,
         rows=generation.sizes["pool"],
     )
-    base = _student_base(generation)
+    base = generation.base
     selected, lengths = _selected(generation, teacher, base, labels, scored, grades)
     students = {} if base is None else {arm: _student(generation, base, selected, arm) for arm in config.selection.arms}
     tests = Tested({}, {}, {}) if base is None else testing(generation, teacher, base, students)
+    shallow: dict[str, Stage] = {}
+    beside = Tested({}, {}, tests.known)
+    if first is not None and base is not None:
+        shallow = {
+            f"shallow-{arm}": _student(generation, base, first, arm, name=f"student-shallow-{arm}")
+            for arm in config.chain.arms
+        }
+        beside = testing(replace(generation, tested=tests.known), teacher, base, shallow)
     judge, selection_arms = config.judge, config.selection.arms
     record = {
         "index": generation.index,
@@ -114,7 +130,17 @@ def describe_generation(generation: Generation) -> Described:
         "training": {arm: stage.value("training") for arm, stage in students.items()},
     }
     taught = {arm: stage.model("model") for arm, stage in students.items()}
-    return Described(record, taught, labels, search, tests.known)
+    without_a_chain = {
+        "tests": {arm: beside.main[f"shallow-{arm}"] for arm in config.chain.arms if shallow},
+        "training": {arm: shallow[f"shallow-{arm}"].value("training") for arm in config.chain.arms if shallow},
+    }
+    return Described(record, taught, labels, search, beside.known, selected, without_a_chain)
+
+
+def share_of(generation: Generation) -> dict[str, int]:
+    """The ``curation.stages.label.Share`` of the pool that a generation labels, as JSON; the same in all chains."""
+    config = generation.config
+    return {"index": generation.index, "of": config.num_shares, "seed": derive(config.seed, "share")}
 
 
 def labelled_splits(config: RunConfig) -> list[str]:
@@ -132,10 +158,7 @@ def _labelling(
     fitted: Mapping[str, Out] | None = None,
 ) -> Stage:
     """The teacher's labels of a split; of the pool those of the generation's share."""
-    config, num_shares = generation.config, max(1, len(generation.config.generations))
-    share = None
-    if split == "pool" and num_shares > 1:
-        share = {"index": generation.index, "of": num_shares, "seed": derive(config.seed, "share")}
+    config = generation.config
     return labelling(
         generation.name(f"label-{split}"),
         examples=generation.tables[split],
@@ -145,12 +168,13 @@ def _labelling(
         seed=generation.seed(f"label-{split}"),
         rows=generation.sizes[split],
         settings=generation.settings,
-        share=share,
+        share=share_of(generation) if split == "pool" and config.num_shares > 1 else None,
         projection=projection,
         fitted=fitted,
         sample=None if fitted is None else {"states": list(config.trust.states), "seed": config.seed},
         signals=asked_of_teacher(generation, split),
         asks_teacher=generation.index == 0,
+        needs=generation.needs,
     )
 
 
@@ -178,6 +202,7 @@ def _fits(generation: Generation, labels: Out, grades: Out, search: Stage) -> di
             config.fitting,
             seed=config.seed,
             rows=generation.sizes["source"],
+            teacher=f"the teacher of generation {generation.index}" if generation.index else None,
         )
 
     others = [name for name in arms.fitted_of(config.selection.used) if name != arms.REFERENCE_ARM]
@@ -257,26 +282,12 @@ def _selected(
     return stage, lengths
 
 
-def _student_base(generation: Generation) -> Model | None:
-    """What the generation's students are trained from; ``None`` where none are."""
-    config = generation.config
-    if not config.generations:
-        return None
-    return base_model(
-        config.generations[generation.index].student,
-        config.domain,
-        name=generation.name("student-base"),
-        seed=generation.seed("student-base"),
-        needs=generation.needs,
-    )
-
-
-def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> Stage:
+def _student(generation: Generation, base: Model, selected: Stage, arm: str, name: str | None = None) -> Stage:
     config, recipe = generation.config, generation.config.student
     if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
         recipe = recipe.without({"weight_by_trust"})
     return student(
-        generation.name(f"student-{arm}"),
+        generation.name(name or f"student-{arm}"),
         base,
         selected.table("rows_of", arm),
         selected.value("arms", arm, "digest"),
@@ -285,4 +296,5 @@ def _student(generation: Generation, base: Model, selected: Stage, arm: str) -> 
         generation.tables["pool"],
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
         num=config.selection.budget.n,
+        needs=generation.needs,
     )

@@ -38,17 +38,21 @@ class Generation:
     """Rows of the splits; of the pool those of the generation's share."""
     files: Sequence[SourceFile] = ()
     """Of the source split."""
+    base: Model | None = None
+    """What its students are trained from; ``None`` where none are."""
+    branch: str = ""
+    """Names the stages of a generation that is not the main chain's."""
     needs: Sequence[Out] = ()
-    """The student that teaches, without which there is no generation."""
+    """Without one of these there is no generation: the student that teaches, the decision that it may, a check."""
     tested: Known = field(default_factory=dict)
     """Tests of earlier generations; a model that is asked the same way again is not tested again."""
 
     def name(self, stage: str) -> str:
         """The name of one of its stages, e.g. ``gen-0/select``."""
-        return f"gen-{self.index}/{stage}"
+        return f"gen-{self.index}-{self.branch}/{stage}" if self.branch else f"gen-{self.index}/{stage}"
 
     def seed(self, what: str) -> int:
-        """The seed of something that this generation alone draws."""
+        """The seed of something that this generation alone draws, equal in all chains."""
         return derive(self.config.seed, f"gen-{self.index}/{what}")
 
     @property

@@ -1,6 +1,6 @@
 """A model's answers to a split: labels of a generation's teacher, and what models say to the test split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ def labelling(
     sample: Mapping[str, Any] | None = None,
     signals: Mapping[str, Mapping[str, Any]] | None = None,
     asks_teacher: bool = False,
+    needs: Sequence[Out] = (),
 ) -> Stage:
     """The answers of a model to the examples of a split, or to its ``share`` of them.
 
@@ -51,7 +52,7 @@ def labelling(
         "sample": sample,
     }
     settings = {**settings, "signals": signals or {}}
-    return asked.stage(name, label, inputs, settings=settings, rows=rows, asks_teacher=asks_teacher)
+    return asked.stage(name, label, inputs, settings=settings, rows=rows, asks_teacher=asks_teacher, needs=needs)
 
 
 def label(

@@ -41,7 +41,15 @@ def make_base(task: Task, init: InitConfig, domain: DomainConfig, seed: int) -> 
 
 
 def adapted(
-    base: Model, examples: Table, recipe: SftConfig, domain: DomainConfig, *, name: str, seed: int, rows: int | None
+    base: Model,
+    examples: Table,
+    recipe: SftConfig,
+    domain: DomainConfig,
+    *,
+    name: str,
+    seed: int,
+    rows: int | None,
+    needs: Sequence[Out] = (),
 ) -> Model:
     """A model fine-tuned on all rows of a labelled split, with their gold labels."""
     stage = Stage(
@@ -55,6 +63,7 @@ def adapted(
             "seed": seed,
         },
         settings={"resources": recipe.resources},
+        needs=needs,
         rows=rows,
         takes=recipe.takes,
         host=training_host(recipe),
@@ -74,6 +83,7 @@ def student(
     *,
     seed: int,
     num: int | None,
+    needs: Sequence[Out] = (),
 ) -> Stage:
     """A student of the selected ``rows``; it is trained again only where what they teach changed.
 
@@ -98,6 +108,7 @@ def student(
             "resources": recipe.resources,
         }
         | ({} if reads_trust else {"rows": rows}),
+        needs=needs,
         rows=num,
         takes=recipe.takes,
         host=training_host(recipe),

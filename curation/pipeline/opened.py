@@ -8,7 +8,8 @@ import yaml
 
 from curation.config import RunConfig
 from curation.domains import get_domain
-from curation.pipeline.chain import Chain, check_models, describe
+from curation.pipeline.chain import Chain, describe
+from curation.pipeline.roles import check_models
 from curation.redaction import redacted_in
 from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
@@ -76,7 +77,7 @@ def _identity(config: RunConfig) -> dict[str, Any]:
 
 
 def _opened(config: RunConfig, manifest: Manifest, files: Mapping[str, Sequence[SourceFile]]) -> Opened:
-    num_pool = split_sizes(config, files)["pool"] // max(1, len(config.generations))
+    num_pool = split_sizes(config, files)["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
     return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)

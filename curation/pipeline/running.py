@@ -13,26 +13,22 @@ from curation.cluster.versions import versions
 from curation.config import RunConfig
 from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
-from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
 from curation.pipeline import ablating, reporting
-from curation.pipeline.chain import check_models
-from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
+from curation.pipeline.recording import record_of
+from curation.pipeline.roles import check_models
 from curation.pipeline.searching import check as check_search
 from curation.redaction import redacted_in
 from curation.rundir import history
 from curation.rundir.graph import (
-    Known,
     Outputs,
     Skipped,
     Stage,
     dependents,
     ordered,
-    present,
     resolved,
     statuses,
-    steps,
     waited_for,
 )
 from curation.rundir.run import Run, files_of
@@ -67,10 +63,9 @@ def run_chain(
     tracking.require(config.tracking)
     with _at_work(config, wait=wait, redo=redo) as (opened, run):
         known = run.do(opened.chain.stages)
-        record = _record(opened, known, config_path, command)
-        ended = len(record.generations)
-        if ended < len(opened.chain.generations):
-            say(f"generation {ended - 1} selected nothing, so that none of its students can teach: the chain ends")
+        record = record_of(opened, known, config_path, command)
+        if record.chain is not None and record.chain.ended is not None:
+            say(record.chain.ended)
         content = reporting.current(record, run.directory)
         if config.tracking.given():
             files = {name: (run.directory / name).read_text() for name in ("report.html", "report.json")}
@@ -297,59 +292,4 @@ def finished(config: RunConfig, *, config_path: str | None = None, command: str 
         if not status.is_settled:
             redo = f" {config.directory} --redo {status.stage.name}" if status.state == "damaged" else ""
             raise Unfinished(status.stage.name, status.words, redo)
-    return _record(opened, known, config_path, command)
-
-
-def _record(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
-    config, manifest = opened.config, opened.manifest
-    forecast = saved(config)
-    prepared = known[opened.chain.prepared.name]
-    assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
-    stages = opened.chain.stages
-    step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
-    # In the order of the run, not that in which stages side by side ended: the same run has the same record.
-    made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
-    done = {name: manifest.stages[name] for name in made}
-    tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
-    generations = [present(fields, known) for fields in opened.chain.generations]
-    return report.RunRecord(
-        name=config.name,
-        config=redacted_in(config.model_dump(mode="json", by_alias=True)),
-        config_path=config_path,
-        seed=config.seed,
-        versions=versions(),
-        command=command or "curation.run(curation.config.load.load_config('config.yaml'))",
-        domain=get_domain(config.domain_of("pool")),
-        prepared=tables,
-        prepare_counts=prepared["counts"],
-        overlap=prepared["overlap"],
-        stages=[
-            report.StageRecord(
-                name=name,
-                seconds=stage.seconds,
-                rows=stage.rows,
-                rows_per_second=stage.rows / stage.seconds if stage.seconds else None,
-                started=stage.started,
-                step=step_of[name],
-                after=after[name],
-            )
-            for name, stage in done.items()
-        ],
-        passes=[
-            report.PassRecord(
-                name=name,
-                **stage.outputs["pass"],
-                total_rows=stage.rows,
-                prompt_tokens=stage.outputs.get("counts", {}).get("prompt_tokens"),
-                output_tokens=stage.outputs.get("counts", {}).get("output_tokens"),
-            )
-            for name, stage in done.items()
-            if "pass" in stage.outputs
-        ],
-        generations=[report.GenerationRecord(**fields) for fields in generations if "budget" in fields],
-        forecast=forecast,
-        directory=config.run_dir or f"runs/{config.name}",
-        own_code=config.runs_code,
-        spent={} if forecast is None else used_since(forecast, manifest),
-        used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
-    )
+    return record_of(opened, known, config_path, command)

@@ -89,6 +89,7 @@ def _tests(generation: Generation, name: str, answering: Asked, decoding: str) -
             rows=generation.sizes["test"],
             settings=generation.settings,
             asks_teacher=name == "teacher" and generation.index == 0,
+            needs=generation.needs,
         )
         kept_in = generation.config.evaluations
         if kept_in is not None and _is_pinned(answering):

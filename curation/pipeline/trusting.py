@@ -5,6 +5,7 @@ from typing import Any
 
 from curation.arms import Fitted
 from curation.config import TrustConfig
+from curation.errors import DegenerateSourceError
 from curation.pipeline.training import training, training_host
 from curation.refs import TableRef, TrustRef
 from curation.registry import check_options, code
@@ -44,8 +45,13 @@ def fitting(
     *,
     seed: int,
     rows: int | None,
+    teacher: str | None = None,
 ) -> Stage:
-    """The trust ``function`` of that name, fitted."""
+    """The trust ``function`` of that name, fitted.
+
+    ``teacher``: who answered, where labels that are all right or all wrong end a chain and not the run: its output
+    ``trust`` is then null.
+    """
     return Stage(
         name=name,
         work=fit,
@@ -58,7 +64,7 @@ def fitting(
             "trust": read_by(function, fitted, trust),
             "seed": seed,
         },
-        settings={"resources": trust.resources},
+        settings={"resources": trust.resources, "teacher": teacher},
         rows=rows,
         takes=trust.takes,
         host=training_host(trust) if fitted.fit is not None else None,
@@ -75,19 +81,19 @@ def fit(
     trust: TrustConfig,
     seed: int,
     resources: dict[str, Any],
+    teacher: str | None = None,
 ) -> Done:
     """Fit a trust function, and say what was chosen on a small source."""
     from curation.tables import io
-    from train.trust import fit_here
 
-    config, options = trust.model_copy(update=resources), trust.options.get(function, {})
-    if fit_by is not None:
-        fit_net = code(fit_by)
-        check_options("trust.options", fit_net, labels, grades, config, seed=seed, output=task.directory, **options)
-        with training(task, config):
-            ref = fit_net(labels, grades, config, seed=seed, output=task.directory, **options)
-    else:
-        ref = fit_here(code(made_by), labels, grades, config, seed=seed, output=task.directory, options=options)
+    try:
+        ref = _fitted(task, function, made_by, fit_by, labels, grades, trust, seed, resources)
+    except DegenerateSourceError as error:
+        if teacher is None:
+            raise
+        why = f"the chain ends, as no trust can be fitted on the answers of {teacher} ({error})"
+        task.say(why)
+        return Done(outputs={"trust": None, "fit": None, "absent": {"trust": why}}, rows=io.count(labels))
     fitted = summary(ref)
     if (choice := fitted["choice"]) is not None:
         aucs = ", ".join(f"{kind} {auc:.3f}" for kind, auc in choice["calibration_auc"].items())
@@ -97,6 +103,29 @@ def fit(
             f"calibration rows: {aucs})"
         )
     return Done(outputs={"trust": ref.to_json(), "fit": fitted}, rows=io.count(labels))
+
+
+def _fitted(
+    task: Task,
+    function: str,
+    made_by: str,
+    fit_by: str | None,
+    labels: TableRef,
+    grades: TableRef,
+    trust: TrustConfig,
+    seed: int,
+    resources: dict[str, Any],
+) -> TrustRef:
+    from train.trust import fit_here
+
+    config, options = trust.model_copy(update=resources), trust.options.get(function, {})
+    if fit_by is not None:
+        fit_net = code(fit_by)
+        check_options("trust.options", fit_net, labels, grades, config, seed=seed, output=task.directory, **options)
+        with training(task, config):
+            found: TrustRef = fit_net(labels, grades, config, seed=seed, output=task.directory, **options)
+            return found
+    return fit_here(code(made_by), labels, grades, config, seed=seed, output=task.directory, options=options)
 
 
 def summary(trust: TrustRef) -> dict[str, Any]:

@@ -138,7 +138,7 @@ def difficulty_chart(difficulty: Json, name: str) -> str:
             axes.stairs(profile["shares"], edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
         axes.set_xlim(edges[0], edges[-1])
         axes.set_ylim(bottom=0)
-        _percents(axes.yaxis)
+        percents(axes.yaxis)
         return drawn(figure, axes, name, x="difficulty", y="share of the rows")
 
 
@@ -178,7 +178,7 @@ def risk_chart(curves: Json, name: str) -> str:
             axes.plot([chosen["share"]], [chosen["bound"]], "o", color=_WRONG, markersize=5)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, _top(curves, [point["bound"] for point in bounds]))
-        _percents(axes.xaxis)
+        percents(axes.xaxis)
         return drawn(
             figure, axes, name, x="share of the pool kept, most trusted first", y="share of wrong labels (noise)"
         )
@@ -238,7 +238,7 @@ def bins_chart(
         axes.set_xlim(edges[0], edges[-1])
         axes.set_xticks(edges, [f"{edge:,.10g}" for edge in edges])
         axes.set_ylim(0, 1)
-        _percents(axes.yaxis)
+        percents(axes.yaxis)
         return drawn(figure, axes, name, x="difficulty", y=y)
 
 
@@ -256,7 +256,7 @@ def _whole(axis: "Axis") -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _percents(axis: "Axis") -> None:
+def percents(axis: "Axis") -> None:
     """Ticks in per cent with as many decimals as they have."""
     axis.set_major_formatter(lambda value, _: f"{100 * value:.10g} %")
 

@@ -1,9 +1,9 @@
 """Computes a run's report from its tables: a JSON object of every number on the page, with its n and interval."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from curation.hashing import derive, hash_unit
 from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
+from curation.report.chained import chained
 from curation.report.comparable import withheld, withhold
 from curation.report.costs import compared, money_of, spent
 from curation.report.decodings import by_decoding
@@ -21,8 +22,9 @@ from curation.report.headline import headline
 from curation.report.judging import judging
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json, finite, share_of
+from curation.report.passes import of_pass, starts
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
-from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, PassRecord, RunRecord
+from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, RunRecord
 from curation.report.risk_curves import risk_curves
 from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows
 from curation.report.samples import samples
@@ -89,6 +91,7 @@ def collect(run: RunRecord) -> Json:
         "funnel": _funnel(run, generations),
         **{key: last[key] for key in DETAILS},
         "generations": generations,
+        "chain": chained(run, generations, partial(_generation, run)),
         "stages": [
             {
                 "name": stage.name,
@@ -102,36 +105,14 @@ def collect(run: RunRecord) -> Json:
             }
             for stage in run.stages
         ],
-        "passes": [_pass(item) for item in run.passes],
-        "starts": _starts(run.passes),
+        "passes": [of_pass(item) for item in run.passes],
+        "starts": starts(run.passes),
         "costs": costs,
         "spent": spent(run, *_selection(last), money_of(costs)),
         "reproduce": [run.command, *([f"curate report {run.config_path}"] if run.config_path else [])],
     }
     result: Json = finite(report)
     return result
-
-
-def _pass(item: PassRecord) -> Json:
-    """Speeds of a pass, start-up included, and the medians of what its model told at each start."""
-    asked = item.recalled is None and item.total_rows and item.seconds
-    per_second = item.rows / item.total_rows / item.seconds if asked else None
-    names = dict.fromkeys(name for facts in item.teachers for name in facts)
-    return {
-        "name": item.name,
-        "model": item.model,
-        "backend": item.backend,
-        "rows": item.rows,
-        "seconds": item.seconds,
-        "deaths": item.deaths,
-        "recalled": item.recalled,
-        **{
-            f"{what}_tokens_per_second": None if per_second is None or tokens is None else tokens * per_second
-            for what, tokens in (("prompt", item.prompt_tokens), ("output", item.output_tokens))
-        },
-        "starts": len(item.teachers),
-        "teacher": {name: median(facts[name] for facts in item.teachers if name in facts) for name in names},
-    }
 
 
 def _selection(generation: Json) -> tuple[int | None, float | None]:
@@ -141,22 +122,6 @@ def _selection(generation: Json) -> tuple[int | None, float | None]:
     if arm is None:
         return None, None
     return arm["num_selected"], None if arm["purity"] is None else arm["purity"]["value"]
-
-
-def _starts(passes: Sequence[PassRecord]) -> list[Json]:
-    """How often each model was started, in how many processes, and for how many passes."""
-    by_model: dict[str, list[PassRecord]] = {}
-    for item in passes:
-        by_model.setdefault(item.model, []).append(item)
-    return [
-        {
-            "model": model,
-            "passes": len(items),
-            "starts": sum(len(item.teachers) for item in items),
-            "start_seconds": sum(facts.get("start_seconds", 0.0) for item in items for facts in item.teachers),
-        }
-        for model, items in by_model.items()
-    ]
 
 
 def _funnel(run: RunRecord, generations: list[Json]) -> Json:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from curation.escaping import escaped
 from curation.report import charts, search_charts
 from curation.report.ablated import ablation_markdown, ablation_tables
+from curation.report.chain_chart import chain_chart
 from curation.report.costs import in_words
 from curation.report.headline import name_of, p_value, percent, points
 from curation.report.searched import short
@@ -81,6 +82,7 @@ def render(report: Json) -> str:
             report=report,
             rules=RULES,
             figures=figures,
+            compounding=Markup(chain_chart(report["chain"], "chain")) if report["chain"] is not None else "",
             graph=Markup(stage_graph(report["stages"], "stages")) if report["stages"] else "",
         )
     )

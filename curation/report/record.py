@@ -10,6 +10,9 @@ from curation.refs import ModelRef, TableRef, TrustRef
 FORMAT = ("format", "completion_source", "format_note", "median_characters")
 """The facts that a report shows about the completions that an arm trains on."""
 BASE, TEACHER, GROUND_TRUTH = "base", "teacher", "ground_truth"
+MAIN, SHALLOW, PREDECESSOR = "main", "shallow", "predecessor"
+"""Lines of a chained run: its main chain, students that learned from the first teacher without a chain, and the last
+base taught by the base before it. Other chains are named by their arms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +117,27 @@ class GenerationRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChainRecord:
+    """What a run with several generations has beside those of its main chain."""
+
+    arms: Sequence[str]
+    """The arms whose students teach, the main chain's first."""
+    branches: Mapping[str, Sequence[GenerationRecord]]
+    """The generations from the second on of the other chains by arm; ``predecessor``: the last base, taught by the one
+    before it."""
+    shallow: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """By generation (as text) and arm: ``tests`` (grades of the test split, one table per run) and ``training`` of its
+    base's student that learned from the first teacher."""
+    stages: Mapping[str, tuple[int, str]]
+    """By name of a stage: the generation and the line for which it was done first."""
+    decisions: Sequence[Mapping[str, Any]]
+    """By generation: ``signs`` and ``reasons`` (none: the chain went on), as ``curation.selection.chain_stop`` decides;
+    empty without a rule."""
+    ended: str | None
+    """Why there are fewer generations than are configured, in words; ``None``: there are all."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """A whole run."""
 
@@ -142,5 +166,7 @@ class RunRecord:
     """By pass of a model: what it has used in all its runs."""
     directory: str = "RUN_DIR"
     """The run directory, for the commands that the report names."""
+    chain: ChainRecord | None = None
+    """``None`` where no generation follows another."""
     own_code: Mapping[str, str] = field(default_factory=dict)
     """The models whose own Python code was allowed to run, with the revision of the code, by role."""

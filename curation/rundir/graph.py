@@ -28,6 +28,7 @@ class Done:
     """What a stage wrote (``outputs``, JSON) and how many rows it worked on."""
 
     outputs: dict[str, Any]
+    """An output that is missing is null; ``absent`` may say why, in words by output."""
     rows: int
 
 
@@ -359,7 +360,10 @@ def status_of(stage: Stage, known: Known, records: Mapping[str, Recorded]) -> St
 def _absence(out: Out, known: Known) -> str:
     """Why an output is missing."""
     made = known[out.stage.name]
-    return made.why if isinstance(made, Skipped) else f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
+    if isinstance(made, Skipped):
+        return made.why
+    told: str | None = made.get("absent", {}).get(out.path[0])
+    return told or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 
 def differences(before: Any, now: Any, path: str = "") -> list[str]:

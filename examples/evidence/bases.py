@@ -54,8 +54,8 @@ class Made:
     pairs: Callable[[list[Row]], Iterator[Pair]]
     """What it learns from them."""
     until: float | None = None
-    """Small models learn addition all at once, so ``epochs`` are repeated, at a constant learning rate, until this share
-    of ``NUM_VALIDATION`` rows that it does not learn from is right."""
+    """Small models learn addition all at once, so ``epochs`` are repeated, at a constant learning rate, until this
+    share of ``NUM_VALIDATION`` rows that it does not learn from is right."""
 
 
 def score_sheet(rows: list[Row]) -> Iterator[Pair]:

@@ -298,7 +298,10 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
             {"splits.probes": {"far": {"from": "puzles", "regime": "OOD-dist"}}},
             "splits.probe-far.from: 'puzles' is not",
         ),
-        ({"chain_arm": "internal_confidence"}, "chain_arm: 'internal_confidence' is not among selection.arms"),
+        ({"chain.arms": ["internal_confidence"]}, "chain.arms: 'internal_confidence' is not among selection.arms"),
+        ({"chain": {"arms": ["naive", "naive"]}}, "chain: arms: name each once"),
+        ({"chain": {"shares": 1}}, "chain.shares: 1 shares of the pool are too few for 2 generations; set 2 or more"),
+        ({"splits.overlap": "report"}, "splits.overlap: report keeps questions that are in two splits"),
     ],
 )
 def test_rules_across_sections(changes: dict[str, Any], told: str):
@@ -366,7 +369,7 @@ def test_rules_across_sections_that_do_not_apply():
     parse_config(changed({"splits.adapt": ..., "teacher.adapt": ...}))
     parse_config(changed({"splits.test": ..., "generations": []}))
     parse_config(changed({"splits.audit": False, "selection.arms": ["naive", "neural"]}))
-    parse_config(changed({"chain_arm": "internal_confidence", "generations": RAW["generations"][:1]}))
+    parse_config(changed({"chain.arms": ["internal_confidence"], "generations": RAW["generations"][:1]}))
     parse_config(changed({"teacher": {"backend": "scripted"}}))
 
 
@@ -444,7 +447,7 @@ def test_overrides_reach_every_depth(path: Path):
             "ray.address=auto",
             "teacher.adapt.lora=null",
             "sources.third={path: /abs/x.csv}",
-            "chain_arm=naive",
+            "chain.arms=[naive]",
             "seed=4",
         ],
     )
@@ -546,7 +549,7 @@ def test_the_template_is_valid_and_names_every_section():
     assert config.teacher.adapt == SftConfig() and config.trust == TrustConfig()
     sections = {name for name, field in RunConfig.model_fields.items() if field.is_required()}
     assert sections <= set(yaml.safe_load(path.read_text()))
-    for line in ("# run_dir: runs/my-run", "# chain_arm: neural"):  # commented keys are valid, too
+    for line in ("# run_dir: runs/my-run", "# report_rows: 5"):  # commented keys are valid, too
         assert line in path.read_text()
         load_config(path, [line.removeprefix("# ").replace(": ", "=")])
 

@@ -21,7 +21,7 @@ from curation.config.load import load_config, parse_config
 from curation.errors import ConfigError, ModelError
 from curation.models import loading
 from curation.models.own_code import check_code
-from curation.pipeline.chain import check_models
+from curation.pipeline.roles import check_models
 from curation.refs import ModelRef
 from curation.teachers.vllm_engine import check_arguments
 

@@ -111,7 +111,8 @@ CHANGES: dict[str, set[str]] = {
     "commit_seconds=9": set(),
     "fragment_mb=16": set(),
     "ray.max_stages=1": set(),
-    "chain_arm=naive": set(),
+    "chain.stop.min_auc=0.6": set(),
+    "chain.shallow=[first_teacher]": set(),
 }
 
 

@@ -206,6 +206,7 @@ def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzz
             "teacher": {"backend": "scripted"},
             "selection": {"budget": {"n": 10}, "arms": ["neural", "self_consistency"]},
             "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 2}}}] * 2,
+            "chain": {"shares": 2},
         }
     )
     opened = open_run(config, save=False)

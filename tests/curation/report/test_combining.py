@@ -243,7 +243,8 @@ def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path,
     assert "only the first has: internal_confidence, ground_truth; only the second has: none" in told
     other = finished_run(tmp_path, "letters", 1, domain="mcqa")
     assert "their domains are chess and mcqa" in refused(first, other)
-    longer = finished_run(tmp_path, "longer", 1, generations=[{"student": {"path": str(TEACHER)}}] * 2)
+    chain = {"shares": 2, "stop": None}
+    longer = finished_run(tmp_path, "longer", 1, generations=[{"student": {"path": str(TEACHER)}}] * 2, chain=chain)
     assert "they have 1 and 2 generations" in refused(first, longer)
     open_run = finished_run(tmp_path, "open", 1, skip="gen-0/grade-test-neural")
     assert "is unfinished, stage gen-0/grade-test-neural is missing (not done yet)" in refused(first, open_run)

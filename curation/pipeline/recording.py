@@ -1,0 +1,123 @@
+"""The record of a run, from which its report is made: what its stages wrote, by what they are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from curation import report
+from curation.cluster.versions import versions
+from curation.domains import get_domain
+from curation.pipeline.chain import Chain, Fields
+from curation.pipeline.kept_forecast import saved, used, used_since
+from curation.pipeline.opened import Opened
+from curation.redaction import redacted_in
+from curation.report.record import MAIN, SHALLOW
+from curation.rundir.graph import Known, Skipped, ordered, present, steps, waited_for
+
+
+def record_of(opened: Opened, known: Known, config_path: str | None, command: str | None) -> report.RunRecord:
+    """The record of a run, of whose stages all outputs are ``known``."""
+    config, manifest = opened.config, opened.manifest
+    forecast = saved(config)
+    prepared = known[opened.chain.prepared.name]
+    assert isinstance(prepared, Mapping), "the prepare stage needs nothing that could be missing"
+    stages = opened.chain.stages
+    step_of, after = steps(stages), {stage.name: waited_for(stage) for stage in stages}
+    # In the order of the run, not that in which stages side by side ended: the same run has the same record.
+    made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
+    done = {name: manifest.stages[name] for name in made}
+    tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
+    generations = _generations(opened.chain.generations, known)
+    return report.RunRecord(
+        name=config.name,
+        config=redacted_in(config.model_dump(mode="json", by_alias=True)),
+        config_path=config_path,
+        seed=config.seed,
+        versions=versions(),
+        command=command or "curation.run(curation.config.load.load_config('config.yaml'))",
+        domain=get_domain(config.domain_of("pool")),
+        prepared=tables,
+        prepare_counts=prepared["counts"],
+        overlap=prepared["overlap"],
+        stages=[
+            report.StageRecord(
+                name=name,
+                seconds=stage.seconds,
+                rows=stage.rows,
+                rows_per_second=stage.rows / stage.seconds if stage.seconds else None,
+                started=stage.started,
+                step=step_of[name],
+                after=after[name],
+            )
+            for name, stage in done.items()
+        ],
+        passes=[
+            report.PassRecord(
+                name=name,
+                **stage.outputs["pass"],
+                total_rows=stage.rows,
+                prompt_tokens=stage.outputs.get("counts", {}).get("prompt_tokens"),
+                output_tokens=stage.outputs.get("counts", {}).get("output_tokens"),
+            )
+            for name, stage in done.items()
+            if "pass" in stage.outputs
+        ],
+        generations=generations,
+        chain=_chain(opened, known, len(generations)) if len(opened.chain.generations) > 1 else None,
+        forecast=forecast,
+        directory=config.run_dir or f"runs/{config.name}",
+        own_code=config.runs_code,
+        spent={} if forecast is None else used_since(forecast, manifest),
+        used=used(manifest, [name for name, stage in done.items() if "pass" in stage.outputs]),
+    )
+
+
+def _generations(described: Sequence[Fields], known: Known) -> list[report.GenerationRecord]:
+    """The generations that were reached: of one that was not, nothing was selected."""
+    found = [present(fields, known) for fields in described]
+    return [report.GenerationRecord(**fields) for fields in found if "budget" in fields]
+
+
+def _chain(opened: Opened, known: Known, num_reached: int) -> report.ChainRecord:
+    """What the run has beside the main chain."""
+    chain = opened.chain
+    shallow = [present(fields, known) for fields in chain.shallow]
+    decisions = [present({"decision": out}, known) for out in chain.decisions]
+    return report.ChainRecord(
+        arms=opened.config.chain.arms,
+        branches={name: _generations(fields, known) for name, fields in chain.branches.items()},
+        shallow={
+            str(index): {arm: {key: found[key][arm] for key in found} for arm in found["training"]}
+            for index, found in enumerate(shallow)
+        },
+        stages=_stages(chain),
+        decisions=[found["decision"] for found in decisions if found],
+        ended=_ended(opened, known, num_reached),
+    )
+
+
+def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
+    """By name of a stage: the generation and the line that need it first; the stage ``prepare`` is no generation's."""
+    found: dict[str, tuple[int, str]] = {}
+    shared = {stage.name for stage in ordered([chain.prepared.value()])}
+    for index, fields in enumerate(chain.generations):
+        lines: dict[str, Any] = {MAIN: [fields, chain.decisions[index : index + 1]]}
+        lines |= {name: [item for item in branch if item["index"] == index] for name, branch in chain.branches.items()}
+        lines[SHALLOW] = chain.shallow[index]
+        for line, outs in lines.items():
+            for stage in ordered(outs):
+                if stage.name not in shared:
+                    found.setdefault(stage.name, (index, line))
+    return found
+
+
+def _ended(opened: Opened, known: Known, num_reached: int) -> str | None:
+    """Why the chain has fewer generations than are configured, in words; ``None``: it has all."""
+    if num_reached == len(opened.chain.generations):
+        return None
+    select = opened.chain.generations[num_reached]["budget"].stage
+    why, last = known[select.name], num_reached - 1
+    assert isinstance(why, Skipped), "its generation was not reached"
+    before = None if last < 0 else present({"budget": opened.chain.generations[last]["budget"]}, known)
+    if before and before["budget"]["n"] == 0:
+        return f"generation {last} selected nothing, so that none of its students can teach: the chain ends"
+    return why.why

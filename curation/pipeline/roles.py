@@ -1,0 +1,86 @@
+"""The models that a run asks, by role: its first teacher, and those of signals and the judge."""
+
+from collections.abc import Mapping, Sequence
+
+from curation import models
+from curation.config import AskConfig, ModelConfig, RunConfig
+from curation.hashing import derive
+from curation.pipeline.asking import Asked, asked
+from curation.pipeline.given import Others
+from curation.pipeline.learning import adapted, base_model
+from curation.rundir.graph import Model, Out, Table
+
+
+def check_models(config: RunConfig, *, loads: bool = False) -> None:
+    """Refuse models that bring code, are pickled, missing or damaged: all of them, before hours of labelling.
+
+    ``loads``: their configurations and tokenizers are loaded, too.
+    """
+    reward = config.signals.reward
+    for role, model in config.models.items():
+        if model.path is not None:
+            head = role == "reward model" and reward is not None and reward.kind != "verifier"
+            models.check(model, head=head, loads=loads)
+
+
+def first_teacher(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Model | None:
+    """The weak teacher that the configuration names; ``None`` for one without weights."""
+    model = config.teacher.model
+    if model is None:
+        return None
+    return taught_the_format(config, _base(config, model, "teacher"), tables, sizes, name="gen-0/teacher")
+
+
+def taught_the_format(
+    config: RunConfig,
+    base: Model,
+    tables: Mapping[str, Table],
+    sizes: Mapping[str, int],
+    *,
+    name: str,
+    needs: Sequence[Out] = (),
+) -> Model:
+    """A weak teacher: its base, adapted to the task's format where the configuration says so."""
+    recipe = config.teacher.adapt
+    if recipe is None:
+        return base
+    return adapted(
+        base,
+        tables["adapt"],
+        recipe,
+        config.domain_of("adapt"),
+        name=name,
+        seed=derive(config.seed, "gen-0"),
+        rows=sizes.get("adapt"),
+        needs=needs,
+    )
+
+
+def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
+    """The models that signals and the judge ask."""
+    ask, reward, judge = config.teacher.ask.model_copy(update=AskConfig.BARE), config.signals.reward, config.judge
+    roles = {
+        role: asked(_base(config, model, role), ask, name=f"gen-0/backend-{role}")
+        for role, model in config.signals.models.items()
+    }
+    if config.signals.second_teacher is not None:
+        base = _base(config, config.signals.second_teacher, "second-teacher")
+        second = taught_the_format(config, base, tables, sizes, name="gen-0/second-teacher")
+        roles["second_teacher"] = asked(second, ask, name="gen-0/backend-second-teacher")
+    if reward is not None:
+        model = _base(config, reward.model, "reward")
+        in_words = ask.model_copy(update={"chat_template": reward.chat_template})
+        if reward.kind == "verifier":
+            roles["reward"] = asked(model, in_words, name="gen-0/backend-reward")
+        else:
+            roles["reward"] = Asked(model=model, ask=in_words, engine=in_words, backend=ask.backend)
+    judging = None
+    if judge is not None:
+        in_words = ask.model_copy(update={"chat_template": judge.chat_template})
+        judging = asked(_base(config, judge.model, "judge"), in_words, name="gen-0/backend-judge")
+    return Others(roles=roles, judge=judging)
+
+
+def _base(config: RunConfig, model: ModelConfig, role: str) -> Model:
+    name = f"gen-0/{role}-base"
+    return base_model(model, config.domain, name=name, seed=derive(config.seed, name))

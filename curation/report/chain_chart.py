@@ -1,0 +1,58 @@
+"""The compounding curve: test accuracy of the students by generation, a line for each chain and what is beside it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from curation.report.charts import drawing, line_of, percents, svg
+from curation.report.record import PREDECESSOR
+
+Json = Mapping[str, Any]
+
+_STYLES: Mapping[str, Mapping[str, Any]] = {
+    "chain": {"marker": "o", "linewidth": 1.8},
+    "first_teacher": {"marker": "o", "linewidth": 1.0, "linestyle": (0, (4, 2)), "markerfacecolor": "white"},
+    PREDECESSOR: {"marker": "D", "linewidth": 0, "markerfacecolor": "white"},
+}
+"""By kind of a line; the others have the style of their arm."""
+SPREAD = 0.06
+"""Between two lines at one generation, so that their intervals do not cover each other."""
+
+
+def chain_chart(chain: Json, name: str) -> str:
+    """Accuracy with 95 % intervals by generation, named by its base; the first teacher's accuracy as a level."""
+    from matplotlib.figure import Figure
+
+    with drawing():
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        axes = figure.subplots()
+        lines, num = chain["lines"], len(chain["bases"])
+        for index, line in enumerate(lines):
+            colour, dashes = line_of(line["arm"], index)
+            known = [(at, point) for at, point in enumerate(line["accuracy"]) if point is not None]
+            if line["kind"] == "first_teacher":
+                known = known[1:] if len(known) > 1 else known
+            offset = SPREAD * (index - (len(lines) - 1) / 2)
+            values = [point["value"] for _, point in known]
+            axes.errorbar(
+                [at + offset for at, _ in known],
+                values,
+                yerr=[
+                    [max(0.0, point["value"] - point["low"]) for _, point in known],
+                    [max(0.0, point["high"] - point["value"]) for _, point in known],
+                ],
+                color=colour,
+                elinewidth=0.9,
+                markersize=5,
+                label=line["words"],
+                **{"linestyle": dashes, "marker": "s", **_STYLES.get(line["kind"], {})},
+            )
+        if chain["first_teacher"] is not None:
+            level = chain["first_teacher"]["value"]
+            axes.axhline(level, color="#000000", linewidth=0.9, linestyle=(0, (1, 2)), label="first teacher")
+        axes.set_xticks(range(num), [f"{at}: {base or ''}" for at, base in enumerate(chain["bases"])])
+        axes.set_xlim(-0.5, num - 0.5)
+        percents(axes.yaxis)
+        axes.set_xlabel("generation: the students' base")
+        axes.set_ylabel("test accuracy")
+        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
+        return svg(figure, name)

@@ -1,0 +1,193 @@
+"""The chains of a run in one place: accuracy by generation and arm, paired differences, teachers, costs, decisions."""
+
+from collections.abc import Callable, Sequence
+
+from curation import metrics
+from curation.arms import ARMS
+from curation.domains.grading import Graded
+from curation.report.headline import in_words
+from curation.report.measures import Json
+from curation.report.record import (
+    BASE,
+    GROUND_TRUTH,
+    MAIN,
+    PREDECESSOR,
+    SHALLOW,
+    TEACHER,
+    ChainRecord,
+    GenerationRecord,
+    RunRecord,
+)
+from curation.report.tested import accuracy, compared, differences, read_tests
+
+Collected = Callable[[GenerationRecord], Json]
+"""A generation's part of the report."""
+Tests = dict[str, list[Graded]]
+
+
+def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json | None:
+    """The chains of a run; ``None`` where no generation follows another. ``main``: the main chain's generations."""
+    chain = run.chain
+    if chain is None or not main:
+        return None
+    leading, *others = chain.arms
+    lines = {leading: list(main)} | {
+        arm: [main[0], *map(collected, chain.branches.get(arm, ()))] for arm in others if run.generations
+    }
+    beside = [collected(record) for record in chain.branches.get(PREDECESSOR, ())]
+    tests = _tests(run, chain)
+    return {
+        "arms": list(chain.arms),
+        "planned": len(run.config["generations"]),
+        "bases": [None if part["student_base"] is None else part["student_base"]["name"] for part in main],
+        "first_teacher": main[0]["teacher"]["test"],
+        "lines": _lines(tests, chain),
+        "differences": _differences(tests, chain, run.seed),
+        "teachers": [
+            _teacher(part, arm, arm)
+            for arm, parts in lines.items()
+            for part in (parts if arm == leading else parts[1:])
+        ]
+        + [_teacher(part, PREDECESSOR, leading) for part in beside],
+        "decisions": [dict(decision) for decision in chain.decisions],
+        "ended": chain.ended,
+        "costs": _costs(run, chain),
+    }
+
+
+def name_of_line(kind: str, arm: str) -> str:
+    """A line of the curve in words."""
+    words = in_words(arm)
+    return {
+        "chain": f"chain, {words}",
+        "first_teacher": f"shallow from the first teacher, {words}",
+        PREDECESSOR: f"shallow from the base before, {words}",
+    }.get(kind, words)
+
+
+def _tests(run: RunRecord, chain: ChainRecord) -> list[Tests]:
+    """By generation: the graded test rows of each student by ``kind arm``, of ``base`` and of the main ``teacher``."""
+    leading, *others = chain.arms
+    found: list[Tests] = []
+    for index, record in enumerate(run.generations):
+        main = read_tests(record.tests)
+        tests: Tests = {name: main[name] for name in (BASE, TEACHER) if name in main}
+        if GROUND_TRUTH in main:
+            tests[f"gold {GROUND_TRUTH}"] = main[GROUND_TRUTH]
+        for arm in chain.arms if index == 0 else (leading,):
+            if arm in main:
+                tests[f"chain {arm}"] = main[arm]
+        for arm in others if index else ():
+            branch = chain.branches.get(arm, ())
+            if index <= len(branch) and arm in branch[index - 1].tests:
+                tests |= {f"chain {arm}": read_tests({arm: branch[index - 1].tests[arm]})[arm]}
+        for arm, student in chain.shallow.get(str(index), {}).items():
+            tests[f"first_teacher {arm}"] = read_tests({arm: student["tests"]})[arm]
+        found.append(tests)
+    for record in chain.branches.get(PREDECESSOR, ()):
+        if leading in record.tests and record.index < len(found):
+            found[record.index][f"{PREDECESSOR} {leading}"] = read_tests({leading: record.tests[leading]})[leading]
+    return found
+
+
+def _lines(tests: Sequence[Tests], chain: ChainRecord) -> list[Json]:
+    """The accuracy of each line's student by generation, ``None`` where there is none."""
+    names = [f"chain {arm}" for arm in chain.arms]
+    names += [f"first_teacher {arm}" for arm in chain.arms]
+    names += [f"{PREDECESSOR} {chain.arms[0]}", f"gold {GROUND_TRUTH}", BASE]
+    lines = []
+    for name in names:
+        kind, _, arm = name.partition(" ")
+        points = [accuracy(found, name) for found in tests]
+        if kind == "first_teacher" and any(points):  # the first student of a chain is that of its first teacher
+            points[0] = accuracy(tests[0], f"chain {arm}")
+        if any(points):
+            lines.append(
+                {"kind": kind, "arm": arm or kind, "words": name_of_line(kind, arm or kind), "accuracy": points}
+            )
+    return lines
+
+
+def _differences(tests: Sequence[Tests], chain: ChainRecord, seed: int) -> list[Json]:
+    """Each chain's students less those beside them and less their teachers, paired by test row, by generation."""
+    leading, *others = chain.arms
+    found = []
+    for index, graded in enumerate(tests):
+        pairs = [(f"chain {arm}", f"first_teacher {arm}") for arm in chain.arms]
+        pairs.append((f"chain {leading}", f"{PREDECESSOR} {leading}"))
+        pairs += [(f"chain {leading}", f"chain {arm}") for arm in others]
+        pairs += [(f"chain {arm}", f"gold {GROUND_TRUTH}") for arm in chain.arms if not ARMS[arm].gold]
+        pairs.append((f"chain {leading}", TEACHER))
+        for first, second in pairs:
+            rows = differences(graded, first, second)
+            pair = None if rows is None else compared(metrics.compare_rows(rows, seed=seed))
+            if pair is not None:
+                found.append({"generation": index, "first": _words(first), "second": _words(second), **pair})
+    return found
+
+
+def _words(name: str) -> str:
+    kind, _, arm = name.partition(" ")
+    return "its teacher" if name == TEACHER else name_of_line(kind, arm or kind)
+
+
+def _teacher(part: Json, line: str, arm: str) -> Json:
+    """What a generation's teacher and the trust in it are worth."""
+    own = next((found for found in part["arms"] if found["name"] == arm), None)
+    function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else "neural"
+
+    def auc(rows: str) -> Json | None:
+        found = part["trust"].get(rows, {}).get("parsed", {}).get("functions", {}).get(function)
+        return None if found is None else found["auc"]
+
+    shift = part["shift"].get("calibration") or part["shift"].get("source")
+    return {
+        "line": line,
+        "words": name_of_line(PREDECESSOR if line == PREDECESSOR else "chain", arm),
+        "generation": part["index"],
+        "name": part["teacher_model"]["name"],
+        "test": part["teacher"]["test"],
+        "pool": part["teacher"]["pool"],
+        "num_pool": part["num_pool"],
+        "num_selected": None if own is None else own["num_selected"],
+        "purity": None if own is None else own["purity"],
+        "auc_validation": auc("validation"),
+        "auc_pool": auc("pool"),
+        "shift": None if shift is None else {"auc": shift["auc"], "strength": shift["strength"]},
+    }
+
+
+def _costs(run: RunRecord, chain: ChainRecord) -> list[Json]:
+    """What each generation of each line took; the stages before the first one are not among them."""
+    groups: dict[tuple[int, str], list[str]] = {}
+    for name, (generation, line) in chain.stages.items():
+        groups.setdefault((generation, line), []).append(name)
+    seconds = {stage.name: stage.seconds for stage in run.stages}
+    costs = []
+    for (generation, line), names in sorted(groups.items(), key=lambda item: item[0][0]):
+        made = [name for name in names if name in seconds]
+        if not made:
+            continue
+        used = [run.used[name] for name in made if name in run.used]
+        costs.append(
+            {
+                "generation": generation,
+                "line": line,
+                "words": _words_of_cost(line, chain),
+                "num_stages": len(made),
+                "seconds": sum(seconds[name] for name in made),
+                "actor_seconds": sum(item.actor_seconds for item in used),
+                "prompt_tokens": sum(item.prompt_tokens for item in used),
+                "output_tokens": sum(item.output_tokens for item in used),
+            }
+        )
+    return costs
+
+
+def _words_of_cost(line: str, chain: ChainRecord) -> str:
+    """Whose stages a line of the costs counts."""
+    if line == MAIN:
+        return f"{name_of_line('chain', chain.arms[0])}, and what all lines share"
+    if line == SHALLOW:
+        return "shallow from the first teacher"
+    return "shallow from the base before" if line == PREDECESSOR else name_of_line("chain", line)
