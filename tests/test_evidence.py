@@ -73,8 +73,9 @@ def test_problems_are_exact_distinct_and_of_their_level():
     for row in rows:
         text = row["problem"].removesuffix(" = ?")
         assert eval(text) == int(row["answer"])  # digits and signs of our own
-        numbers = text.replace("-", "+").split(" + ")
-        assert sorted(map(len, numbers), reverse=True) == sorted(make_equations.DIGITS[int(row["level"])], reverse=True)
+        level, numbers = int(row["level"]), text.replace("-", "+").split(" + ")
+        assert sorted(map(len, numbers), reverse=True) == list(make_equations.DIGITS[level])
+        assert (" - " in text) == (level == make_equations.DIFFERENCE)
         assert row["solution"] == rf"\boxed{{{row['answer']}}}"
     shares = {level: sum(row["level"] == str(level) for row in rows) / 3000 for level in (1, 2, 3)}
     assert shares[1] < 0.1 < shares[2] < shares[3] + 0.1
@@ -124,7 +125,7 @@ def test_a_cell_is_done_until_its_configuration_or_its_files_change(tmp_path):
     task = next(task for task in cells.TASKS if task.name == "equations")
     rows = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"problem": ["1 + 1 = ?"]}), rows)
-    settings = tuple(f"sources.{name}.path={rows}" for name in ("problems", "tests", "longer", "three"))
+    settings = tuple(f"sources.{name}.path={rows}" for name in ("problems", "tests", "longer", "differences"))
     cell = cells.Cell(
         name="x", task=replace(task, settings=settings), seed=0, gates=False, directory=tmp_path / "x", seconds=1
     )

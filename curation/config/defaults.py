@@ -43,6 +43,8 @@ GENERATIVE_MCQA: Defaults = {
     "evaluation": {"decoding": _REASONED, "num_runs": 1},
     "trust": {"preset": "world_knowledge"},
 }
+MOVES = ("chess", "chess_mate")
+"""Domains whose answer is a move."""
 GENERIC: Defaults = MappingProxyType({})
 """For a domain without defaults: the sections' own defaults apply."""
 
@@ -55,8 +57,10 @@ def defaults_of(name: str, options: Mapping[str, Any]) -> Defaults:
     """
     if name == "mcqa":
         return GENERATIVE_MCQA if options.get("generative") else MCQA
-    if name in ("chess", "math"):
-        return {"chess": CHESS, "math": MATH}[name]
+    if name in MOVES:
+        return CHESS
+    if name == "math":
+        return MATH
     return _own(name)
 
 
@@ -70,7 +74,7 @@ def generates(name: str, options: Mapping[str, Any]) -> bool:
 
     A domain of one's own may: its method ``options`` decides row by row.
     """
-    return name == "chess" or reasons(name, options)
+    return name in MOVES or reasons(name, options)
 
 
 def lists_answers(name: str, options: Mapping[str, Any]) -> bool:
@@ -79,7 +83,7 @@ def lists_answers(name: str, options: Mapping[str, Any]) -> bool:
     One of one's own without a method ``candidates`` may have ``options``, which are only known row by row.
     """
     if name in DOMAINS:
-        return name == "chess" or (name == "mcqa" and not options.get("generative"))
+        return name in MOVES or (name == "mcqa" and not options.get("generative"))
     return True
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import chess
 
-from curation.config.defaults import CHESS
 from curation.domains import Example
 from curation.domains.chess import Chess, _board, _cell, _whole
 from curation.errors import RowError
@@ -27,7 +26,6 @@ class ChessMate(Chess):
 
     name = "chess_mate"
     forms = (("fen",), ("FEN",))
-    defaults = CHESS
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """The position that the solver sees, as FEN, and the rating if the row has one.
@@ -61,7 +59,7 @@ class ChessMate(Chess):
 
     def difficulty(self, example: Example) -> float | None:
         """The number of legal moves."""
-        return float(self.num_answers(example))
+        return float(_board(example["fen"]).legal_moves.count())
 
 
 def mating_moves(board: chess.Board) -> list[chess.Move]:

@@ -21,12 +21,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import torch
 
-from curation.config import InitConfig, SftConfig
+from curation.config import AskConfig, DecodingConfig, InitConfig, SftConfig
 from curation.domains import Domain
 from curation.domains.chess_mate import ChessMate
 from curation.domains.math import Math
 from curation.hashing import derive
 from curation.models import create, load_model, load_tokenizer
+from curation.refs import ModelRef
+from curation.teachers import Request
+from curation.teachers.transformers import TransformersTeacher
 from train.models import saved
 from train.sft import fine_tune
 from train.stream import write_pairs
@@ -35,6 +38,7 @@ from train.tokens import Pair
 logger = logging.getLogger(__name__)
 
 SEED = 50
+NUM_VALIDATION, MOST_ROUNDS = 1_000, 30
 MATES, EQUATIONS = ChessMate(), Math(instruction="")
 Row = dict[str, Any]
 
@@ -49,6 +53,9 @@ class Made:
     epochs: int
     pairs: Callable[[list[Row]], Iterator[Pair]]
     """What it learns from them."""
+    until: float | None = None
+    """Small models learn addition all at once, so ``epochs`` are repeated, at a constant learning rate, until this
+    share of ``NUM_VALIDATION`` rows that it does not learn from is right."""
 
 
 def score_sheet(rows: list[Row]) -> Iterator[Pair]:
@@ -76,36 +83,35 @@ def shape(hidden: int, layers: int) -> InitConfig:
     return InitConfig(hidden_size=hidden, num_layers=layers, num_heads=hidden // 32, max_positions=128)
 
 
+SFT = SftConfig(
+    preset="scratch", epochs=1, global_batch_size=32, micro_batch_size=32, learning_rate=2e-3, warmup_ratio=0.05
+)
+BASE_ROWS = (30_000, 150_000)
+SIZES = {"small": shape(96, 4), "medium": shape(128, 4), "large": shape(160, 5)}
 TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
     "mates": (
         MATES,
         {
             "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=2, pairs=score_sheet),
-            "small": Made(init=shape(96, 4), rows=(30_000, 180_000), epochs=1, pairs=score_sheet),
-            "medium": Made(init=shape(128, 4), rows=(30_000, 180_000), epochs=1, pairs=score_sheet),
-            "large": Made(init=shape(160, 5), rows=(30_000, 180_000), epochs=1, pairs=score_sheet),
+            **{name: Made(init=size, rows=BASE_ROWS, epochs=1, pairs=score_sheet) for name, size in SIZES.items()},
         },
     ),
     "equations": (
         EQUATIONS,
         {
-            "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=2, pairs=boxed),
-            "small": Made(init=shape(96, 4), rows=(30_000, 180_000), epochs=1, pairs=mixed),
-            "medium": Made(init=shape(128, 4), rows=(30_000, 180_000), epochs=1, pairs=mixed),
-            "large": Made(init=shape(160, 5), rows=(30_000, 180_000), epochs=1, pairs=mixed),
+            "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=2, pairs=boxed, until=0.42),
+            **{name: Made(init=size, rows=BASE_ROWS, epochs=1, pairs=mixed) for name, size in SIZES.items()},
         },
     ),
 }
-RECIPE = SftConfig(
-    preset="scratch", epochs=1, global_batch_size=64, micro_batch_size=64, learning_rate=1.5e-3, warmup_ratio=0.05
-)
 
 
-def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, recipe: SftConfig = RECIPE) -> None:
+def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, recipe: SftConfig = SFT) -> None:
     """Train a model and save it as float16 to ``output``, which then is there as a whole or not at all."""
     words = domain.vocabulary()
+    held_out = rows[:NUM_VALIDATION] if made.until is not None else []
     with TemporaryDirectory() as work:
-        start = create(
+        model = create(
             Path(work) / "start",
             family=made.init.family,
             shape=made.init.shape(),
@@ -113,14 +119,40 @@ def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, reci
             pattern=words.pattern,
             seed=SEED,
         )
-        pairs = write_pairs(list(made.pairs(rows)), Path(work) / "rows.lance")
-        trained = Path(work) / "trained"
-        record = fine_tune(start, pairs, recipe.model_copy(update={"epochs": made.epochs}), seed=SEED, output=trained)
-        model, part = saved(start, None, trained).model, output.with_name(f"{output.name}.part")
+        pairs = write_pairs(list(made.pairs(rows[len(held_out) :])), Path(work) / "rows.lance")
+        recipe = recipe.model_copy(update={"epochs": made.epochs})
+        if made.until is not None:
+            recipe = recipe.model_copy(update={"schedule": "constant", "warmup_ratio": 0.0})
+        for number in range(MOST_ROUNDS):
+            trained = Path(work) / f"trained-{number}"
+            record = fine_tune(model, pairs, recipe, seed=SEED + number, output=trained)
+            model = saved(model, None, trained).model
+            logger.info("%s: %d rows, %.0f s, loss %.3f", output, record.num_rows, record.seconds, record.losses[-1])
+            if made.until is None:
+                break
+            right = accuracy(domain, model, held_out)
+            logger.info("%s: %.1f %% right", output, 100 * right)
+            if right >= made.until:
+                break
+        part = output.with_name(f"{output.name}.part")
         load_model(model, dtype="float16").save_pretrained(part)
         load_tokenizer(model).save_pretrained(part)
         part.rename(output)
-    logger.info("%s: %d rows, %.0f s, last loss %.3f", output, record.num_rows, record.seconds, record.losses[-1])
+
+
+def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
+    """The share of greedy answers that are right."""
+    teacher = TransformersTeacher(AskConfig(states=("output_last",)), model)
+    examples = [domain.read(row) for row in rows]
+    requests = [Request(row_id=place, prompt=domain.prompt(example)) for place, example in enumerate(examples)]
+    right = 0
+    for batch in teacher.label(requests, DecodingConfig(max_tokens=16, stop=()), seed=SEED, states=False):
+        for answer in batch.to_pylist():
+            place = answer["row_id"]
+            gold = domain.gold(rows[place])
+            assert gold is not None, "rows have answers"
+            right += domain.is_correct(domain.parse(answer["completion"], examples[place]), gold)
+    return right / len(rows)
 
 
 def make_bases(task: str, rows: Path, output: Path, *, names: list[str] | None = None) -> None:

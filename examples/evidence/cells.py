@@ -64,10 +64,22 @@ GRPO = (
 )
 """What GRPO changes in the file of arithmetic: 188 steps of 32 prompts with 8 answers each."""
 
+CHAIN = (
+    f"generations={[{'student': {'path': str(HERE / 'bases/mates' / size)}} for size in ('small', 'medium', 'large')]}",
+    "chain={arms: [neural, naive_parsed], shallow: [first_teacher, predecessor], shares: 4, stop: {}}",
+    "selection.arms=[naive_parsed, neural, ground_truth]",
+    "splits.probes={}",
+    "trust.options={}",
+)
+"""What a chain of three generations changes in the file of mate in one: each labels a quarter of the pool."""
+
 TASKS = (
     Task(name="mates", config="mates.yaml", words="mate in one, SFT", seconds=900, gate_seconds=300),
     Task(name="equations", config="equations.yaml", words="arithmetic, SFT", seconds=600, gate_seconds=240),
     Task(name="grpo", config="equations.yaml", words="arithmetic, GRPO", seconds=600, settings=GRPO),
+    Task(
+        name="chain", config="mates.yaml", words="mate in one, three generations", seconds=1500, seeds=1, settings=CHAIN
+    ),
 )
 
 

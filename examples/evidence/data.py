@@ -7,7 +7,7 @@
 | ``mates/test``, ``mates/development`` | 15,000 and 3,000 | tests of every seed, and of the gates |
 | ``mates/puzzles`` | what is found | shipped Lichess puzzles with a mate in one |
 | ``mates/best_moves`` | 3,000 | shipped Lichess puzzles without |
-| ``equations/...`` | likewise | the same parts; ``longer`` and ``three`` instead of puzzles |
+| ``equations/...`` | likewise | the same parts; ``longer`` and ``differences`` instead of puzzles |
 
 The parts of ``mates`` share no game, those of ``equations`` no problem.
 """
@@ -33,7 +33,7 @@ PARTS = {"bases": 150_000, "deal": 114_000, "test": 15_000, "development": 3_000
 SEED = 0
 PUZZLES = ("puzzles", "puzzles_hard")
 NUM_PROBES = 3_000
-OTHER_LEVELS = {"longer": 5, "three": 4}
+OTHER_LEVELS = {"longer": 4, "differences": 5}
 
 
 def make_data(output: Path, *, workers: int, engine: str | None, parts: dict[str, int] = PARTS) -> None:

@@ -1,18 +1,17 @@
 r"""Make graded arithmetic: ``python -m examples.evidence.make_equations OUT.parquet --rows N``.
 
-A problem is a sum or difference of two or three numbers, ``347 + 58 = ?``; its solution is `` \boxed{405}``. ``level``
-is its difficulty:
+A problem is a sum of two numbers, ``347 + 58 = ?``; its solution is `` \boxed{405}``. ``level`` is its difficulty:
 
 | level | numbers | share of the rows |
 | --- | --- | --- |
-| 1 | 2 digits and 2 digits | 5 % |
-| 2 | 3 digits and 2 digits | 45 % |
-| 3 | 3 digits and 3 digits | 50 % |
-| 4 | 2 digits, three times | only where asked for (``--levels``) |
-| 5 | 4 digits and 3 digits | only where asked for |
+| 1 | 2 digits and 2 digits | 3 % |
+| 2 | 3 digits and 2 digits | 37 % |
+| 3 | 3 digits and 3 digits | 60 % |
+| 4 | 4 digits and 3 digits | only where asked for (``--levels``) |
+| 5 | a difference of two numbers of 3 digits | only where asked for |
 
-Gold labels are exact by construction, and rows are without limit: levels 2 to 5 have 324,000 to 32 million problems
-each. No two rows have the same problem.
+Gold labels are exact by construction. No two rows have the same problem; there are 160,000 of level 2 and 810,000 of
+level 3.
 """
 
 import argparse
@@ -23,9 +22,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-DIGITS = {1: (2, 2), 2: (3, 2), 3: (3, 3), 4: (2, 2, 2), 5: (4, 3)}
+DIGITS = {1: (2, 2), 2: (3, 2), 3: (3, 3), 4: (4, 3), 5: (3, 3)}
 """Of the numbers, by level."""
-SHARES = {1: 0.05, 2: 0.45, 3: 0.5}
+DIFFERENCE = 5
+SHARES = {1: 0.03, 2: 0.37, 3: 0.6}
 SCHEMA = pa.schema(
     [("problem", pa.string()), ("answer", pa.string()), ("solution", pa.string()), ("level", pa.string())]
 )
@@ -38,11 +38,8 @@ def problem(level: int, rng: random.Random) -> Problem:
     """A problem of that level."""
     numbers = [rng.randrange(10 ** (digits - 1), 10**digits) for digits in DIGITS[level]]
     rng.shuffle(numbers)
-    text, value = str(numbers[0]), numbers[0]
-    for number in numbers[1:]:
-        sign = rng.choice((1, -1))
-        text, value = f"{text} {'+' if sign > 0 else '-'} {number}", value + sign * number
-    return text, value
+    first, second = numbers
+    return (f"{first} - {second}", first - second) if level == DIFFERENCE else (f"{first} + {second}", first + second)
 
 
 def problems(shares: dict[int, float], *, seed: int) -> Iterator[tuple[int, Problem]]:
