@@ -15,7 +15,7 @@ from curation.config.ablation import Ablation, Variant
 from curation.config.resolved import warnings
 from curation.domains import get_domain
 from curation.errors import ConfigError, RunFailedError
-from curation.pipeline import ablating, reporting
+from curation.pipeline import ablating, audits, reporting
 from curation.pipeline.chain import check_models
 from curation.pipeline.kept_forecast import saved, used, used_since
 from curation.pipeline.opened import Opened, as_recorded, open_run
@@ -322,6 +322,7 @@ def _record(opened: Opened, known: Known, config_path: str | None, command: str 
         domain=get_domain(config.domain_of("pool")),
         prepared=tables,
         prepare_counts=prepared["counts"],
+        audits=audits.read(config.directory),
         overlap=prepared["overlap"],
         stages=[
             report.StageRecord(
