@@ -6,6 +6,7 @@ from typing import Any
 from curation import report
 from curation.cluster.versions import versions
 from curation.domains import get_domain
+from curation.pipeline import audits
 from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, Fields
 from curation.pipeline.kept_forecast import saved, used, used_since
@@ -49,6 +50,7 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
         domain=get_domain(config.domain_of("pool")),
         prepared=tables,
         prepare_counts=prepared["counts"],
+        audits=audits.read(config.directory),
         overlap=prepared["overlap"],
         stages=[
             report.StageRecord(

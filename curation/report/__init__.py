@@ -5,6 +5,7 @@ from curation.report.collect import collect
 from curation.report.combine import Member, combine
 from curation.report.compare import compare
 from curation.report.html import write, write_ablation, write_combined, write_compared, write_search
+from curation.report.people import AuditRecord
 from curation.report.record import (
     FORMAT,
     ChainRecord,
@@ -19,6 +20,7 @@ from curation.report.searched import SearchRecord, collect_search, in_words
 __all__ = [
     "FORMAT",
     "AblationRecord",
+    "AuditRecord",
     "ChainRecord",
     "GenerationRecord",
     "Member",

@@ -15,6 +15,7 @@ from curation import metrics
 from curation.metrics import Estimate
 from curation.metrics.inputs import as_weights
 from curation.report.measured import GradedSet, View
+from curation.report.people import Checked
 from curation.report.rows import Floats, Judged
 
 CONFIDENCE = 0.99
@@ -72,6 +73,8 @@ class Evidence:
     chance: float | None
     """The accuracy of a uniform guess among the options or legal answers of the same rows; ``None`` if unknown."""
     foreseen: Foreseen | None
+    checked: Checked | None = None
+    """What people said of the selected rows; ``None`` without an audit by people."""
     shift: Mapping[str, Any] | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
 
@@ -99,6 +102,7 @@ class Material:
     chance: float | None
     shift: Mapping[str, Any] | None
     seed: int
+    checked: Checked | None = None
 
 
 def weigh(of: Material) -> Evidence:
@@ -126,6 +130,7 @@ def weigh(of: Material) -> Evidence:
         teacher=teacher,
         chance=of.chance,
         foreseen=expected,
+        checked=of.checked,
         shift=of.shift,
     )
 

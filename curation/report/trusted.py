@@ -16,10 +16,11 @@ import pyarrow as pa
 from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import TrustConfig
 from curation.report import measures
-from curation.report.evidence import Evidence, Material, weigh
+from curation.report.evidence import CONFIDENCE, Evidence, Material, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json
+from curation.report.people import checked
 from curation.report.record import GenerationRecord, RunRecord
 from curation.report.rows import Judged
 from curation.trust.parts import FIT, VALIDATION, part_of
@@ -57,6 +58,7 @@ def evidence(
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(ranking, None)
     if arm is None:
         return None
+    trust_M = np.nan_to_num(selected[arm]["trust"].to_numpy().astype(np.float64))
     material = Material(
         arm=arm,
         function=ARMS[arm].trust,
@@ -64,11 +66,19 @@ def evidence(
         pool=measured.get("pool"),
         fitted=source_part(run, source, FIT),
         source=source,
-        selected_trust_M=np.nan_to_num(selected[arm]["trust"].to_numpy().astype(np.float64)),
+        selected_trust_M=trust_M,
         num_pool=num_pool,
         chance=chance(run.prepared["source"], run.domain, source.readable.row_ids_N, run.seed),
         shift=record.shift.get("source"),
         seed=run.seed,
+        checked=checked(
+            run.audits,
+            record.index,
+            arm,
+            record.selections[arm],
+            trust=float(trust_M.mean()) if len(trust_M) else 0.0,
+            confidence=CONFIDENCE,
+        ),
     )
     return weigh(material)
 

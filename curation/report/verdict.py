@@ -88,14 +88,22 @@ def gravest(verdicts: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
 def _praise(evidence: Evidence) -> str:
     """What speaks for a run without a finding."""
     ranked = ((where, quality.rows, quality.auc) for where, quality in reversed(_sets(evidence)))
-    text = next(
+    praised = (
         f"trust puts right labels first (AUC {_number(auc)} on {rows:,} parsed {where} rows)"
         for where, rows, auc in ranked
         if auc is not None
     )
+    text = next(praised, "no rule finds anything against it")  # where people alone tell of it
     if evidence.pool is not None:
         return (
             f"{text}, and {percent(evidence.pool.top.value)} of the {evidence.num_selected:,} selected labels are right"
+        )
+    if evidence.checked is not None:
+        found = evidence.checked
+        return (
+            f"{text}, and people found {percent(found.purity.value)} [{100 * found.purity.low:.0f}, "
+            f"{100 * found.purity.high:.0f}] of the {evidence.num_selected:,} selected labels right "
+            f"({found.rows:,} rows checked)"
         )
     if evidence.foreseen is not None:
         foreseen = evidence.foreseen.purity
@@ -134,6 +142,8 @@ def _chance(evidence: Evidence) -> Finding | None:
 
 
 def _few(evidence: Evidence) -> Finding | None:
+    if _checked(evidence):
+        return None
     known = [quality for quality in (evidence.validation, evidence.pool) if quality is not None]
     best = max(known, key=lambda quality: (quality.rarer, quality.rows), default=None)
     if best is None:
@@ -168,23 +178,35 @@ def _promise(evidence: Evidence) -> Finding | None:
                     f"trust promises too much (on average {percent(trust)} for {rows}, of which {percent(right.value)} "
                     "are right)"
                 )
+    found = evidence.checked if evidence.pool is None else None
+    if found is not None and found.trust - found.decisive.high > PROMISE:
+        return CARE, (
+            f"trust promises too much (on average {percent(found.trust)} for the selected rows, of which people found "
+            f"{percent(found.purity.value)} right)"
+        )
     return None
 
 
 def _fall(evidence: Evidence) -> Finding | None:
-    if evidence.validation is None or evidence.pool is None:
+    if evidence.validation is None:
         return None
-    before, after = evidence.validation.top, evidence.pool.top
+    if evidence.pool is not None:
+        after, where = evidence.pool.top, "in the pool"
+    elif evidence.checked is not None:
+        after, where = evidence.checked.decisive, "in the pool, where people checked it"
+    else:
+        return None
+    before = evidence.validation.top
     change = difference(after, before)
     if change.high >= 0:
         return None
-    words = f"purity falls from {percent(before.value)} on validation rows to {percent(after.value)} in the pool"
+    words = f"purity falls from {percent(before.value)} on validation rows to {percent(after.value)} {where}"
     return (STOP if change.high < -GREAT_FALL else CARE), words
 
 
 def _shift(evidence: Evidence) -> Finding | None:
-    """Only without an audit: where gold labels of the pool are known, purity and calibration there decide."""
-    if evidence.pool is not None or evidence.shift is None:
+    """Only without an audit: where gold labels or people tell of the pool, purity and calibration there decide."""
+    if evidence.pool is not None or _checked(evidence) or evidence.shift is None:
         return None
     drop = None if evidence.foreseen is None else evidence.foreseen.drop
     if drop is not None and drop.low > DROP:
@@ -221,13 +243,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="rows",
-        asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer outcome?",
+        asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
+        f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
         find=_few,
         mend="Label more source rows, or check 200 selected ones: curate audit {directory} --num 200.",
     ),
     Rule(
         name="purity",
-        asks="Is the purity in the pool that of validation rows?",
+        asks="Is the purity in the pool that of validation rows? (By gold labels, or by people.)",
         find=_fall,
         mend="Label source rows that are like the pool's, and fit again; compare the rows below.",
     ),
@@ -254,6 +277,11 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 """The rules; of findings of one level, the first leads."""
+
+
+def _checked(evidence: Evidence) -> bool:
+    """Whether people checked enough selected rows to tell their purity."""
+    return evidence.checked is not None and evidence.checked.rows >= FEW_ROWS
 
 
 def _sets(evidence: Evidence) -> list[tuple[str, Quality]]:

@@ -79,6 +79,7 @@ def conclude(audit: Audit, *, alpha: float | None, delta: float | None) -> Json:
         "audit": audit.name,
         **{name: told["origin"][name] for name in ("run", "generation", "arm", "ranked", "num_selected")},
         **{name: told[name] for name in ("seed", "num_drawn", "num_uniform", "num_region", "num_candidates", "floor")},
+        "selection": told["origin"]["selection"],
         "answers": counts._asdict(),
         "people": judged.people,
         "num_shared": judged.num_shared,

@@ -49,7 +49,10 @@ def result_lines(result: Json) -> list[str]:
     if below:
         rest = "below them" if result["num_selected"] else f"with a score, of which {result['arm']} selected none"
         lines += _purity(f"share right of the {below:,} rows {rest}", result["below"])
-    return [*lines, *_cut(result)]
+    lines += _cut(result)
+    if result["generation"] is not None and result["purity"] is not None:
+        lines.append(f"`curate report {result['run']}` sets the purity into the report and its verdict")
+    return lines
 
 
 def _purity(what: str, share: Json | None) -> list[str]:

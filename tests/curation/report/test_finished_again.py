@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from test_combining import finished_run
@@ -65,6 +66,30 @@ def test_a_finished_run_again_imports_nothing_heavy_and_leaves_its_report(run: P
     assert not HEAVY & set(done.stdout.splitlines()[-1].split())
     assert "all stages are done" in done.stderr and "nothing that it shows has changed" in done.stderr
     assert {name: (run / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
+    def audit(*options: str) -> None:
+        result = CliRunner().invoke(main, ["audit", str(run), *options], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+
+    def judge(verdict: str) -> None:
+        rows = pq.read_table(run / "audit/neural/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
+        (tmp_path / "v.csv").write_text("row_id,verdict\n" + "".join(f"{row},{verdict}\n" for row in rows[:5]))
+        audit("--verdicts", str(tmp_path / "v.csv"))
+
+    curate(run)
+    audit("--num", "10")
+    judge("right")
+    assert "nothing that it shows has changed" in curate(run)  # verdicts come to the report by a result
+    for verdict in ("right", "wrong"):
+        judge(verdict)
+        audit("--result")
+        assert "has changed" not in curate(run)
+        audit("--result", "--alpha", "0.3")  # the cut is not in the report
+        assert "nothing that it shows has changed" in curate(run)
+    (run / "audit/neural/audit.json").write_text("{")
+    assert "audit.json cannot be read" in curate(run) and "nothing that it shows has changed" in curate(run)
 
 
 def test_a_report_is_written_again_where_it_is_gone_damaged_or_made_of_something_else(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -19,6 +20,7 @@ from curation.report import RunRecord, collect
 from curation.report.evidence import Evidence, Foreseen, Quality, brier_excess, difference, foreseen, quality
 from curation.report.html import render
 from curation.report.measured import InMemory
+from curation.report.people import AuditRecord, Checked, checked
 from curation.report.rows import Judged, Score
 from curation.report.samples import samples
 from curation.report.verdict import CARE, RULES, STOP, USE, gravest, verdict
@@ -63,12 +65,83 @@ POOL = replace(GOOD, top=about(0.84, 0.82, 0.86))
 DIFFERENT = {"differs": True, "strength": "severe"}
 
 
+def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **fields: Any) -> Evidence:
+    """Without gold labels of the pool; people checked some selected rows."""
+    found = Checked(audit="neural", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
+    return replace(HEALTHY, **{"checked": found, **fields})
+
+
 def test_a_healthy_run_is_to_be_used_with_and_without_an_audit() -> None:
     blind, audited = verdict(HEALTHY, "d"), verdict(replace(HEALTHY, pool=POOL), "d")
     assert blind.level == audited.level == USE and not blind.findings and not audited.findings
     assert blind.sentence.startswith("Use it: ") and "validation foresees that 84.0" in blind.sentence
     assert "84.0\u00a0% of the 2,000 selected labels are right" in audited.sentence
     assert verdict(replace(HEALTHY, chance=None, shift=None), "d").level == USE
+
+
+def test_what_people_said_stands_in_place_of_what_validation_foresees() -> None:
+    people = verdict(by_people(POOL.top), "d")
+    assert people.level == USE and "people found 84.0\u00a0% [82, 86] of the 2,000 selected labels right (200 rows" in (
+        people.sentence
+    )
+    for few, rules in ((100, []), (99, ["shift"])):  # a shift that people looked at does not matter by itself
+        found = verdict(by_people(POOL.top, rows=few, shift=DIFFERENT), "d")
+        assert [item["rule"] for item in found.findings] == rules
+    alone = by_people(POOL.top, validation=None, foreseen=None)
+    assert verdict(alone, "d").level == USE and verdict(replace(alone, checked=None), "d").level == STOP
+    gold = replace(by_people(about(0.2, 0.1, 0.3)), pool=POOL)  # of all selected rows, not of some
+    assert verdict(gold, "d").level == USE
+
+
+def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> None:
+    selection = run.generations[-1].selections["neural"]
+
+    def audit(name: str, *strata: tuple[int, bool, int, int, int], **fields: Any) -> AuditRecord:
+        names = ("right", "wrong", "unsure")
+        given = [
+            {
+                "num_rows": size,
+                "selected": is_selected,
+                "answers": {**dict(zip(names, said, strict=True)), "disputed": 1},
+            }
+            for size, is_selected, *said in strata
+        ]
+        last = {"generation": 0, "arm": "neural", "selection": selection, "people": {"a": 3, "b": 1}}
+        return AuditRecord(name=name, strata=given, **{**last, **fields})
+
+    def of(*audits: AuditRecord) -> Checked | None:
+        return checked(audits, 0, "neural", selection, trust=0.7, confidence=0.99)
+
+    one = of(audit("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
+    assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 4, 2, 0.8)
+    for level, found in ((0.95, one.purity), (0.99, one.decisive)):  # Clopper and Pearson's
+        tail = (1 - level) / 2
+        assert found.low == pytest.approx(beta.ppf(tail, 80, 21), abs=1e-4)
+        assert found.high == pytest.approx(beta.ppf(1 - tail, 81, 20), abs=1e-4)
+    two = of(audit("two", (300, True, 9, 1, 0), (100, True, 5, 5, 0)))
+    assert two is not None and two.purity.value == pytest.approx(0.75 * 0.9 + 0.25 * 0.5) and two.rows == 20
+    assert of(audit("two", (300, True, 9, 1, 0)), audit("more", (300, True, 20, 1, 0))).audit == "more"
+    assert of(audit("open", (300, True, 9, 1, 0), (100, True, 0, 0, 5))) is None
+    other = replace(selection, version=selection.version + 1)
+    strangers = ({"selection": other}, {"generation": 1}, {"arm": "naive"})
+    assert of(*(audit("other", (300, True, 9, 1, 0), **fields) for fields in strangers)) is None
+
+
+def test_the_page_says_what_people_found(run: RunRecord) -> None:
+    blind = changed(run, audit=False)
+    selection = blind.generations[-1].selections["neural"]
+    answers = {"right": 40, "wrong": 10, "unsure": 2, "disputed": 0, "none": 0}
+    strata = [{"num_rows": 60, "selected": True, "answers": answers}]
+    known = AuditRecord(
+        name="neural", generation=0, arm="neural", selection=selection, strata=strata, people={"ada": 52}
+    )
+    page = render(collect(replace(blind, audits=(known,))))
+    page = " ".join(unescape(page).replace("<b>", "").replace("</b>", "").split())
+    assert "Nobody has checked" not in page
+    assert re.search(
+        r"People checked 50 of the [\d,]+ selected rows \(audit <code>neural</code>, by 1 person\): 80.0", page
+    )
+    assert "2 further rows, on which they were unsure" in page and "Validation had foreseen" in page
 
 
 def of(quality: Quality = GOOD, **fields: Any) -> Evidence:
@@ -103,6 +176,14 @@ def of(quality: Quality = GOOD, **fields: Any) -> Evidence:
             "shift",
             CARE,
             "less trusted than validation's, by 20 points",
+        ),
+        (by_people(about(0.77, 0.75, 0.79)), "purity", CARE, "77.0\u00a0% in the pool, where people checked it"),
+        (by_people(about(0.48, 0.46, 0.5)), "purity", STOP, "48.0\u00a0% in the pool, where people checked it"),
+        (
+            by_people(POOL.top, trust=0.95),
+            "promise",
+            CARE,
+            "95.0\u00a0% for the selected rows, of which people found 84.0",
         ),
     ],
 )

@@ -1,0 +1,81 @@
+"""What people said of the rows that an arm selected: the purity of a selection, where no gold labels are known."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curation.metrics import Estimate, share_of_finite, weighted_mean
+from curation.refs import TableRef
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRecord:
+    """The verdicts on one selection, as ``curate audit --result`` wrote them."""
+
+    name: str
+    generation: int
+    arm: str
+    selection: TableRef
+    """The selection from which its rows were drawn."""
+    strata: Sequence[Mapping[str, Any]]
+    """Of each stratum ``num_rows``, whether its rows are ``selected``, and how many have each of the ``answers``."""
+    people: Mapping[str, int]
+    """The number of verdicts of each person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The purity of a selection among the rows that people could decide."""
+
+    audit: str
+    """The name of the audit."""
+    rows: int
+    """Selected rows that people found right or wrong."""
+    open: int
+    """Selected rows on which they were unsure or disagreed; no number counts them."""
+    people: int
+    purity: Estimate
+    """95 % interval, of a finite population drawn by strata."""
+    decisive: Estimate
+    """The same with the interval by which the verdict is decided."""
+    trust: float
+    """The mean trust of the selected rows."""
+
+
+def checked(
+    audits: Sequence[AuditRecord], generation: int, arm: str, selection: TableRef, *, trust: float, confidence: float
+) -> Checked | None:
+    """What people said of this selection, by the audit that decided the most rows; ``None`` if no audit knows it.
+
+    An audit of an earlier selection of the arm says nothing about this one. ``confidence`` is that of ``decisive``.
+    """
+    mine = [item for item in audits if (item.generation, item.arm, item.selection) == (generation, arm, selection)]
+    found = [known for audit in mine if (known := _of(audit, trust, confidence)) is not None]
+    return max(found, key=lambda known: known.rows, default=None)
+
+
+def _of(audit: AuditRecord, trust: float, confidence: float) -> Checked | None:
+    """``None`` if a stratum of the selection has no row that people decided."""
+    strata = [stratum for stratum in audit.strata if stratum["selected"]]
+    decided = [stratum["answers"]["right"] + stratum["answers"]["wrong"] for stratum in strata]
+    if not strata or not all(decided):
+        return None
+    total = sum(stratum["num_rows"] for stratum in strata)
+    weights = [stratum["num_rows"] / total for stratum in strata]
+
+    def purity(**level: float) -> Estimate:
+        shares = [
+            share_of_finite(stratum["answers"]["right"], number, stratum["num_rows"], **level)
+            for stratum, number in zip(strata, decided, strict=True)
+        ]
+        return weighted_mean(shares, weights)
+
+    return Checked(
+        audit=audit.name,
+        rows=sum(decided),
+        open=sum(stratum["answers"]["unsure"] + stratum["answers"]["disputed"] for stratum in strata),
+        people=len(audit.people),
+        purity=purity(),
+        decisive=purity(confidence=confidence),
+        trust=trust,
+    )

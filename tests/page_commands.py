@@ -1,0 +1,196 @@
+"""All commands of the pages, and where each is run: offline, against a local stand-in, or nowhere here, and why.
+
+A command is a line of a shell block, each call of ``curate`` within such a line, and a whole call of ``curate`` in a
+sentence. The changelog tells of the past, so its commands are left out.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import click
+from test_docs import PAGES, blocks, calls, spans, split
+
+from curation.cli import main
+
+OWN = "test_own_data_page.py::test_commands_of_other_pages_run_on_this_run"
+"""Runs what can be given on the run of docs/own-data.md."""
+STORE = "test_cluster_commands.py::test_commands_with_an_object_store_and_a_cluster"
+"""Runs the commands of a run with students against a local S3 server and a local cluster with a dashboard."""
+
+_OWN = """
+    curate audit RUN_DIR | curate audit RUN_DIR --num 200 | curate audit runs/my-run --num 200
+    curate audit runs/my-run --verdicts verdicts.csv | curate audit runs/my-run --export label-studio t.json
+    curate audit runs/my-run --result --alpha 0.1 | curate audit RUN_DIR --result
+    curate clean OUT | curate clean RUN_DIR | curate doctor CONFIG | curate doctor [CONFIG] | curate doctor
+    curate export-trust RUN_DIR -o DIR | curate export-trust runs/my-run -o trust
+    curate filter PACKAGE POOL -o OUT --keep 0.1 | curate filter packages/chess pool/ -o filtered --keep 50000
+    curate filter packages/chess pool/ -o filtered --threshold 0.9 | curate filter filter.yaml
+    curate init [CONFIG] | curate init my.yaml | curate init
+    curate inspect OUT [STAGE] | curate inspect RUN_DIR
+    curate inspect RUN_DIR STAGE --where 'error IS NOT NULL' | curate inspect RUN_DIR gen-0/label-pool
+    curate inspect RUN_DIR prepare/SPLIT --where 'error IS NOT NULL' | curate inspect TABLE
+    curate inspect any/table.lance --where 'label IS NULL' --columns row_id,completion --rows 20 --version 3
+    curate inspect runs/my-run | curate inspect runs/my-run gen-0/label-pool | curate inspect runs/quickstart
+    curate inspect runs/quickstart gen-0/label-pool --where 'label IS NULL' --rows 5
+    curate plan CONFIG | curate plan CONFIG --save | curate plan examples/quickstart.yaml --no-probe
+    curate report CONFIG | curate run CONFIG | curate run my.yaml & | curate run RUN_DIR --redo STAGE
+    curate run CONFIG --until gen-0/teacher
+    curate status CONFIG | curate status OUT | curate status runs/my-run --watch | curate status runs/quickstart --watch
+    curate validate CONFIG | curate verify RUN_DIR | curate --help | curate COMMAND -h
+"""
+PAGE = "test_own_data_page.py::test_the_page_leads_to_a_report_within_ten_minutes"
+_PAGE = """
+    curate validate examples/own_data/own.yaml | curate run examples/own_data/own.yaml
+    curate status examples/own_data/own.yaml | curate audit runs/own --num 200
+    curate audit runs/own --export label-studio tasks.json
+    curate inspect runs/own gen-0/label-pool --columns row_id,completion,label --rows 5
+    curate export-trust runs/own -o trust
+    curate filter trust examples/own_data/unlabelled.csv -o filtered --keep 0.1
+"""
+_STORE = """
+    ray get-auth-token --generate
+    aws s3 cp my.yaml s3://my-bucket/my.yaml
+    ray job submit --address http://localhost:8265 --no-wait -- curate run s3://my-bucket/my.yaml
+    ray job submit --address http://localhost:8265 -- curate run s3://my-bucket/my.yaml
+    curate run s3://my-bucket/my.yaml | curate run s3://my-bucket/my.yaml --address auto
+    curate status s3://bucket/my-run
+    curate doctor CONFIG --address ...
+    curate export-student runs/my-run -o student | curate export-student RUN_DIR -o DIR
+    curate export-student s3://bucket/my-run --arm naive --generation 0 --merged -o s3://bucket/models/naive
+    curate export-trust runs/my-run --generation 0 -o s3://bucket/trust/mine
+    curate filter packages/chess 's3://bucket/pool/*.parquet' -o s3://bucket/filtered --keep 0.1
+"""
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for line in text.strip().splitlines() for item in line.split(" | ")]
+
+
+OFFLINE: dict[str, str] = {
+    **dict.fromkeys(_listed(_OWN), OWN),
+    **dict.fromkeys(_listed(_PAGE), PAGE),
+    "curate audit runs/my-run --serve --port 8123": "test_audit_in_browser.py::"
+    "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
+    "curate filter packages/chess pool/ -o filtered --certified 0.1": "test_filter.py::"
+    "test_a_certified_cut_is_that_of_the_calibration_rows",
+    "curate report --combine DIR DIR": "curation/report/test_combining.py::"
+    "test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table",
+    "curate report --combine DIR DIR...": "curation/report/test_combining.py::"
+    "test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table",
+    "curate report --compare DIR DIR...": "curation/report/test_combining.py::"
+    "test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows",
+    "curate tune CONFIG": "test_search_run.py::test_a_search_whose_driver_is_killed_ends_with_the_same_leaderboard",
+    "python plain_trl.py runs/my-run/gen-0/select-.../neural.parquet Qwen/Qwen3-1.7B-Base -o student": (
+        "test_plain_trl.py::test_a_selection_trains_by_plain_trl"
+    ),
+    'curl -d \'[{"problem": "What is 2 + 3?"}]\' http://localhost:8000/': "test_serve.py::"
+    "test_rows_of_concurrent_requests_come_back_with_their_trust",
+}
+"""By a command, the test that runs it with what a reader puts in."""
+
+STAND_IN: dict[str, str] = {
+    **dict.fromkeys(_listed(_STORE), STORE),
+    "serve run deploy.serve:app package=s3://my-bucket/trust/mine replicas=2 num_gpus=1": "test_serve.py::"
+    "test_rows_of_concurrent_requests_come_back_with_their_trust",  # by serve.run, on a CPU
+}
+"""By a command, the test that runs it against a server or cluster of this machine."""
+
+
+class Cannot(NamedTuple):
+    """Why a command is not run here, and which test looks at what it reads instead."""
+
+    because: str
+    instead: str
+
+
+_AWS = Cannot("starts or asks machines of AWS", "test_cluster_files.py::test_ray_up_takes_the_cluster_file")
+_GPUS = Cannot("takes GPUs, models and data sets of the hub", "test_paper_examples.py::test_run_is_valid")
+_LONG = Cannot("takes minutes to hours", "test_examples.py::test_examples_read_as_configurations")
+_ABLATION = Cannot("takes minutes to hours", "test_ablation_run.py::test_the_shipped_ablations_are_valid")
+_CI = Cannot("is the test run itself, or a part of it", "test_docs.py::test_targets_and_modules_of_shell_blocks_exist")
+
+CANNOT: dict[str, Cannot] = {
+    **dict.fromkeys(("ray up cluster.yaml", "ray down cluster.yaml", "ray dashboard cluster.yaml &"), _AWS),
+    **dict.fromkeys(
+        (
+            "ray exec cluster.yaml 'curate run s3://my-bucket/my.yaml --address auto'",  # the call within it is run
+            "ray exec cluster.yaml --tmux 'curate run s3://my-bucket/my.yaml --address auto'",
+        ),
+        _AWS,
+    ),
+    "kubectl apply -f deploy/serviceaccount.yaml -f deploy/rayjob.yaml": Cannot(
+        "needs Kubernetes with KubeRay's operator", "test_cluster_files.py::test_the_files_follow_kuberays_crds"
+    ),
+    "sbatch --nodes=4 deploy/slurm.sh /shared/my.yaml": Cannot(
+        "needs Slurm", "test_cluster_files.py::test_the_slurm_script_is_sound"
+    ),
+    **dict.fromkeys(
+        (
+            "curate run examples/paper/NAME.yaml",
+            "curate validate examples/paper/NAME.yaml",
+            "for b in arc-c arc-e obqa sciq siqa; do curate run examples/paper/world-$b-qwen3-4b.yaml; done",
+            "curate run examples/paper/world-$b-qwen3-4b.yaml",
+            "curate report --combine 'runs/world-*-qwen3-4b' -o report-qwen3-4b",
+        ),
+        _GPUS,
+    ),
+    **dict.fromkeys(
+        (
+            "curate run examples/quickstart.yaml",
+            "curate run examples/quickstart.yaml --set selection.budget.n=1000",
+            "curate tune examples/quickstart.yaml",
+            "curate run examples/mcqa.yaml",
+            "curate run examples/grpo.yaml",
+        ),
+        _LONG,
+    ),
+    "curate ablate FILE": _ABLATION,
+    **dict.fromkeys(("make run", "make test", "make test-slow", "make test-vllm", "make test-tracking"), _CI),
+    **dict.fromkeys(("make check", "make docs", ".ci/run"), _CI),
+}
+"""By a command that cannot be run here."""
+
+
+def of_pages() -> dict[str, str]:
+    """Every command of the pages as :data:`OFFLINE` and the others name it, with a page that has it."""
+    found: dict[str, str] = {}
+    for path in PAGES:
+        if path.name == "CHANGELOG.md":
+            continue
+        for language, text in blocks(path):
+            for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
+                found |= dict.fromkeys(_of_line(line), path.name)
+        for text in spans(path):
+            if text.startswith("curate ") and _whole(text):
+                found[_named(text)] = path.name
+    return found
+
+
+def _of_line(line: str) -> Iterator[str]:
+    text = " ".join(re.sub(r"(^|\s)#.*", "", line).split())
+    if text and not text.startswith("curate "):
+        yield text
+    for words in calls(line):
+        yield _named(" ".join(["curate", *(f"'{word}'" if re.search(r"[ *]", word) else word for word in words)]))
+
+
+def _named(command: str) -> str:
+    """One name for commands that differ in the file of an example alone, and for quotes of both kinds."""
+    command = re.sub(r"examples/ablations/\w+\.yaml", "FILE", command.replace('"', "'"))
+    return re.sub(r"(curate run examples/\w+\.yaml) --set .*generations=\[\].*", r"\1", command)
+
+
+def _whole(text: str) -> bool:
+    """Whether a call in a sentence can be given as it stands; others name a command or an option of it."""
+    if text in ("curate --help", "curate COMMAND -h"):
+        return True
+    verb, *arguments = [word for word in split(text) if word != "&"][1:]
+    command = main.get_command(click.Context(main), verb)
+    if command is None or any(word.startswith("{") for word in arguments):
+        return False
+    try:
+        command.make_context(verb, list(arguments), parent=click.Context(main, **main.context_settings))
+    except (click.ClickException, click.exceptions.Exit):
+        return False
+    return bool(arguments) or not any(param.required for param in command.params)
