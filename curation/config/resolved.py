@@ -101,7 +101,8 @@ def _told(decoding: DecodingConfig) -> str:
     for key in DecodingConfig.model_fields:
         value = getattr(decoding, key)
         if key in _ALWAYS or value != getattr(neutral, key):
-            parts.append(f"{key} {json.dumps(list(value)) if key == 'stop' else format(value, 'g')}")
+            shown = json.dumps(list(value)) if key == "stop" else value if isinstance(value, str) else format(value, "g")
+            parts.append(f"{key} {shown}")
     return ", ".join(sorted(parts, key=lambda part: not part.startswith("temperature")))
 
 
