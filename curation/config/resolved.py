@@ -101,7 +101,9 @@ def _told(decoding: DecodingConfig) -> str:
     for key in DecodingConfig.model_fields:
         value = getattr(decoding, key)
         if key in _ALWAYS or value != getattr(neutral, key):
-            shown = json.dumps(list(value)) if key == "stop" else value if isinstance(value, str) else format(value, "g")
+            shown = (
+                json.dumps(list(value)) if key == "stop" else value if isinstance(value, str) else format(value, "g")
+            )
             parts.append(f"{key} {shown}")
     return ", ".join(sorted(parts, key=lambda part: not part.startswith("temperature")))
 

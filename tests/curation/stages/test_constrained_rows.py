@@ -42,7 +42,7 @@ def labels(examples: list[dict[str, Any]], job: Asking, domain: Any = CHESS) -> 
 
 
 def test_the_legal_moves_are_chess_candidates_by_brute_force(examples: list[dict[str, Any]]) -> None:
-    """Every pair of squares, of few men with every promotion, is tried by the parser, which knows nothing of the list."""
+    """Every pair of squares, of few men with every promotion, is tried by the parser, which knows of no list."""
     squares = [f"{column}{row}" for column in "abcdefgh" for row in range(1, 9)]
     promoting = {"fen": "1n5k/P7/8/8/8/8/8/K7 w - - 0 1"}
     for example, begins, pieces in ((examples[0], squares, [""]), (promoting, ["a1", "a7", "b8"], ["", *"qrbn"])):
