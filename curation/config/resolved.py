@@ -101,9 +101,7 @@ def _told(decoding: DecodingConfig) -> str:
     for key in DecodingConfig.model_fields:
         value = getattr(decoding, key)
         if key in _ALWAYS or value != getattr(neutral, key):
-            shown = (
-                json.dumps(list(value)) if key == "stop" else value if isinstance(value, str) else format(value, "g")
-            )
+            shown = value if isinstance(value, str) else json.dumps(list(value)) if key == "stop" else f"{value:g}"
             parts.append(f"{key} {shown}")
     return ", ".join(sorted(parts, key=lambda part: not part.startswith("temperature")))
 
