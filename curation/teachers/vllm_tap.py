@@ -129,7 +129,7 @@ class Tap:
             return output
 
         def sample(logits: Any, spec_decode_metadata: Any) -> Any:
-            held = self._held.walks(runner, without=self._drawing_none())
+            held = self._held.walks(runner, without=set(self._drawing_none()))
             # The sampler works in place on float32 logits, and on a copy of others; what is held is barred in place.
             raw = logits.clone() if held or logits.dtype == torch.float32 else logits
             self._held.bar(held, logits)
