@@ -7,6 +7,7 @@ from curation.config.load import load_config
 from curation.errors import CombineError
 from curation.pipeline.running import Unfinished, finished
 from curation.report import Member
+from curation.report.comparable import way
 from curation.report.measures import Json
 from curation.storage.paths import Place, place
 
@@ -75,6 +76,13 @@ def require_alike(one: Member, other: Member) -> None:
     numbers = len(one.run.generations), len(other.run.generations)
     if numbers[0] != numbers[1]:
         raise CombineError(f"{where}: they have {numbers[0]} and {numbers[1]} generations; combine runs of as many")
+    for section, done in (("teacher", "labels"), ("evaluation", "tests")):
+        asked = [way(member.run.config, section) for member in (one, other)]
+        if asked[0] != asked[1]:
+            raise CombineError(
+                f"{where}: answers are asked for {asked[0]} in the first's {done}, and {asked[1]} in the second's; "
+                f"combine runs with the same {section}.decoding.constrained"
+            )
     for mine, theirs in zip(one.run.generations, other.run.generations, strict=True):
         arms = list(mine.selections), list(theirs.selections)
         if set(arms[0]) != set(arms[1]):

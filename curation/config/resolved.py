@@ -107,7 +107,8 @@ def _told(decoding: DecodingConfig) -> str:
     for key in DecodingConfig.model_fields:
         value = getattr(decoding, key)
         if key in _ALWAYS or value != getattr(neutral, key):
-            parts.append(f"{key} {json.dumps(list(value)) if key == 'stop' else format(value, 'g')}")
+            shown = value if isinstance(value, str) else json.dumps(list(value)) if key == "stop" else f"{value:g}"
+            parts.append(f"{key} {shown}")
     return ", ".join(sorted(parts, key=lambda part: not part.startswith("temperature")))
 
 

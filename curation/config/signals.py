@@ -81,3 +81,11 @@ class JudgeConfig(Section):
     decoding: DecodingConfig = DecodingConfig(max_tokens=256, stop=())
     chat_template: bool = False
     """Ask through the judge's chat template."""
+
+    @model_validator(mode="after")
+    def _in_words(self) -> Self:
+        if self.decoding.constrained:
+            raise ValueError(
+                f"decoding.constrained: {self.decoding.constrained}: a judge answers in words of its own; leave it out"
+            )
+        return self

@@ -21,6 +21,8 @@ class Constrained:
     if not TYPE_CHECKING:  # the other members of the protocol
 
         def __getattr__(self, name: str) -> Any:
+            if name == "_domain":  # asked for before it is set: of a copy
+                raise AttributeError(name)
             return getattr(self._domain, name)
 
 

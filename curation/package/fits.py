@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from curation.config import DomainConfig
 from curation.domains import get_domain
+from curation.domains.constrained import as_asked
 from curation.errors import PackageError
 from curation.package.folder import TrustPackage
 from curation.package.questions import differs
@@ -35,7 +36,7 @@ def check_fits(
             f"{package.uri}: was fitted on rows of the domain {_shown(told.domain)}, and is given those of "
             f"{_shown(domain)}; use a package of that domain"
         )
-    if (different := differs(get_domain(told.domain), told.questions)) is not None:
+    if (different := differs(as_asked(get_domain(told.domain), told.decoding), told.questions)) is not None:
         raise PackageError(
             f"{package.uri}: the domain {_shown(told.domain)} is another version than the package's: {different}; "
             "trust was fitted on answers to the package's prompts: install the version that wrote it "

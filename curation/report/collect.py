@@ -15,7 +15,7 @@ from curation.refs import ModelRef
 from curation.report import measures
 from curation.report.by_difficulty import Difficulties, accuracy_by_difficulty, purity_by_difficulty
 from curation.report.chained import chained
-from curation.report.comparable import withheld, withhold
+from curation.report.comparable import asked_unlike, withheld, withhold
 from curation.report.costs import compared, money_of, spent
 from curation.report.decodings import by_decoding
 from curation.report.headline import headline
@@ -48,6 +48,7 @@ DETAILS = (
     "rows",
     "arms",
     "trained_unlike",
+    "asked_unlike",
     "budget",
     "teacher",
     "base",
@@ -177,7 +178,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
                 **tested(arm, tests, margin=margin, seed=run.seed),
             }
             for arm, table in tables.items()
-        ]
+        ],
+        unlike := asked_unlike(run.config),
     )
     curves = [arm for arm in selected if not ARMS[arm].gold]
     shown = evidence(run, record, judged, measured, tables, num_pool)
@@ -197,6 +199,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "num_pool": num_pool,
         "arms": arms,
         "trained_unlike": withheld(arms),
+        "asked_unlike": unlike,
         "training": trainings(record.training),
         "teacher": {
             "test": accuracy(tests, TEACHER),

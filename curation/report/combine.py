@@ -149,6 +149,7 @@ def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
     against_teacher = _pooled(name, TEACHER, parts)
     teacher = None if against_teacher is None else compared(metrics.compare_rows(against_teacher))
     held = next((reason for part in parts if (reason := _of(part, name).get("withheld"))), None)
+    unlike = any(part.report["asked_unlike"] for part in parts)
     return {
         "name": name,
         "label_source": "gold" if gold else "weak",
@@ -163,7 +164,7 @@ def _arm(name: str, parts: Sequence[_Part], *, shared: bool) -> Json:
         "difference": average(parts, lambda part: _difference(_of(part, name)["against_ground_truth"])),
         **_against_ground_truth(name, parts, shared=shared),
         "against_teacher": teacher,
-        "weak_to_strong": None if teacher is None or gold else teacher["low"] > 0,
+        "weak_to_strong": None if teacher is None or gold or unlike else teacher["low"] > 0,
     }
 
 

@@ -1,12 +1,17 @@
-"""Which arms may be compared: students that trained on as many rows, for as many epochs, in one format.
+"""What may be compared: students that trained on as many rows, for as many epochs, in one format; models asked alike.
 
 Arms should differ only in their selection. If training itself differed, a difference in accuracy says nothing about the
-selection, so the report gives no verdict, p-value or recovery.
+selection, so the report gives no verdict, p-value or recovery. A model that answers among listed answers is right more
+often than one that answers freely. All models of a run are tested in one way; where its labels were asked in another
+way, a student that passes its teacher in the test may still be below the labels that it learned from, and the report
+does not call it weak-to-strong.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from curation.config import DecodingConfig, DomainConfig
+from curation.config.defaults import generates, lists_answers
 from curation.report.headline import name_of
 from curation.report.record import GROUND_TRUTH
 
@@ -34,16 +39,40 @@ def withheld(arms: Sequence[Json]) -> str | None:
     return f"the students trained differently ({'; '.join(found)})" if found else None
 
 
-def withhold(arms: Sequence[Json]) -> list[dict[str, Any]]:
+WAYS = {
+    False: "freely",
+    "scored": "by the likeliest of the listed answers",
+    "stepwise": "token by token among the listed answers",
+}
+"""How answers are asked for, by ``DecodingConfig.constrained``."""
+
+
+def way(config: Json, section: str) -> str:
+    """How a run's ``teacher`` or ``evaluation`` asks for answers, in words; options of a domain are scored anyhow."""
+    decoding = DecodingConfig.model_validate(config.get(section, {}).get("decoding", {}))
+    domain = DomainConfig.model_validate(config.get("domain", "chess"))
+    scored = lists_answers(domain.name, domain.options) and not generates(domain.name, domain.options)
+    return WAYS[decoding.constrained or ("scored" if scored else False)]
+
+
+def asked_unlike(config: Json) -> str | None:
+    """Why a student cannot be called better than the labels of its teacher, in words; None if it can."""
+    labels, tests = way(config, "teacher"), way(config, "evaluation")
+    return None if labels == tests else f"labels were asked for {labels}, tests {tests}"
+
+
+def withhold(arms: Sequence[Json], unlike: str | None) -> list[dict[str, Any]]:
     """The arms' entries, without comparisons to a ground truth that trained differently.
 
-    ``withheld`` of each entry says why, and is None if nothing is withheld.
+    ``withheld`` of each entry says why, and is None if nothing is withheld. With a reason ``unlike`` (``asked_unlike``)
+    none is called weak-to-strong or not.
     """
     truth = next((arm for arm in arms if arm["name"] == GROUND_TRUTH), None)
     entries = []
     for arm in arms:
         reason = None if truth is None or arm is truth else withheld([arm, truth])
-        entries.append({**arm, **(dict.fromkeys(CLAIMS) if reason else {}), "withheld": reason})
+        held = (*(CLAIMS if reason else ()), *(["weak_to_strong"] if unlike else []))
+        entries.append({**arm, **dict.fromkeys(held), "withheld": reason})
     return entries
 
 

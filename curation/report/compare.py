@@ -16,6 +16,7 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.metrics import Estimate
 from curation.report.collect import collect
 from curation.report.combine import Member, benchmarks_of
+from curation.report.comparable import way
 from curation.report.evidence import difference
 from curation.report.headline import in_words
 from curation.report.measures import Json, finite
@@ -95,7 +96,9 @@ def _measures(runs: Sequence[_Run]) -> Sequence[Json]:
     arms = dict.fromkeys(arm["name"] for run in runs for arm in run.last["arms"])
     found = [_line(f"validation AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("validation"))]
     found += [_line(f"pool AUC of {in_words(REFERENCE_ARM)}", "number", runs, _auc("pool"))]
-    found += [_line("teacher right in the pool", "share", runs, lambda run: run.last["teacher"]["pool"])]
+    found += [
+        _line("teacher right in the pool", "share", runs, lambda run: run.last["teacher"]["pool"], asked="teacher")
+    ]
     for arm in arms:
         if not ARMS[arm].gold:
             found.append(_line(f"purity, {in_words(arm)}", "share", runs, _of_arm(arm, "purity")))
@@ -105,18 +108,26 @@ def _measures(runs: Sequence[_Run]) -> Sequence[Json]:
         *((arm, _of_arm(arm, "accuracy")) for arm in arms),
     ]
     for model, take in tested:
-        found.append(_line(f"test accuracy, {in_words(model)}", "share", runs, take, model=model))
+        found.append(_line(f"test accuracy, {in_words(model)}", "share", runs, take, model=model, asked="evaluation"))
     return [line for line in found if any(value is not None for value in line["values"])]
 
 
 def _line(
-    words: str, unit: str, runs: Sequence[_Run], take: Callable[[_Run], Any], *, model: str | None = None
+    words: str,
+    unit: str,
+    runs: Sequence[_Run],
+    take: Callable[[_Run], Any],
+    *,
+    model: str | None = None,
+    asked: str | None = None,
 ) -> Json:
+    """A measure of each run; with ``asked``, a section of the configuration, only runs that ask alike are compared."""
     values = [take(run) for run in runs]
     first = values[0]
     differences: list[Json | None] = [None]
     for run, value in zip(runs[1:], values[1:], strict=True):
-        if first is None or value is None:
+        unlike = asked is not None and way(runs[0].report["config"], asked) != way(run.report["config"], asked)
+        if first is None or value is None or unlike:
             differences.append(None)
         elif model is not None and (paired := _paired(runs[0], run, model)) is not None:
             differences.append({**paired.to_json(), "paired": True})

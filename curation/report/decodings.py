@@ -2,7 +2,8 @@
 
 Paper, App. "Strategy Games" under evaluation: of greedy decoding and two sampled ones, the best accuracy for each
 model. That is a choice on the test set, so it is too high on average. The report gives it beside the main decoding's
-accuracy and never compares arms by it.
+accuracy and never compares arms by it. Decodings that ask in another way than the main one (``constrained``) are not
+among those of which the best is chosen.
 """
 
 from collections.abc import Mapping
@@ -21,19 +22,21 @@ NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 def by_decoding(record: GenerationRecord, evaluation: Mapping[str, Any]) -> Json | None:
     """Each model's accuracy by each decoding, and its ``best``; ``None`` with one decoding or without tests.
 
-    ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all decodings at once
-    (Bonferroni), so for that of the chosen one too. Of equal accuracies the decoding that comes first is the best.
+    ``best.low`` and ``best.high`` are the bounds of an interval that holds for the accuracies of all its decodings at
+    once (Bonferroni), so for that of the chosen one too. Of equal accuracies the decoding that comes first is the best.
+    Without another decoding that asks in the main one's way there is no best.
     """
     if not record.further_tests or not record.tests:
         return None
     config = EvaluationConfig.model_validate(evaluation)
     tests = {MAIN: read_tests(record.tests)}
     tests |= {name: read_tests(of_models) for name, of_models in record.further_tests.items()}
+    alike = [name for name, drawn in config.decodings.items() if drawn.constrained == config.decoding.constrained]
     models = [
         {
             "name": model,
             "accuracy": {name: accuracy(of_models, model) for name, of_models in tests.items()},
-            "best": _best(tests, model),
+            "best": _best({name: tests[name] for name in alike}, model) if len(alike) > 1 else None,
         }
         for model in tests[MAIN]
     ]
@@ -42,14 +45,18 @@ def by_decoding(record: GenerationRecord, evaluation: Mapping[str, Any]) -> Json
             {"name": name, "words": in_words(drawn), "num_runs": config.runs(drawn)}
             for name, drawn in config.decodings.items()
         ],
-        "best_is": f"best of {NUMBERS.get(len(tests), len(tests))}, chosen on the test set",
+        "best_is": f"best of {NUMBERS.get(len(alike), len(alike))}, chosen on the test set" if len(alike) > 1 else None,
+        "num_alike": len(alike),
         "models": models,
     }
 
 
 def in_words(decoding: DecodingConfig) -> str:
     """How answers are drawn, e.g. ``greedy`` or ``temperature 0.7, top-p 0.8, top-k 20``."""
+    if decoding.constrained == "scored":
+        return "the likeliest of the listed answers"
     parts = [f"temperature {decoding.temperature:g}" if decoding.temperature else "greedy"]
+    parts += ["among the listed answers"] if decoding.constrained else []
     words = {"top_p": "top-p", "top_k": "top-k", "min_p": "min-p"} if decoding.temperature else {}
     for key, word in {**words, "presence_penalty": "presence penalty"}.items():
         if (value := getattr(decoding, key)) != getattr(DecodingConfig(), key):

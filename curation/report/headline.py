@@ -92,6 +92,11 @@ def _weak_to_strong(generation: Json, main: Json) -> list[str]:
     if teacher is None or pair is None:
         return []
     gap = f"{points(pair['difference'])} points [{points(pair['low'])}, {points(pair['high'])}]"
+    if generation["asked_unlike"] is not None:
+        return [
+            f"Against its teacher, tested in the same way ({with_interval(teacher)}): {gap}. This says nothing about "
+            f"the labels that it learned from: {generation['asked_unlike']}."
+        ]
     if main["weak_to_strong"]:
         return [f"It passes its weak teacher ({with_interval(teacher)}) by {gap}: weak-to-strong."]
     if pair["high"] < 0:

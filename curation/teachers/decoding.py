@@ -38,7 +38,7 @@ from curation.teachers.completions import (
 )
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
-from curation.teachers.trie import Trie
+from curation.teachers.trie import Walk, barred
 
 HALF = "\ufffd"
 """What a tokenizer writes for bytes that are no whole character."""
@@ -49,36 +49,13 @@ class _Row:
     """One answer under way."""
 
     generator: torch.Generator | None
-    held: "_Held | None" = None
+    walk: Walk | None = None  # of an answer that is held to options
+    options: Sequence[str] = ()
     tokens: list[int] = field(default_factory=list)  # the answer so far, without a stop token
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
     truncated: bool = False
     num_content: int | None = None  # set once the answer's end is known
-
-
-@dataclass(kw_only=True)
-class _Held:
-    """Where an answer stands that is held to options."""
-
-    trie: Trie
-    options: Sequence[str]
-    node: int = 0
-
-    def allowed(self, stop_ids: frozenset[int]) -> list[int]:
-        """The tokens that may be drawn."""
-        following = list(self.trie.children[self.node])
-        return [*following, *stop_ids] if self.node in self.trie.ends else following
-
-    def go(self, token: int) -> bool:
-        """Take a drawn token; whether the answer ends with it."""
-        self.node = self.trie.children[self.node][token]
-        return not self.trie.children[self.node]
-
-    @property
-    def text(self) -> str:
-        """The option at whose end it stands; of those with the same tokens the first."""
-        return self.options[self.trie.ends.index(self.node)]
 
 
 class Decoder:
@@ -114,7 +91,11 @@ class Decoder:
                 requests, prefix = [requests[place] for place in kept], prefix.select(kept_K)
                 logits_B1V, hidden_B1D = logits_B1V[kept_K], hidden_B1D[kept_K]
         rows = [
-            _Row(generator=_generator(decoding, seed, request.request.row_id), held=_held(request))
+            _Row(
+                generator=_generator(decoding, seed, request.request.row_id),
+                walk=None if request.options is None else Walk(request.trie),
+                options=request.request.options or (),
+            )
             for request in requests
         ]
         active = list(range(len(rows)))
@@ -164,13 +145,10 @@ class Decoder:
         ``seen_BV`` marks the tokens that the answers have, and is kept up.
         """
         allowed_BV = logits_BV if seen_BV is None else logits_BV - decoding.presence_penalty * seen_BV
-        held = [(place, row.held) for place, row in enumerate(rows) if row.held is not None and row.num_content is None]
-        if held:
-            allowed = [(place, token) for place, at in held for token in at.allowed(self._stop_ids)]
-            barred_BV = torch.zeros_like(allowed_BV, dtype=torch.bool)
-            barred_BV[torch.tensor([place for place, _ in held], device=logits_BV.device)] = True
-            barred_BV[tuple(torch.tensor(allowed, device=logits_BV.device).T)] = False
-            allowed_BV = allowed_BV.masked_fill(barred_BV, -torch.inf)
+        walks = {place: row.walk for place, row in enumerate(rows) if row.walk is not None and row.num_content is None}
+        if walks:
+            held = {place: walk.allowed(self._stop_ids) for place, walk in walks.items()}
+            allowed_BV = allowed_BV.masked_fill(barred(held, allowed_BV), -torch.inf)
         if decoding.temperature == 0:
             chosen_B = allowed_BV.argmax(dim=-1)
         else:
@@ -186,8 +164,8 @@ class Decoder:
         for row, token, logprob in zip(rows, chosen_B.tolist(), logprob_B.tolist(), strict=True):
             if row.num_content is not None:
                 continue
-            if row.held is not None:
-                self._go(row, row.held, token, logprob)
+            if row.walk is not None:
+                self._go(row, row.walk, token, logprob)
             elif token in self._stop_ids:
                 row.num_content, row.text = len(row.tokens), self._decode(row.tokens)
             elif len(row.tokens) == decoding.max_tokens:  # the step beyond the cap: its token is dropped
@@ -197,14 +175,13 @@ class Decoder:
                 row.logprobs.append(logprob)
                 self._cut_at_stop(row, decoding.stop)
 
-    def _go(self, row: _Row, held: _Held, token: int, logprob: float) -> None:
-        ends = token in self._stop_ids and token not in held.trie.children[held.node]
-        if not ends:
+    def _go(self, row: _Row, walk: Walk, token: int, logprob: float) -> None:
+        goes_on = walk.go(token)
+        if goes_on:
             row.tokens.append(token)
             row.logprobs.append(logprob)
-            ends = held.go(token)
-        if ends:
-            row.num_content, row.text = len(row.tokens), held.text
+        if walk.is_over or not goes_on:
+            row.num_content, row.text = len(row.tokens), walk.option_of(row.options)
 
     def _cut_at_stop(self, row: _Row, stop: tuple[str, ...]) -> None:
         piece = self._piece(row.tokens[-1])
@@ -331,11 +308,6 @@ def num_tokens_of(text: str, tokens: Sequence[int], decode: Callable[[list[int]]
     The texts are compared, not their lengths: part of a character's bytes is as long as the character.
     """
     return next(k for k in range(len(tokens) + 1) if decode(list(tokens[:k])).startswith(text))
-
-
-def _held(request: TokenisedRequest) -> _Held | None:
-    options = request.request.options
-    return None if options is None else _Held(trie=request.trie, options=options)
 
 
 def _generator(decoding: DecodingConfig, seed: int, row_id: int) -> torch.Generator | None:

@@ -59,10 +59,7 @@ def score_options(
         for logits_KV, nodes in feed(forward, prefix, tries, config.batch_tokens):
             _take(logprobs, tries, logits_KV, nodes)
 
-    by_token = [
-        [[values[node] for node in trie.path(end)] for end in trie.ends]
-        for trie, values in zip(tries, logprobs, strict=True)
-    ]
+    by_token = [trie.along(values) for trie, values in zip(tries, logprobs, strict=True)]
     scores = [[sum(values) for values in options] for options in by_token]
     means = [[sum(values) / len(values) for values in options] for options in by_token]
     orders = [ranked(options) for options in (means if normalise else scores)]

@@ -1,6 +1,8 @@
 """The options of a row as a trie of tokens: what several options begin with stands there once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
 
 
 class Trie:
@@ -31,6 +33,9 @@ class Trie:
         self.inner = [node for node, children in enumerate(self.children) if node and children]
         """Nodes but the root that have children: fed after the prompt, they give all other log-probabilities."""
 
+        self.whole = frozenset(self.ends)
+        """The nodes at which an option ends."""
+
     def path(self, node: int) -> list[int]:
         """The nodes from the root's child to ``node``."""
         nodes = []
@@ -38,3 +43,44 @@ class Trie:
             nodes.append(node)
             node = self.parents[node]
         return nodes[::-1]
+
+    def along(self, values: Sequence[float]) -> list[list[float]]:
+        """The values of the nodes of each option, of a value for each node."""
+        return [[values[node] for node in self.path(end)] for end in self.ends]
+
+
+class Walk:
+    """Where an answer stands that may only go on with tokens that lead to an option."""
+
+    def __init__(self, trie: Trie) -> None:
+        self.trie, self.node = trie, 0
+
+    def allowed(self, stop_ids: Iterable[int]) -> list[int]:
+        """The tokens that may be drawn: ``stop_ids`` too where an option ends."""
+        following = list(self.trie.children[self.node])
+        return [*following, *stop_ids] if self.node in self.trie.whole else following
+
+    def go(self, token: int) -> bool:
+        """Take a drawn token; whether the answer has it, as an end token it has not."""
+        child = self.trie.children[self.node].get(token)
+        if child is not None:
+            self.node = child
+        return child is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no option goes on."""
+        return not self.trie.children[self.node]
+
+    def option_of(self, options: Sequence[str]) -> str:
+        """The one of the trie's options at whose end it stands; of those with the same tokens the first."""
+        return options[self.trie.ends.index(self.node)]
+
+
+def barred(allowed: Mapping[int, Sequence[int]], logits_BV: torch.Tensor) -> torch.Tensor:
+    """What may not be drawn, bool [B, V]: of the rows in ``allowed`` all other tokens than those."""
+    barred_BV = torch.zeros_like(logits_BV, dtype=torch.bool)
+    pairs = [(place, token) for place, tokens in allowed.items() for token in tokens]
+    barred_BV[torch.tensor(list(allowed), device=logits_BV.device)] = True
+    barred_BV[tuple(torch.tensor(pairs, device=logits_BV.device).T)] = False
+    return barred_BV

@@ -2,8 +2,9 @@
 
 Requests enter the engine as others leave it, and rows are handed on as they end: no row waits for a batch. Answers are
 drawn by the engine; what their tokens cost and the states come from the tap (``vllm_tap``). Options of one token are
-one request, which may draw nothing else, and one for each further option whose state is asked for; options of more are
-prompts with the option at their end, whose common beginning the prefix cache feeds once.
+one request, which may draw nothing else, and one for each further option whose state is asked for. Options of more are
+a request for each inner node of their trie, whose common beginning the prefix cache feeds once, and then one for each
+option whose state is asked for.
 """
 
 import copy
@@ -32,10 +33,11 @@ from curation.teachers.completions import (
     ranked,
 )
 from curation.teachers.decoding import num_tokens_of
-from curation.teachers.prompts import TokenisedRequest, tokenise
+from curation.teachers.prompts import OptionTokens, TokenisedRequest, tokenise
+from curation.teachers.trie import Walk
 from curation.teachers.vllm_engine import Engine, Inbox, stop_ids_of
-from curation.teachers.vllm_rows import Part, Row, passing, ring_of, sampling_params
-from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, Collected
+from curation.teachers.vllm_rows import Part, Row, Scoring, answer_params, fed_params, letter_params, passing, ring_of
+from curation.teachers.vllm_tap import Collected
 
 BATCH_ROWS = 128
 """Rows that leave the device together."""
@@ -62,6 +64,7 @@ class VllmTeacher:
         self.stop_ids = stop_ids_of(self.tokenizer.eos_token_id, model, text_config)
         self.engine = Engine(config, model, max_positions=self.max_positions, ring=ring_of(config))
         self.decode_lock = threading.Lock()
+        self.known = OptionTokens()
 
     @staticmethod
     def engine_key(config: AskConfig) -> dict[str, Any]:
@@ -132,7 +135,6 @@ class _Stream:
         self._ended: list[tuple[str, Row, Part]] = []  # to be collected
         self._done: list[Row] = []
         self._num_sent = 0
-        self._greedy = self._answer_params(None) if decoding.temperature == 0 else None
 
     def run(self, requests: Iterable[Request]) -> Iterator[pa.RecordBatch]:
         """All rows."""
@@ -171,7 +173,7 @@ class _Stream:
         stream = iter(requests)
         while some := list(islice(stream, TOKENISE_ROWS)):
             with teacher.decode_lock:  # a fast tokenizer is not to be used by two threads at once
-                rows = tokenise(teacher.tokenizer, some, chat_template=config.chat_template)
+                rows = tokenise(teacher.tokenizer, some, chat_template=config.chat_template, known=teacher.known)
             bad: dict[int, str] = {}
             for row in rows:
                 problem = row.problem(teacher.max_positions, self._decoding.max_tokens)
@@ -184,34 +186,32 @@ class _Stream:
 
     def _send_row(self, given: TokenisedRequest) -> None:
         options = given.options
-        if options is None:
+        if options is None or given.request.is_drawn:
             row = Row(given=given, parts=[Part(tokens=[])], left=1, is_prompt=self._gate is not None)
             if row.is_prompt:
-                params = sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
-                self._send(row, row.parts[0], given.prompt, params)
+                self._send(row, row.parts[0], given.prompt, fed_params())
             else:
                 self._send_answer(row)
         elif all(len(tokens) == 1 for tokens in options):
             row = Row(given=given, parts=[Part(tokens=[])], left=1, letters=[])
-            self._send(row, row.parts[0], given.prompt, self._letter_params([tokens[0] for tokens in options]))
+            self._send(row, row.parts[0], given.prompt, letter_params([tokens[0] for tokens in options]))
         else:
-            row = Row(given=given, parts=[Part(tokens=tokens) for tokens in options], left=len(options))
-            for part in row.parts:
-                self._score(row, part)
+            scoring = Scoring(given.trie)
+            row = Row(given=given, parts=[], left=len(scoring.parts), scoring=scoring)
+            for part in scoring.parts:
+                self._send(row, part, given.prompt + part.tokens, fed_params(letters=scoring.asks(part)))
 
     def _send_answer(self, row: Row) -> None:
-        params = self._greedy or self._answer_params(row.given.request.row_id)
+        seed = None
+        if self._decoding.temperature:
+            row_ids = np.array([row.given.request.row_id], dtype=np.int64)
+            seed = int(hash64(row_ids, self._seed)[0] >> np.uint64(1))
+        params = answer_params(row.given, self._decoding, self._teacher.stop_ids, seed)
         self._send(row, row.parts[0], row.given.prompt, params)
 
     def _score(self, row: Row, part: Part) -> None:
         """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
-        params = sampling_params(
-            max_tokens=1,
-            temperature=0.0,
-            detokenize=False,
-            skip_reading_prefix_cache=part.tries > 0,
-            extra_args={SCORE_FROM: len(row.given.prompt)},
-        )
+        params = fed_params(score_from=len(row.given.prompt), skip_reading_prefix_cache=part.tries > 0)
         self._send(row, part, row.given.prompt + part.tokens, params)
 
     def _send(self, row: Row, part: Part, tokens: list[int], params: Any) -> None:
@@ -222,13 +222,17 @@ class _Stream:
         """Take the engine's output of a part."""
         self._num_sent -= 1
         self._ended.append((name, row, part))
-        if row.is_prompt or part.tries or part.short or part is not row.parts[0]:
-            return  # a prompt alone; fed again, for what the tap lacked; or given
+        if row.is_prompt or part.node is not None or part.tries or part.short or part is not row.parts[0]:
+            return  # a prompt alone; a node; fed again, for what the tap lacked; or given
         if row.letters is not None:
             part.tokens = [output.token_ids[0]]
             row.choice = (row.given.options or []).index(part.tokens)
         elif row.given.options is None:
             self._cut(row, part, list(output.token_ids), by_token=output.finish_reason == "stop")
+        elif row.given.request.is_drawn:
+            walk = Walk(row.given.trie)
+            part.tokens = [token for token in output.token_ids if walk.go(token)]
+            row.text = walk.option_of(row.given.request.options or ())
 
     def _cut(self, row: Row, part: Part, tokens: list[int], *, by_token: bool) -> None:
         """Text and tokens of an answer, without its stop token or string and the token beyond the cap."""
@@ -249,13 +253,19 @@ class _Stream:
     def _collect(self) -> None:
         """Take what the tap kept of the parts that ended; ask again for what it could not keep."""
         ended, self._ended = self._ended, []
-        asked = [(name, 0 if part.short else len(part.tokens)) for name, _, part in ended]
+        asked = [(name, 0 if part.short or part.node is not None else len(part.tokens)) for name, _, part in ended]
         found = self._engine.collect(asked, self._teacher.config.state_dtype)
         self._held.difference_update(name for name, _ in asked)
         prompts = [(place, row) for place, (_, row, _) in enumerate(ended) if row.is_prompt]
         others = [(place, row, part) for place, (_, row, part) in enumerate(ended) if not row.is_prompt]
         self._pass_prompts(prompts, found)
         for place, row, part in others:
+            if row.scoring is not None and part.node is not None:
+                row.scoring.take(part, found.letters[place])
+                row.left -= 1
+                if row.left == 0:
+                    self._feed_ranked(row, row.scoring)
+                continue
             states = [found.states[position][place] for position in self._positions]
             fate = found.fates[place]
             if row.letters == []:
@@ -273,8 +283,7 @@ class _Stream:
                 part.logprob, part.logprobs, part.states = found.logprobs[place], found.token_logprobs[place], states
                 if fate == "short" and self._states:
                     part.short = True
-                    params = sampling_params(max_tokens=1, temperature=0.0, detokenize=False)
-                    self._send(row, part, row.given.prompt + part.tokens, params)
+                    self._send(row, part, row.given.prompt + part.tokens, fed_params())
                     continue
             row.left -= 1
             if row.left == 0:
@@ -295,6 +304,23 @@ class _Stream:
                 row.dropped = True
                 self._done.append(row)
 
+    def _feed_ranked(self, row: Row, scoring: Scoring) -> None:
+        """Feed the chosen option, and others whose states are asked for; without states there is nothing to feed."""
+        order, by_token = scoring.order(normalise=self._decoding.normalise_options), scoring.by_token
+        row.choice = order[0]
+        for rank in (1, *ranks_of(self._states)):
+            if rank <= len(order):
+                place = order[rank - 1]
+                part = row.by_rank[rank] = Part(tokens=(row.given.options or [])[place], logprob=sum(by_token[place]))
+                part.logprobs = by_token[place]
+                row.parts.append(part)
+        if not self._states:
+            self._done.append(row)
+            return
+        row.left = len(row.parts)
+        for part in row.parts:
+            self._score(row, part)
+
     def _feed_others(self, row: Row, letters: list[float]) -> None:
         """Feed the options of one token whose states are asked for beside that of the drawn one."""
         order = [row.choice, *(place for place in ranked(letters) if place != row.choice)]
@@ -313,35 +339,6 @@ class _Stream:
             elif position == "output_mean":
                 part.states[place] = part.states[place] + last_D / len(part.tokens)
 
-    def _answer_params(self, row_id: int | None) -> Any:
-        decoding = self._decoding
-        seed = None
-        if row_id is not None:
-            seed = int(hash64(np.array([row_id], dtype=np.int64), self._seed)[0] >> np.uint64(1))
-        return sampling_params(
-            max_tokens=decoding.max_tokens + 1,  # so that the state of the last one is fed
-            temperature=decoding.temperature,
-            top_p=decoding.top_p,
-            top_k=decoding.top_k,
-            min_p=decoding.min_p,
-            presence_penalty=decoding.presence_penalty,
-            seed=seed,
-            stop=list(decoding.stop),
-            stop_token_ids=sorted(self._teacher.stop_ids),
-            detokenize=bool(decoding.stop),
-        )
-
-    def _letter_params(self, tokens: list[int]) -> Any:
-        return sampling_params(
-            max_tokens=2,
-            min_tokens=2,
-            ignore_eos=True,
-            temperature=0.0,
-            allowed_token_ids=sorted(set(tokens)),
-            detokenize=False,
-            extra_args={LETTERS: tokens},
-        )
-
     def _batches(self, rows: list[Row]) -> Iterator[pa.RecordBatch]:
         bad = {row.given.request.row_id: row.error for row in rows if row.error is not None}
         if bad:
@@ -356,17 +353,11 @@ class _Stream:
         option_logprobs: list[list[float] | None] = []
         for row in rows:
             options = row.given.request.options
-            scores = row.letters
-            row.by_rank[1] = row.parts[0]
-            if options is not None and scores is None:
-                scores = [part.logprob for part in row.parts]
-                means = [part.logprob / len(part.tokens) for part in row.parts]
-                order = ranked(means if self._decoding.normalise_options else scores)
-                row.choice = order[0]
-                row.by_rank = {rank: row.parts[place] for rank, place in enumerate(order, start=1)}
-            if options is not None:
+            if row.scoring is None:
+                row.by_rank[1] = row.parts[0]
+            if options is not None and not row.given.request.is_drawn:
                 row.text = options[row.choice]
-            option_logprobs.append(scores)
+            option_logprobs.append(row.letters if row.scoring is None else [sum(of) for of in row.scoring.by_token])
         chosen = [row.by_rank[1] for row in rows]
         states: dict[tuple[str, int], Array] = {}
         for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):

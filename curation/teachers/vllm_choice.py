@@ -94,7 +94,7 @@ def _examine(engine: dict[str, object], model: ModelRef | None, *, gpus: bool, l
 
     from curation.models import configuration_of
     from curation.teachers.vllm_engine import check_arguments
-    from curation.teachers.vllm_tap import TESTED, gives_layers, missing_fields
+    from curation.teachers.vllm_versions import TESTED, gives_layers, missing_fields
 
     try:
         check_arguments(engine)

@@ -29,7 +29,8 @@ from curation.errors import ConfigError, CurationError, ModelError
 from curation.models import load_model, load_tokenizer
 from curation.models.loading import engine_arguments, from_pretrained, saved_from
 from curation.refs import ModelRef
-from curation.teachers.vllm_tap import TESTED, Collected
+from curation.teachers.vllm_tap import Collected
+from curation.teachers.vllm_versions import TESTED
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process

@@ -4,18 +4,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from curation.config import AskConfig
+from curation.config import AskConfig, DecodingConfig
 from curation.teachers import Gate
-from curation.teachers.completions import Array, prompt_batch, prompt_states
+from curation.teachers.completions import Array, prompt_batch, prompt_states, ranked
 from curation.teachers.prompts import TokenisedRequest
+from curation.teachers.trie import Trie
+from curation.teachers.vllm_held import OPTIONS
+from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
 
 
 @dataclass(kw_only=True)
 class Part:
-    """What is asked of the engine for a row: its answer, or one of its options; and what came of it."""
+    """What is asked of the engine for a row: its answer, an option, a node of their trie; and what came of it."""
 
     tokens: list[int]
-    """Of the answer."""
+    """Of the answer, or to the node."""
+    node: int | None = None
+    """The node of the options' trie whose children's log-probabilities are asked for."""
     logprob: float = 0.0
     logprobs: list[float] = field(default_factory=list)
     """Of the first tokens, as many as are kept."""
@@ -24,6 +29,37 @@ class Part:
     short: bool = False
     """All is there but the state of the answer's last token."""
     tries: int = 0
+
+
+class Scoring:
+    """The scores of a row's options, some of several tokens, by the log-probabilities at the nodes of their trie.
+
+    A request for each node that has children feeds the prompt, which the prefix cache has, and the path to the node.
+    """
+
+    def __init__(self, trie: Trie) -> None:
+        self._trie = trie
+        self._logprobs = [0.0] * len(trie.tokens)
+        self.parts = [Part(tokens=[trie.tokens[of] for of in trie.path(node)], node=node) for node in (0, *trie.inner)]
+        """What is to be asked."""
+
+    def asks(self, part: Part) -> list[int]:
+        """The tokens whose log-probabilities are asked for."""
+        return list(self._trie.children[part.node or 0])
+
+    def take(self, part: Part, logprobs: Sequence[float]) -> None:
+        """Take the log-probabilities of these tokens."""
+        for child, logprob in zip(self._trie.children[part.node or 0].values(), logprobs, strict=True):
+            self._logprobs[child] = logprob
+
+    @property
+    def by_token(self) -> list[list[float]]:
+        """The log-probabilities of each option's tokens."""
+        return self._trie.along(self._logprobs)
+
+    def order(self, *, normalise: bool) -> list[int]:
+        """The options' places, from the likeliest on: by the sum of an option's log-probabilities, or by their mean."""
+        return ranked([sum(values) / (len(values) if normalise else 1) for values in self.by_token])
 
 
 @dataclass(kw_only=True)
@@ -38,6 +74,8 @@ class Row:
     truncated: bool = False
     letters: list[float] | None = None
     """Log-probabilities of options of one token."""
+    scoring: Scoring | None = None
+    """Of options of which some have several tokens."""
     choice: int = 0
     by_rank: dict[int, Part] = field(default_factory=dict)
     """The answer, and options by their likelihood, as far as they are fed."""
@@ -60,6 +98,49 @@ def passing(gate: Gate, rows: Sequence[Row], wide_ND: Array, kept: Sequence[str]
         prompt_batch(row_ids, num_tokens, prompt_states(wide_ND, kept, gate.states), state_dtype)
     ).tolist()
     return passes
+
+
+def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: Sequence[int], seed: int | None) -> Any:
+    """How an answer is drawn, freely or along its options' trie, by its row's own ``seed`` unless greedily."""
+    options = given.options
+    stop = list(decoding.stop) if options is None else []
+    return sampling_params(
+        max_tokens=given.room(decoding.max_tokens) + 1,  # so that the state of the last one is fed
+        temperature=decoding.temperature,
+        top_p=decoding.top_p,
+        top_k=decoding.top_k,
+        min_p=decoding.min_p,
+        presence_penalty=decoding.presence_penalty,
+        seed=seed,
+        stop=stop,
+        stop_token_ids=sorted(stop_ids),
+        detokenize=bool(stop),
+        extra_args=None if options is None else {OPTIONS: options},
+    )
+
+
+def letter_params(tokens: list[int]) -> Any:
+    """How one of these tokens is drawn, and then fed for its state; their log-probabilities are kept."""
+    return sampling_params(
+        max_tokens=2,
+        min_tokens=2,
+        ignore_eos=True,
+        temperature=0.0,
+        allowed_token_ids=sorted(set(tokens)),
+        detokenize=False,
+        extra_args={LETTERS: tokens},
+    )
+
+
+def fed_params(*, letters: Sequence[int] = (), score_from: int | None = None, **values: Any) -> Any:
+    """How a prompt is fed, without an answer.
+
+    After it the log-probabilities of the tokens ``letters`` are kept. From position ``score_from`` on it is an answer
+    to score.
+    """
+    asked = {LETTERS: list(letters)} if letters else {}
+    scored = {} if score_from is None else {SCORE_FROM: score_from}
+    return sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked | scored or None, **values)
 
 
 def sampling_params(**values: Any) -> Any:

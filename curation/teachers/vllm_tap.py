@@ -23,9 +23,8 @@ import numpy.typing as npt
 import torch
 
 from curation.config.states import LAST, layers_of, others_of, positions_of
-
-TESTED = ("0.32.0",)
-"""Versions of vLLM whose private attributes the tap is known to read rightly."""
+from curation.teachers.vllm_held import Held
+from curation.teachers.vllm_versions import gives_layers, missing_attributes
 
 MAX_LOGITS = 2**27
 """Logits taken at once (0.5 GiB in float32)."""
@@ -35,24 +34,6 @@ SCORE_FROM = "score_from"
 
 LETTERS = "letters"
 """Key of a request's ``extra_args``: tokens whose log-probabilities after the prompt are wanted."""
-
-_RUNNER = (
-    "execute_model_state",
-    "sample_tokens",
-    "_sample",
-    "requests",
-    "use_aux_hidden_state_outputs",
-    "get_model",
-    "model.compute_logits",
-    "query_start_loc.np",
-    "discard_request_mask.np",
-    "input_batch.req_ids",
-    "input_batch.num_computed_tokens_cpu",
-    "input_batch.num_prompt_tokens",
-    "input_batch.token_ids_cpu",
-    "input_batch.generators",
-)
-_STEP = ("scheduler_output", "hidden_states", "sample_hidden_states", "aux_hidden_states")
 
 
 class Collected(NamedTuple):
@@ -105,34 +86,6 @@ class TapExtension:
         return len(self.tap.rows)
 
 
-def gives_layers(model: type) -> bool:
-    """Whether a model of vLLM can give the states of other layers than the last."""
-    from vllm.model_executor.models.interfaces import supports_eagle3
-
-    return bool(supports_eagle3(model))
-
-
-def missing_attributes(runner: Any) -> list[str]:
-    """The private attributes that the tap reads and this model runner lacks."""
-    missing = []
-    for path in _RUNNER:
-        found = runner
-        for name in path.split("."):
-            if not hasattr(found, name):
-                missing.append(path)
-                break
-            found = getattr(found, name)
-    return missing + missing_fields()
-
-
-def missing_fields() -> list[str]:
-    """The fields that the state between forward pass and draw lacks."""
-    from vllm.v1.worker import gpu_model_runner
-
-    fields = getattr(getattr(gpu_model_runner, "ExecuteModelState", None), "_fields", ())
-    return [f"ExecuteModelState.{name}" for name in _STEP if name not in fields]
-
-
 @dataclass(kw_only=True, slots=True, eq=False)
 class _Row:
     """One request under way."""
@@ -158,6 +111,7 @@ class Tap:
         if others := others_of(names):
             runner.get_model().set_aux_hidden_state_layers(others)
             runner.use_aux_hidden_state_outputs = True
+        self._held = Held()
         self._free: list[int] = []
         self._num_slots = 0
         self._step: Any = None
@@ -175,9 +129,12 @@ class Tap:
             return output
 
         def sample(logits: Any, spec_decode_metadata: Any) -> Any:
-            # The sampler works in place on float32 logits, and on a copy of others.
-            raw = logits.clone() if logits.dtype == torch.float32 else logits
+            held = self._held.walks(runner, without=set(self._drawing_none()))
+            # The sampler works in place on float32 logits, and on a copy of others; what is held is barred in place.
+            raw = logits.clone() if held or logits.dtype == torch.float32 else logits
+            self._held.bar(held, logits)
             output = draw(logits, spec_decode_metadata)
+            self._held.go(held, output.sampled_token_ids)
             step, self._step = self._step, None
             if step is not None:
                 self._take(step, raw, output.sampled_token_ids)
@@ -395,6 +352,7 @@ class Tap:
     def free(self, request_ids: Sequence[str]) -> None:
         """Forget requests; unknown ones (aborted before their first step) are none."""
         for request_id in request_ids:
+            self._held.forget(request_id)
             row = self.rows.pop(request_id, None)
             if row is not None:
                 self._free.append(row.slot)

@@ -14,7 +14,7 @@ from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
 from curation.teachers import load_teacher
 from curation.teachers.vllm_choice import choose_backend
-from curation.teachers.vllm_tap import missing_attributes
+from curation.teachers.vllm_versions import missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 

@@ -70,7 +70,7 @@ def vllm_question(config: RunConfig | None, wanted: bool) -> VllmQuestion:
 def look(question: VllmQuestion) -> VllmAnswer:
     """Look for vLLM on the machine where this runs."""
     from curation.teachers import vllm_choice
-    from curation.teachers.vllm_tap import TESTED
+    from curation.teachers.vllm_versions import TESTED
 
     if not vllm_choice.is_installed():
         return VllmAnswer(version=None, tested=TESTED, probed=None)

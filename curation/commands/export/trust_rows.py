@@ -8,7 +8,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from curation.commands.export.fit import Fit
+from curation.config import DecodingConfig
 from curation.domains import get_domain
+from curation.domains.constrained import as_asked
 from curation.domains.grading import read_grades
 from curation.package import CalibrationRows, Question, asked
 from curation.refs import TableRef
@@ -39,13 +41,14 @@ def inputs_of(fit: Fit) -> tuple[list[str], list[str]]:
 
 def questions_of(fit: Fit) -> tuple[Question, ...]:
     """A few labelled rows of the pool, else of a source of the same domain."""
-    config = fit.config.domain_of("pool")
+    config, decoding = fit.config.domain_of("pool"), DecodingConfig.model_validate(fit.labelling.inputs["decoding"])
+    domain = as_asked(get_domain(config), decoding)
     for split in ("pool", "source"):
         labelling = fit.stage(f"label-{split}")
         if labelling is None or fit.config.domain_of(split) != config:
             continue
         tables = fit.table(labelling.inputs["examples"]), fit.table(labelling.outputs["labels"])
-        return asked(get_domain(config), _rows(*tables))
+        return asked(domain, _rows(*tables))
     return ()
 
 

@@ -292,6 +292,26 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ({"trust.pca": 8, "selection.arms": ["neural", "attention"]}, "trust.pca: 8, but attention reads state by"),
         ({"trust.options": {"centroids": {}}}, "trust.options: centroids: no selected arm fits such a function"),
         ({"signals.models": {"judge": {"path": "org/b"}}}, "models: judge has a key of its own; take another name"),
+        (
+            {"domain": "math", "teacher.decoding": {"constrained": "scored"}},
+            "teacher.decoding.constrained: scored: domain math of splits.source does not list the possible answers",
+        ),
+        (
+            {"domain": {"name": "mcqa", "generative": True}, "evaluation.decoding": {"constrained": "stepwise"}},
+            "evaluation.decoding.constrained: stepwise: domain mcqa of splits.test does not list the possible answers",
+        ),
+        (
+            {"evaluation.preset": "strategy_games", "evaluation.decoding": {"constrained": "scored"}},
+            "constrained: scored takes the likeliest answer and draws none, but temperature is 0.7; set temperature: 0",
+        ),
+        (
+            {"teacher.decoding": {"constrained": "stepwise"}, "teacher.states": ["output_last", "option2_output_last"]},
+            "teacher.states: 'option2_output_last' is the state of an answer option, but splits.source of domain chess",
+        ),
+        (
+            {"judge": {"model": {"path": "org/judge"}, "decoding": {"constrained": "scored"}}},
+            "a judge answers in words of its own; leave it out",
+        ),
         ({"teacher.adapt": {"method": "soup"}}, "adapt.method: a teacher's format is taught by sft; found 'soup'"),
         (
             {"judge": {"model": {"path": "org/judge"}, "splits": ["pool", "sauce"]}},

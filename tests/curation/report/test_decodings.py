@@ -70,6 +70,18 @@ def test_one_decoding_has_no_best(tmp_path: Path) -> None:
     assert by_decoding(SimpleNamespace(tests={}, further_tests={"nucleus": {}}), EVALUATION) is None  # type: ignore
 
 
+def test_answers_among_options_and_free_ones_have_no_best_together(tmp_path: Path) -> None:
+    counts = {name: {"base": [right]} for name, right in {"main": 4, "listed": 30, "nucleus": 6}.items()}
+    also = {"listed": {"constrained": "scored"}, "nucleus": {"temperature": 0.7}}
+    found = by_decoding(record(tmp_path, counts), {"also": also})
+    assert found is not None and found["best_is"].startswith("best of two")
+    assert found["models"][0]["best"]["decoding"] == "nucleus"
+    assert [item["words"] for item in found["decodings"]][1] == "the likeliest of the listed answers"
+    del counts["nucleus"], also["nucleus"]
+    found = by_decoding(record(tmp_path, counts), {"also": also})
+    assert found is not None and found["best_is"] is None and found["models"][0]["best"] is None
+
+
 def test_the_interval_of_the_best_covers_the_chosen_decodings_accuracy() -> None:
     rng = np.random.default_rng(0)
     covered = {0.95: 0, 1 - 0.05 / 3: 0}

@@ -609,6 +609,25 @@ def test_an_arm_that_trained_otherwise_than_ground_truth_has_no_verdict(
     assert "gen-0/neural/recovery" not in numbers and "gen-0/naive/recovery" in numbers
 
 
+def test_a_student_is_not_called_weak_to_strong_where_labels_were_asked_for_in_another_way(
+    run: RunRecord, report: dict
+) -> None:
+    assert report["asked_unlike"] is None and by_name(report)["neural"]["weak_to_strong"] is True
+    ways = {"teacher": {"decoding": {"constrained": "scored"}}}
+    found = collect(replace(run, config={**run.config, **ways}))
+    told = "labels were asked for by the likeliest of the listed answers, tests freely"
+    assert found["asked_unlike"] == told
+    for arm, before in zip(found["arms"], report["arms"], strict=True):
+        assert arm == {**before, "weak_to_strong": None}
+    assert not any("weak-to-strong" in sentence for sentence in found["headline"])
+    assert any(sentence.endswith(f"labels that it learned from: {told}.") for sentence in found["headline"])
+    assert f"<b>Not called weak-to-strong:</b> {told}" in render(found)
+    alike = ways | {"evaluation": {**run.config["evaluation"], "decoding": {"constrained": "scored"}}}
+    assert collect(replace(run, config={**run.config, **alike}))["asked_unlike"] is None
+    mcqa = collect(replace(run, config={**run.config, **ways, "domain": {"name": "mcqa", "options": {}}}))
+    assert mcqa["asked_unlike"] is None, "its options are scored anyhow"
+
+
 def test_a_ground_truth_that_trained_otherwise_leaves_no_verdict_at_all(run: RunRecord) -> None:
     found = collect(unlike(run, ground_truth={"num_rows": N - 2, "num_dropped": 2}))
     assert all(arm["verdict"] is None and (arm["withheld"] or arm["name"] == "ground_truth") for arm in found["arms"])
