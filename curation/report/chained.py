@@ -51,6 +51,11 @@ def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json 
         + [_teacher(part, PREDECESSOR, leading) for part in beside],
         "decisions": [dict(decision) for decision in chain.decisions],
         "ended": chain.ended,
+        "lines_ended": [
+            {"words": _words(f"{PREDECESSOR} {leading}" if name == PREDECESSOR else f"chain {name}"), "why": why}
+            for name, why in chain.branches_ended.items()
+            if why != chain.ended
+        ],
         "costs": _costs(run, chain),
     }
 
