@@ -17,8 +17,11 @@ REASONS = ["neural trust has no AUC"]
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return make_chain(tmp_path_factory.mktemp("chain"))
+
+
+def make_chain(folder: Path) -> RunRecord:
     """Two of three generations: a main chain and a naive one, and what is beside them."""
-    folder = tmp_path_factory.mktemp("chain")
     first, second, naive, before = (make_run(_made(folder / str(seed)), seed=seed) for seed in range(4))
     rng = np.random.default_rng(9)
 
