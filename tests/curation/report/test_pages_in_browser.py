@@ -115,7 +115,7 @@ return [...document.querySelectorAll('td.whole')].filter(e => /\\d{4}-\\d\\d-\\d
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run to use, one without an audit on a shifted pool, without students, one with names that never end, and two chains."""
+    """A run to use; one without an audit on a shifted pool, without students; names that never end; two chains."""
     folder = tmp_path_factory.mktemp("pages")
     run = make_run(folder)
     run = replace(run, config={**run.config, "report_rows": 3})
