@@ -96,16 +96,22 @@ def _chain(opened: Opened, known: Known, num_reached: int) -> report.ChainRecord
     chain = opened.chain
     shallow = [present(fields, known) for fields in chain.shallow]
     decisions = [present({"decision": out}, known) for out in chain.decisions]
+    branches = {name: _generations(fields, known) for name, fields in chain.branches.items()}
     return report.ChainRecord(
         arms=opened.config.chain.arms,
-        branches={name: _generations(fields, known) for name, fields in chain.branches.items()},
+        branches=branches,
         shallow={
             str(index): {arm: {key: found[key][arm] for key in found} for arm in found["training"]}
             for index, found in enumerate(shallow)
         },
         stages=_stages(chain),
         decisions=[found["decision"] for found in decisions if found],
-        ended=_ended(opened, known, num_reached),
+        ended=_ended(chain.generations, known, num_reached),
+        branches_ended={
+            name: why
+            for name, fields in chain.branches.items()
+            if (why := _ended([chain.generations[0], *fields], known, 1 + len(branches[name]))) is not None
+        },
     )
 
 
@@ -124,14 +130,14 @@ def _stages(chain: Chain) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _ended(opened: Opened, known: Known, num_reached: int) -> str | None:
-    """Why the chain has fewer generations than are configured, in words; ``None``: it has all."""
-    if num_reached == len(opened.chain.generations):
+def _ended(generations: Sequence[Fields], known: Known, num_reached: int) -> str | None:
+    """Why a chain has fewer generations than are configured, in words; ``None``: it has all."""
+    if num_reached == len(generations):
         return None
-    select = opened.chain.generations[num_reached]["budget"].stage
-    why, last = known[select.name], num_reached - 1
+    why = known[generations[num_reached]["budget"].stage.name]
     assert isinstance(why, Skipped), "its generation was not reached"
-    before = None if last < 0 else present({"budget": opened.chain.generations[last]["budget"]}, known)
+    before = present({"budget": generations[num_reached - 1]["budget"]}, known) if num_reached else {}
     if before and before["budget"]["n"] == 0:
+        last = num_reached - 1
         return f"generation {last} selected nothing, so that none of its students can teach: the chain ends"
     return why.why

@@ -51,6 +51,11 @@ def chained(run: RunRecord, main: Sequence[Json], collected: Collected) -> Json 
         + [_teacher(part, PREDECESSOR, leading) for part in beside],
         "decisions": [dict(decision) for decision in chain.decisions],
         "ended": chain.ended,
+        "lines_ended": [
+            {"words": _words(f"{PREDECESSOR} {leading}" if name == PREDECESSOR else f"chain {name}"), "why": why}
+            for name, why in chain.branches_ended.items()
+            if why != chain.ended
+        ],
         "costs": _costs(run, chain),
     }
 
@@ -149,11 +154,13 @@ def _teacher(part: Json, line: str, arm: str) -> Json:
         "test": part["teacher"]["test"],
         "pool": part["teacher"]["pool"],
         "num_pool": part["num_pool"],
-        "num_selected": None if own is None else own["num_selected"],
+        "num_selected": 0 if own is None else own["num_selected"],
         "purity": None if own is None else own["purity"],
         "auc_validation": auc("validation"),
         "auc_pool": auc("pool"),
-        "shift": None if shift is None else {"auc": shift["auc"], "strength": shift["strength"]},
+        "shift": None
+        if shift is None or shift["auc"]["value"] is None
+        else {**shift["auc"], "strength": shift["strength"]},
     }
 
 

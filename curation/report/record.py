@@ -137,7 +137,9 @@ class ChainRecord:
     """By generation: ``signs`` and ``reasons`` (none: the chain went on), as ``curation.selection.chain_stop`` decides;
     empty without a rule."""
     ended: str | None
-    """Why there are fewer generations than are configured, in words; ``None``: there are all."""
+    """Why the main chain has fewer generations than are configured, in words; ``None``: it has all."""
+    branches_ended: Mapping[str, str] = field(default_factory=dict)
+    """The same of the branches that did not reach their last generation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,7 +112,7 @@ def _class_of(config: AskConfig) -> Any:
 
 def width(config: AskConfig, model: ModelRef | None) -> int:
     """Numbers of a hidden state, without a teacher: the model's, or what a backend without weights says."""
-    if model is not None:
+    if model is not None and (config.backend == "auto" or BACKENDS[config.backend].weights):
         return state_size(model, config.states)
     return int(_class_of(config).width(config))
 

@@ -24,7 +24,8 @@ COMPARED = ("recovery", "recovery_interval", "verdict", "withheld", "against_tea
 def lineage_of(student: Student, written: Written, command: str) -> Json:
     """Everything that the card tells; ``evaluation`` is ``None`` where no report tells of the student."""
     arm, report = ARMS[student.arm], student.report
-    generation = None if report is None else report["generations"][student.generation]
+    # The report has the details of the main chain alone.
+    generation = None if report is None or student.branch else report["generations"][student.generation]
     own = None if generation is None else next(item for item in generation["arms"] if item["name"] == student.arm)
     return {
         "format": 1,

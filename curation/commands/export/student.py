@@ -32,9 +32,19 @@ class Student:
         return self.config.name
 
     @property
+    def branch(self) -> str:
+        """The arm of its chain where that is not the main one, from the second generation on; else empty."""
+        return self.arm if self.generation and self.arm in self.config.chain.arms[1:] else ""
+
+    @property
+    def home(self) -> str:
+        """Its generation, as stages are named."""
+        return f"gen-{self.generation}-{self.branch}" if self.branch else f"gen-{self.generation}"
+
+    @property
     def stage(self) -> str:
         """The stage that trained it."""
-        return f"gen-{self.generation}/student-{self.arm}"
+        return f"{self.home}/student-{self.arm}"
 
     @property
     def record(self) -> StageRecord:
@@ -43,7 +53,7 @@ class Student:
 
     def of_generation(self, name: str) -> StageRecord | None:
         """The record of another stage of the generation; ``None`` where it is not done."""
-        return self.manifest.stages.get(f"gen-{self.generation}/{name}")
+        return self.manifest.stages.get(f"{self.home}/{name}")
 
     @property
     def trust(self) -> StageRecord | None:

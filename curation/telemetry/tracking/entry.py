@@ -77,6 +77,15 @@ def _numbers(report: Json) -> Iterator[tuple[str, float]]:
                     for number in ("auc", "ece", "brier"):
                         yield from _estimate(f"{at}/trust/{function}/{rows}_{view}_{number}", found[number])
                 yield from _estimate(f"{at}/trust/constant/{rows}_{view}_brier", table["constant"]["brier"])
+    if report["chain"] is not None:
+        yield from _of_chain(report["chain"])
+
+
+def _of_chain(chain: Json) -> Iterator[tuple[str, float]]:
+    """The accuracy of each line of a chain by generation."""
+    for line in chain["lines"]:
+        for index, point in enumerate(line["accuracy"]):
+            yield from _estimate(f"chain/{line['kind']}/{line['arm']}/gen-{index}/accuracy", point)
 
 
 def _curves(report: Json) -> Iterator[tuple[str, list[tuple[int, float]]]]:

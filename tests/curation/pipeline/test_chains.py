@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from test_changes import made_up
 
+from curation.commands.export.student import Student
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import ConfigError, RunFailedError
@@ -138,6 +139,15 @@ def test_a_chain_that_stops_says_why_and_goes_on_without_the_rule(tmp_path):
     known, done = finish(config(2, tmp_path, chain=CONFIG["chain"] | {"stop": None}), held_out={"num_trained": 1})
     assert not any(isinstance(found, Skipped) for found in known.values())
     assert not done & before.keys() and "gen-1/student-neural" in done
+
+
+def test_a_student_of_each_chain_is_found_for_an_export() -> None:
+    of = config(3)
+    stages = by_name(of)
+    for arm in ("neural", "naive"):
+        for index in range(3):
+            student = Student(config=of, manifest=Manifest.load(of.directory), arm=arm, generation=index)
+            assert stages[student.stage].settings["rows"].stage.name == f"{student.home}/select"
 
 
 def test_files_that_two_sources_share_are_refused(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_chained import make_chain
 from test_report import changed, make_run
 from test_verdict import SHOUTING, sick
 
@@ -114,7 +115,7 @@ return [...document.querySelectorAll('td.whole')].filter(e => /\\d{4}-\\d\\d-\\d
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run to use, one without an audit on a shifted pool, without students, and one with names that never end."""
+    """A run to use; one without an audit on a shifted pool, without students; names that never end; two chains."""
     folder = tmp_path_factory.mktemp("pages")
     run = make_run(folder)
     run = replace(run, config={**run.config, "report_rows": 3})
@@ -124,8 +125,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     long["name"] = long["generations"][0]["teacher_model"]["name"] = "a-name-that-is-longer-than-any-line-" * 5
     for row in long["generations"][0]["rows"]["kinds"]["selected"]:
         row["label"] = "o" * 400
+    chain = make_chain(folder)
+    records = (replace(chain, generations=[record]) for record in chain.generations)
+    ungraded = [changed(run, audit=False).generations[0] for run in records]
+    alone = replace(chain.chain, branches={}, shallow={}, ended=None)
+    chains = {"chain": collect(chain), "ungraded": collect(replace(chain, generations=ungraded, chain=alone))}
     found = {}
-    for name, report in {"good": good, "bad": bad, "long": long}.items():
+    for name, report in {"good": good, "bad": bad, "long": long, **chains}.items():
         found[name] = folder / f"{name}.html"
         found[name].write_text(render(report))
     return found

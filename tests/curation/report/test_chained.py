@@ -1,0 +1,155 @@
+"""The chain's part of the report against counts by hand: accuracies, paired differences, teachers, costs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_report import NUM_TEST, SAME, graded, make_run, right_on_test
+
+from curation.domains.grading import read_grades
+from curation.report import ChainRecord, RunRecord, SpentRecord, StageRecord, collect
+from curation.report.html import render
+
+SHALLOW = {"neural": 0.5, "naive": 0.3}
+REASONS = ["neural trust has no AUC"]
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return make_chain(tmp_path_factory.mktemp("chain"))
+
+
+def make_chain(folder: Path) -> RunRecord:
+    """Two of three generations: a main chain and a naive one, and what is beside them."""
+    first, second, naive, before = (make_run(_made(folder / str(seed)), seed=seed) for seed in range(4))
+    rng = np.random.default_rng(9)
+
+    def student(arm: str, share: float) -> dict:
+        right = (rng.random(NUM_TEST) < share).tolist()
+        return {"tests": [graded(folder, f"shallow-{arm}", np.arange(NUM_TEST) + 5000, right)], "training": {}}
+
+    of_first = first.generations[0]
+    generations = [of_first, replace(second.generations[0], index=1)]
+    of_naive = replace(naive.generations[0], index=1)
+    selected = {"naive": of_naive.selections["naive"]}
+    of_naive = replace(of_naive, selections=selected, tests={name: of_naive.tests[name] for name in ("naive", "base")})
+    of_before = replace(before.generations[0], index=1)
+    stages = {"gen-0/a": 10.0, "gen-0/b": 1.0, "gen-1/a": 5.0, "gen-1-naive/a": 4.0, "gen-1/shallow": 2.0}
+    spent = SpentRecord(
+        actor_seconds=3.0, prompt_tokens=50, output_tokens=7, chunks=1, commits=1, bytes=1, spans=[(0.0, 1.0)]
+    )
+    signs = {"function": "neural", "auc": SAME["auc"], "certified": 0.25, "compared": "source", "shift": SAME}
+    config = first.config | {"generations": [{}, {}, {}], "chain": {"shares": 4}}
+    return replace(
+        first,
+        config=config,
+        generations=generations,
+        stages=[
+            StageRecord(name=name, seconds=seconds, rows=1, rows_per_second=None, started="2026-01-01T00:00:00+00:00")
+            for name, seconds in {"prepare": 100.0, **stages}.items()
+        ],
+        used={"gen-0/b": spent, "gen-1-naive/a": spent},
+        chain=ChainRecord(
+            arms=("neural", "naive"),
+            branches={"naive": [of_naive], "predecessor": [of_before]},
+            shallow={"0": {}, "1": {arm: student(arm, share) for arm, share in SHALLOW.items()}},
+            stages={
+                "gen-0/a": (0, "main"),
+                "gen-0/b": (0, "main"),
+                "gen-1/a": (1, "main"),
+                "gen-1-naive/a": (1, "naive"),
+                "gen-1/shallow": (1, "shallow"),
+            },
+            decisions=[{"signs": signs, "reasons": []}, {"signs": signs, "reasons": REASONS}],
+            ended="the chain stops after generation 1: neural trust has no AUC",
+        ),
+    )
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(chain: RunRecord) -> dict:
+    return collect(chain)
+
+
+def right(chain: RunRecord, index: int, name: str) -> np.ndarray:
+    return right_on_test(replace(chain, generations=[chain.generations[index]]), name)
+
+
+def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, report: dict) -> None:
+    lines = {(line["kind"], line["arm"]): line["accuracy"] for line in report["chain"]["lines"]}
+    naive, before = (chain.chain.branches[name][0] for name in ("naive", "predecessor"))
+    shallow = {arm: read_grades(chain.chain.shallow["1"][arm]["tests"][0]).correct_N for arm in SHALLOW}
+    expected = {
+        ("chain", "neural"): [right(chain, 0, "neural"), right(chain, 1, "neural")],
+        ("chain", "naive"): [right(chain, 0, "naive"), read_grades(naive.tests["naive"][0]).correct_N],
+        ("first_teacher", "neural"): [right(chain, 0, "neural"), shallow["neural"]],
+        ("first_teacher", "naive"): [right(chain, 0, "naive"), shallow["naive"]],
+        ("predecessor", "neural"): [None, read_grades(before.tests["neural"][0]).correct_N],
+        ("gold", "ground_truth"): [right(chain, 0, "ground_truth"), right(chain, 1, "ground_truth")],
+        ("base", "base"): [right(chain, 0, "base"), right(chain, 1, "base")],
+    }
+    assert lines.keys() == expected.keys()
+    for line, points in expected.items():
+        assert [None if point is None else point["value"] for point in lines[line]] == [
+            None if graded is None else pytest.approx(graded.mean()) for graded in points
+        ], line
+        assert all(point is None or (point["n"] == NUM_TEST and point["low"] < point["high"]) for point in lines[line])
+    found = report["chain"]["first_teacher"]["value"]
+    assert found == pytest.approx(right(chain, 0, "teacher").mean())
+
+
+def test_differences_are_paired_by_row(chain: RunRecord, report: dict) -> None:
+    found = {(item["generation"], item["first"], item["second"]): item for item in report["chain"]["differences"]}
+    neural, naive = "chain, neural trust", "chain, naive"
+    shallow = read_grades(chain.chain.shallow["1"]["neural"]["tests"][0]).correct_N
+    last = found[1, neural, "shallow from the first teacher, neural trust"]
+    ours = right(chain, 1, "neural").astype(int) - shallow.astype(int)
+    assert last["difference"] == pytest.approx(ours.mean()) and last["num_first_only"] == (ours > 0).sum()
+    assert last["low"] < last["difference"] < last["high"] and last["n"] == NUM_TEST
+    seconds = {(first, second) for at, first, second in found if at == 1}
+    assert seconds == {
+        (neural, "shallow from the first teacher, neural trust"),
+        (naive, "shallow from the first teacher, naive"),
+        (neural, "shallow from the base before, neural trust"),
+        (neural, naive),
+        (neural, "ground truth"),
+        (naive, "ground truth"),
+        (neural, "its teacher"),
+    }
+    assert not [first for at, first, second in found if at == 0 and "shallow" in first + second]
+
+
+def test_teachers_costs_and_decisions(chain: RunRecord, report: dict) -> None:
+    teachers = {(item["line"], item["generation"]): item for item in report["chain"]["teachers"]}
+    assert list(teachers) == [("neural", 0), ("neural", 1), ("naive", 1), ("predecessor", 1)]
+    (arm,) = [arm for arm in report["generations"][1]["arms"] if arm["name"] == "neural"]
+    assert teachers["neural", 1]["purity"] == arm["purity"] != teachers["predecessor", 1]["purity"]
+    validation = report["generations"][1]["trust"]["validation"]["parsed"]["functions"]["neural"]["auc"]
+    assert teachers["neural", 1]["auc_validation"] == validation
+    assert teachers["naive", 1]["num_selected"] == arm["num_selected"]
+    costs = {(item["generation"], item["line"]): item for item in report["chain"]["costs"]}
+    assert {key: (item["num_stages"], item["seconds"]) for key, item in costs.items()} == {
+        (0, "main"): (2, 11.0),
+        (1, "main"): (1, 5.0),
+        (1, "naive"): (1, 4.0),
+        (1, "shallow"): (1, 2.0),
+    }
+    assert [item["output_tokens"] for item in costs.values()] == [7, 0, 7, 0]
+    page = render(report)
+    assert "2 of 3 generations" in page and "neural trust has no AUC" in page and 'id="chain-' in page
+    assert "After generation 1: stop" in page and "25.0\u00a0% certified" in page
+
+
+def test_a_chain_without_tests_gold_or_rule_has_a_page(chain: RunRecord) -> None:
+    generations = [replace(record, tests={}, training={}) for record in chain.generations]
+    bare = replace(chain.chain, branches={}, shallow={}, decisions=[], ended=None)
+    found = collect(replace(chain, generations=generations, chain=bare))
+    assert found["chain"]["lines"] == [] == found["chain"]["differences"]
+    assert "Test accuracy by generation" in render(found)
+    assert collect(replace(chain, generations=chain.generations[:1], chain=None))["chain"] is None
