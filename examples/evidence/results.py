@@ -5,9 +5,8 @@ from typing import Any
 
 from curation import metrics
 from curation.arms import ARMS
-from curation.commands.combine import member
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.tested import Tests, compared, differences, read_tests
+from curation.report.tested import Tests, compared, differences
 from examples.evidence.cells import Cell
 from examples.evidence.gates import Gate
 
@@ -19,7 +18,7 @@ MEASURES = ("auc", "ece", "brier")
 def task_results(cells: Sequence[Cell]) -> dict[str, Any]:
     """The results of one task over its finished seeds; every number has the seeds' own values beside their mean."""
     reports = [cell.report for cell in cells]
-    tests = [read_tests(run.generations[-1].tests) for run in runs_of(cells)]
+    tests = [cell.tests for cell in cells]
     names = [arm["name"] for arm in reports[0]["arms"]]
     return {
         "seeds": [cell.seed for cell in cells],
@@ -41,11 +40,6 @@ def task_results(cells: Sequence[Cell]) -> dict[str, Any]:
         "regimes": regimes(reports),
         "seconds": [cell.done["seconds"] if cell.done else None for cell in cells],
     }
-
-
-def runs_of(cells: Sequence[Cell]) -> list[Any]:
-    """The finished runs as the report reads them."""
-    return [member(str(cell.directory)).run for cell in cells]
 
 
 def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | None:
