@@ -112,7 +112,9 @@ def test_gates_fail_where_their_condition_does(change, failed):
 def test_cells_have_directories_and_seeds_of_their_own_and_load(tmp_path, monkeypatch):
     names = [task.name for task in cells.TASKS]
     every = [*cells.gate_cells(tmp_path, names), *cells.cells(tmp_path, names, [0, 1])]
-    assert len({cell.directory for cell in every}) == len({cell.name for cell in every}) == len(every)
+    assert len({cell.stamp for cell in every}) == len({cell.name for cell in every}) == len(every)
+    shared = {cell.name: cell.directory.name for cell in every if cell.directory.name != cell.name}
+    assert shared["mates-capped-1"] == "mates-1" and shared["grpo-0"] == "equations-0" and len(shared) == 6
     for cell in every:
         config = cell.config
         assert config.seed == cell.seed and str(config.directory) == str(cell.directory)
@@ -130,7 +132,7 @@ def test_a_cell_is_done_until_its_configuration_or_its_files_change(tmp_path):
         name="x", task=replace(task, settings=settings), seed=0, gates=False, directory=tmp_path / "x", seconds=1
     )
     assert cell.done is None
-    cell.directory.mkdir()
+    cell.stamp.parent.mkdir(parents=True)
     cell.stamp.write_text(json.dumps({"fingerprint": cell.fingerprint, "seconds": 3}))
     assert cell.done == {"fingerprint": cell.fingerprint, "seconds": 3}
     other = replace(cell, task=replace(task, settings=(*settings, "selection.budget.n=5")))
@@ -148,7 +150,9 @@ def test_tables_say_what_the_results_hold(tmp_path):
     )
     tables.write_docs(page, results)
     text = page.read_text()
-    assert "outdated" not in text and "kept" in text and text.startswith("Before\n<!-- table: arms-mates -->\n| model |")
+    assert (
+        "outdated" not in text and "kept" in text and text.startswith("Before\n<!-- table: arms-mates -->\n| model |")
+    )
     line = next(line for line in text.splitlines() if line.startswith("| neural trust |"))
     assert line.split(" | ")[1:4] == ["90.0", "61.0 (60.0 to 62.0)", "-0.5 (-0.9 to -0.1) [-1.1 to +0.1]"]
     assert "| mates | teacher's accuracy | 45.0 | 30 % to 60 % | yes |" in text
@@ -156,3 +160,10 @@ def test_tables_say_what_the_results_hold(tmp_path):
     assert page.read_text() == text  # filled again, nothing changes
     split = tables.decomposition(results).splitlines()[-1]
     assert split == "| Mate in one, SFT | -0.5 | -0.3 | -0.2 |"
+    made = tables.tables(results)
+    assert made["chain"].splitlines()[2:4] == [
+        "| first teacher | 40.0 (39.0 to 41.0) |  |",
+        "| chain, neural | 50.0 (49.0 to 51.0) | 60.0 (59.0 to 61.0) |",
+    ]
+    assert "| 2 | chain, neural minus ground truth | +1.0 (-1.0 to +3.0) |" in made["chain-differences"]
+    assert "| 1 | chain, neural | 2.0 |" in made["chain-costs"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.evidence import cells as plan
-from examples.evidence.cells import HERE, ROOT, TASKS, Cell, CellFailedError
+from examples.evidence.cells import CHAINS, HERE, ROOT, TASKS, Cell, CellFailedError
 from examples.evidence.gates import Gate, gates, told
 
 RESULTS = HERE / "results.json"
@@ -87,7 +87,12 @@ def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: d
         "versions": versions(),
         "cores": os.cpu_count(),
         "gates": gate_results(checked),
-        "tasks": {name: task_results(of_task) for name, of_task in by_task.items()},
+        "tasks": {
+            name: task_results(of_task, by_task.get(f"{name}-capped", ()))
+            for name, of_task in by_task.items()
+            if name != CHAINS and not name.endswith("-capped")
+        },
+        "chain": [cell.report["chain"] for cell in by_task.get(CHAINS, ())],
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
     }
 

@@ -65,11 +65,11 @@ GRPO = (
     "student={method: grpo, preset: scratch, epochs: 6, rollouts: {max_tokens: 16}}",
     "selection.budget.n=1000",
     "selection.arms=[naive_parsed, internal_confidence, neural, neural_gold, ground_truth]",
-    "splits.probes={}",
     "trust.options={}",
 )
 """What GRPO changes in the file of arithmetic: 188 steps of 32 prompts with 8 answers each."""
-
+CHAINS = "chain"
+"""The task with several generations."""
 CAPPED = ("selection.arms=[neural, internal_confidence]", "trust.options={}")
 """What the arms with a cap on rows of one label change; the cap itself differs by task."""
 CHAIN = (
@@ -100,9 +100,9 @@ TASKS = (
         settings=(*CAPPED, "selection.max_per_label=10"),
         of="equations",
     ),
-    Task(name="grpo", config="equations.yaml", words="arithmetic, GRPO", seconds=600, settings=GRPO),
+    Task(name="grpo", config="equations.yaml", words="arithmetic, GRPO", seconds=480, settings=GRPO, of="equations"),
     Task(
-        name="chain", config="mates.yaml", words="mate in one, three generations", seconds=1500, seeds=1, settings=CHAIN
+        name=CHAINS, config="mates.yaml", words="mate in one, three generations", seconds=1500, seeds=1, settings=CHAIN
     ),
 )
 
