@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import chess
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.stats import binomtest, t
 
-from examples.evidence import cells, data, make_equations, make_mates, tables
+from curation.domains.grading import Graded
+from examples.evidence import cells, data, make_equations, make_mates, results, tables
 from examples.evidence.gates import gates
 
 EVIDENCE = Path(cells.__file__).parent
@@ -141,14 +144,35 @@ def test_a_cell_is_done_until_its_configuration_or_its_files_change(tmp_path):
     assert cell.done is None
 
 
+def test_differences_are_pooled_over_seeds_and_rows():
+    rng, seeds, right = np.random.default_rng(0), [], []
+    for _ in range(3):
+        row_ids_N = np.sort(rng.choice(10_000, 400, replace=False))
+        first_N, second_N = rng.random(400) < 0.6, rng.random(400) < 0.5
+        seeds.append(
+            {name: [Graded(row_ids_N=row_ids_N, correct_N=of)] for name, of in (("a", first_N), ("b", second_N))}
+        )
+        right.append((first_N, second_N))
+    found = results.pooled(seeds, "a", "b")
+    only = [sum(int((one & ~other).sum()) for one, other in pairs) for pairs in (right, [(b, a) for a, b in right])]
+    assert (found["num_first_only"], found["num_second_only"], found["n"]) == (*only, 1200)
+    assert found["difference"] == pytest.approx((only[0] - only[1]) / 1200)
+    assert found["p_value"] == pytest.approx(binomtest(max(only), sum(only), alternative="greater").pvalue)
+    each = [float(one.mean() - other.mean()) for one, other in right]
+    assert found["each"] == pytest.approx(each)
+    margin = t.ppf(0.975, 2) * np.std(each, ddof=1) / 3**0.5
+    assert found["seeds"]["high"] - found["seeds"]["value"] == pytest.approx(margin)
+    assert results.pooled(seeds, "a", "c") is None
+
+
 def test_tables_say_what_the_results_hold(tmp_path):
-    results = json.loads((Path(__file__).parent / "data" / "evidence_results.json").read_text())
+    made = json.loads((Path(__file__).parent / "data" / "evidence_results.json").read_text())
     page = tmp_path / "evidence.md"
     page.write_text(
         "Before\n<!-- table: arms-mates -->\noutdated\n<!-- end -->\nBetween\n<!-- table: gates -->\n<!-- end -->\n"
         "<!-- table: unknown -->\nkept\n<!-- end -->\n"
     )
-    tables.write_docs(page, results)
+    tables.write_docs(page, made)
     text = page.read_text()
     assert (
         "outdated" not in text and "kept" in text and text.startswith("Before\n<!-- table: arms-mates -->\n| model |")
@@ -156,11 +180,11 @@ def test_tables_say_what_the_results_hold(tmp_path):
     line = next(line for line in text.splitlines() if line.startswith("| neural trust |"))
     assert line.split(" | ")[1:4] == ["90.0", "61.0 (60.0 to 62.0)", "-0.5 (-0.9 to -0.1) [-1.1 to +0.1]"]
     assert "| mates | teacher's accuracy | 45.0 | 30 % to 60 % | yes |" in text
-    tables.write_docs(page, results)
+    tables.write_docs(page, made)
     assert page.read_text() == text  # filled again, nothing changes
-    split = tables.decomposition(results).splitlines()[-1]
+    split = tables.decomposition(made).splitlines()[-1]
     assert split == "| Mate in one, SFT | -0.5 | -0.3 | -0.2 |"
-    made = tables.tables(results)
+    made = tables.tables(made)
     assert made["chain"].splitlines()[2:4] == [
         "| first teacher | 40.0 (39.0 to 41.0) |  |",
         "| chain, neural | 50.0 (49.0 to 51.0) | 60.0 (59.0 to 61.0) |",
