@@ -12,7 +12,7 @@ Every model learns from rows of its own (the first of the task's file), which no
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,7 +101,7 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
     "equations": (
         EQUATIONS,
         {
-            "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=2, pairs=boxed, until=0.42),
+            "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=1, pairs=boxed, until=0.42),
             "small": Made(init=SMALL, rows=BASE_ROWS, epochs=1, pairs=mixed),
         },
     ),
@@ -157,10 +157,10 @@ def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
     return right / len(rows)
 
 
-def make_bases(task: str, rows: Path, output: Path, *, names: list[str] | None = None) -> None:
-    """Train the models of a task that are missing in ``output``, from its file of rows."""
+def make_bases(task: str, rows: Path, output: Path, *, names: Collection[str] = ()) -> None:
+    """Train the models of a task that are missing in ``output``, from its file of rows; of all, or of these names."""
     domain, all_made = TASKS[task]
-    missing = [name for name in names or all_made if not (output / name).is_dir()]
+    missing = [name for name in all_made if name in (names or all_made) and not (output / name).is_dir()]
     if not missing:
         return
     table = pq.read_table(rows)
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("rows", type=Path, help="the Parquet file of rows to learn from")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=())
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(2)

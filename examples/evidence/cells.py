@@ -62,7 +62,7 @@ class Task:
 
 
 GRPO = (
-    "student={method: grpo, preset: scratch, epochs: 6, rollouts: {max_tokens: 16}}",
+    "student={method: grpo, preset: scratch, epochs: 6, rollouts: {max_tokens: 16}, cpus_per_worker: 2}",
     "selection.budget.n=1000",
     "selection.arms=[naive_parsed, internal_confidence, neural, neural_gold, ground_truth]",
     "trust.options={}",
