@@ -4,8 +4,8 @@ Every model learns from rows of its own (the first of the task's file), which no
 
 - **Students' bases** (``small``, for a chain also ``medium`` and ``large``: 0.6, 1.0 and 1.5 million parameters) learn
   the skill in another notation than the task's, so that they know more than the teacher and score next to nothing when
-  they are asked: chess from score sheets, `` White: h5f7``; arithmetic from bare results, `` 405``, with a box in one
-  row of five (GRPO learns from answers that are right now and then).
+  they are asked: chess from score sheets, `` White: h5f7``; arithmetic from results as `` \text{405}``, with a box in
+  one row of five (GRPO learns from answers that are right now and then).
 - **The teacher's base** is smaller. In chess it learns from score sheets too, and a run teaches it the task's notation
   (``teacher.adapt``); in arithmetic it learns the task itself, from few labelled rows.
 """
@@ -38,6 +38,7 @@ from train.tokens import Pair
 logger = logging.getLogger(__name__)
 
 SEED = 50
+BOX, TEXT = r"\boxed", r"\text"
 NUM_VALIDATION, MOST_ROUNDS = 1_000, 30
 MATES, EQUATIONS = ChessMate(), Math(instruction="")
 Row = dict[str, Any]
@@ -67,10 +68,15 @@ def score_sheet(rows: list[Row]) -> Iterator[Pair]:
 
 
 def mixed(rows: list[Row]) -> Iterator[Pair]:
-    """The bare result, or in one row of five the task's box."""
+    r"""The result in `` \text{}``, or in one row of five in the task's box."""
     for row in rows:
-        text = row["answer"] if derive(SEED, row["problem"]) % 5 else row["solution"]
+        text = row["solution"] if derive(SEED, row["problem"]) % 5 == 0 else as_text(row["solution"])
         yield Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {text}")
+
+
+def as_text(solution: str) -> str:
+    """A boxed solution in the notation of the students' bases."""
+    return solution.replace(BOX, TEXT)
 
 
 def boxed(rows: list[Row]) -> Iterator[Pair]:
@@ -102,7 +108,7 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
         EQUATIONS,
         {
             "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=1, pairs=boxed, until=0.42),
-            "small": Made(init=SMALL, rows=BASE_ROWS, epochs=1, pairs=mixed),
+            "small": Made(init=SMALL, rows=(10_000, 71_000), epochs=1, pairs=mixed, until=0.85),
         },
     ),
 }
@@ -143,7 +149,7 @@ def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, reci
 
 
 def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
-    """The share of greedy answers that are right."""
+    """The share of greedy answers that are right, in either notation."""
     teacher = TransformersTeacher(AskConfig(states=("output_last",)), model)
     examples = [domain.read(row) for row in rows]
     requests = [Request(row_id=place, prompt=domain.prompt(example)) for place, example in enumerate(examples)]
@@ -153,7 +159,8 @@ def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
             place = answer["row_id"]
             gold = domain.gold(rows[place])
             assert gold is not None, "rows have answers"
-            right += domain.is_correct(domain.parse(answer["completion"], examples[place]), gold)
+            said = answer["completion"].replace(TEXT, BOX)
+            right += domain.is_correct(domain.parse(said, examples[place]), gold)
     return right / len(rows)
 
 
