@@ -11,7 +11,6 @@ import pytest
 from examples.evidence import cells, make_equations, tables
 from examples.evidence.__main__ import results
 
-
 BASES = Path(cells.__file__).parents[1] / "bases"
 
 

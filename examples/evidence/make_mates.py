@@ -1,8 +1,8 @@
 """Make positions of chess with a mate in one, by play: ``python -m examples.evidence.make_mates OUT.parquet --rows N``.
 
-A game starts from a random endgame: two kings, three or four pieces of the hunter and one to four of the other, who moves
-at random. When the hunter can mate, the position is kept, and in nine of ten cases the hunter spares its opponent and
-plays on, so that a game gives up to MOST_A_GAME positions. There are three hunters:
+A game starts from a random endgame: two kings, three or four pieces of the hunter and one to four of the other, who
+moves at random. When the hunter can mate, the position is kept, and in nine of ten cases the hunter spares its opponent
+and plays on, so that a game gives up to MOST_A_GAME positions. There are three hunters:
 
 - ``random`` moves at random too;
 - ``greedy`` takes the most valuable piece that it can take, else moves at random;
