@@ -74,11 +74,14 @@ def test_problems_are_exact_distinct_and_of_their_level():
     rows = [make_equations.row(*next(drawn)) for _ in range(3000)]
     assert len({row["problem"] for row in rows}) == 3000
     for row in rows:
-        text = row["problem"].removesuffix(" = ?")
-        assert eval(text) == int(row["answer"])  # digits and signs of our own
-        level, numbers = int(row["level"]), text.replace("-", "+").split(" + ")
-        assert sorted(map(len, numbers), reverse=True) == list(make_equations.DIGITS[level])
-        assert (" - " in text) == (level == make_equations.DIFFERENCE)
+        level, (first, sign, second, *rest) = int(row["level"]), row["problem"].split()
+        numbers = int(first), int(second)
+        assert rest == ["=", "?"] and (sign == "-") == (level == make_equations.DIFFERENCE)
+        assert int(row["answer"]) == (numbers[0] - numbers[1] if sign == "-" else sum(numbers))
+        digits = sorted((len(str(number)) for number in numbers), reverse=True)
+        assert (
+            digits == list(make_equations.DIGITS[level]) and min(len(first), len(second), len(row["answer"]) - 1) >= 3
+        )
         assert row["solution"] == rf"\boxed{{{row['answer']}}}"
     shares = {level: sum(row["level"] == str(level) for row in rows) / 3000 for level in (1, 2, 3)}
     assert shares[1] < 0.1 < shares[2] < shares[3] + 0.1

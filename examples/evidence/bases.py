@@ -4,7 +4,7 @@ Every model learns from rows of its own (the first of the task's file), which no
 
 - **Students' bases** (``small``, for a chain also ``medium`` and ``large``: 0.6, 1.0 and 1.5 million parameters) learn
   the skill in another notation than the task's, so that they know more than the teacher and score next to nothing when
-  they are asked: chess from score sheets, `` White: h5f7``; arithmetic from results as `` \text{405}``, with a box in
+  they are asked: chess from score sheets, `` White: h5f7``; arithmetic from results as `` \text{0405}``, with a box in
   one row of five (GRPO learns from answers that are right now and then).
 - **The teacher's base** is smaller. In chess it learns from score sheets too, and a run teaches it the task's notation
   (``teacher.adapt``); in arithmetic it learns the task itself, from few labelled rows.
@@ -108,7 +108,7 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
         EQUATIONS,
         {
             "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=1, pairs=boxed, until=0.42),
-            "small": Made(init=SMALL, rows=(10_000, 71_000), epochs=1, pairs=mixed, until=0.85),
+            "small": Made(init=SMALL, rows=(10_000, 51_000), epochs=1, pairs=mixed, until=0.85),
         },
     ),
 }
