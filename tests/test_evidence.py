@@ -6,11 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import chess
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scipy.stats import binomtest, t
 
-from examples.evidence import cells, data, make_equations, make_mates, tables
+from curation.domains.grading import Graded
+from examples.evidence import cells, data, make_equations, make_mates, results, tables
 from examples.evidence.gates import gates
 
 EVIDENCE = Path(cells.__file__).parent
@@ -71,11 +74,14 @@ def test_problems_are_exact_distinct_and_of_their_level():
     rows = [make_equations.row(*next(drawn)) for _ in range(3000)]
     assert len({row["problem"] for row in rows}) == 3000
     for row in rows:
-        text = row["problem"].removesuffix(" = ?")
-        assert eval(text) == int(row["answer"])  # digits and signs of our own
-        level, numbers = int(row["level"]), text.replace("-", "+").split(" + ")
-        assert sorted(map(len, numbers), reverse=True) == list(make_equations.DIGITS[level])
-        assert (" - " in text) == (level == make_equations.DIFFERENCE)
+        level, (first, sign, second, *rest) = int(row["level"]), row["problem"].split()
+        numbers = int(first), int(second)
+        assert rest == ["=", "?"] and (sign == "-") == (level == make_equations.DIFFERENCE)
+        assert int(row["answer"]) == (numbers[0] - numbers[1] if sign == "-" else sum(numbers))
+        digits = sorted((len(str(number)) for number in numbers), reverse=True)
+        assert (
+            digits == list(make_equations.DIGITS[level]) and min(len(first), len(second), len(row["answer"]) - 1) >= 3
+        )
         assert row["solution"] == rf"\boxed{{{row['answer']}}}"
     shares = {level: sum(row["level"] == str(level) for row in rows) / 3000 for level in (1, 2, 3)}
     assert shares[1] < 0.1 < shares[2] < shares[3] + 0.1
@@ -112,7 +118,9 @@ def test_gates_fail_where_their_condition_does(change, failed):
 def test_cells_have_directories_and_seeds_of_their_own_and_load(tmp_path, monkeypatch):
     names = [task.name for task in cells.TASKS]
     every = [*cells.gate_cells(tmp_path, names), *cells.cells(tmp_path, names, [0, 1])]
-    assert len({cell.directory for cell in every}) == len({cell.name for cell in every}) == len(every)
+    assert len({cell.stamp for cell in every}) == len({cell.name for cell in every}) == len(every)
+    shared = {cell.name: cell.directory.name for cell in every if cell.directory.name != cell.name}
+    assert shared["mates-capped-1"] == "mates-1" and shared["grpo-0"] == "equations-0" and len(shared) == 6
     for cell in every:
         config = cell.config
         assert config.seed == cell.seed and str(config.directory) == str(cell.directory)
@@ -130,7 +138,7 @@ def test_a_cell_is_done_until_its_configuration_or_its_files_change(tmp_path):
         name="x", task=replace(task, settings=settings), seed=0, gates=False, directory=tmp_path / "x", seconds=1
     )
     assert cell.done is None
-    cell.directory.mkdir()
+    cell.stamp.parent.mkdir(parents=True)
     cell.stamp.write_text(json.dumps({"fingerprint": cell.fingerprint, "seconds": 3}))
     assert cell.done == {"fingerprint": cell.fingerprint, "seconds": 3}
     other = replace(cell, task=replace(task, settings=(*settings, "selection.budget.n=5")))
@@ -139,20 +147,50 @@ def test_a_cell_is_done_until_its_configuration_or_its_files_change(tmp_path):
     assert cell.done is None
 
 
+def test_differences_are_pooled_over_seeds_and_rows():
+    rng, seeds, right = np.random.default_rng(0), [], []
+    for _ in range(3):
+        row_ids_N = np.sort(rng.choice(10_000, 400, replace=False))
+        first_N, second_N = rng.random(400) < 0.6, rng.random(400) < 0.5
+        seeds.append(
+            {name: [Graded(row_ids_N=row_ids_N, correct_N=of)] for name, of in (("a", first_N), ("b", second_N))}
+        )
+        right.append((first_N, second_N))
+    found = results.pooled(seeds, "a", "b")
+    only = [sum(int((one & ~other).sum()) for one, other in pairs) for pairs in (right, [(b, a) for a, b in right])]
+    assert (found["num_first_only"], found["num_second_only"], found["n"]) == (*only, 1200)
+    assert found["difference"] == pytest.approx((only[0] - only[1]) / 1200)
+    assert found["p_value"] == pytest.approx(binomtest(max(only), sum(only), alternative="greater").pvalue)
+    each = [float(one.mean() - other.mean()) for one, other in right]
+    assert found["each"] == pytest.approx(each)
+    margin = t.ppf(0.975, 2) * np.std(each, ddof=1) / 3**0.5
+    assert found["seeds"]["high"] - found["seeds"]["value"] == pytest.approx(margin)
+    assert results.pooled(seeds, "a", "c") is None
+
+
 def test_tables_say_what_the_results_hold(tmp_path):
-    results = json.loads((Path(__file__).parent / "data" / "evidence_results.json").read_text())
+    made = json.loads((Path(__file__).parent / "data" / "evidence_results.json").read_text())
     page = tmp_path / "evidence.md"
     page.write_text(
         "Before\n<!-- table: arms-mates -->\noutdated\n<!-- end -->\nBetween\n<!-- table: gates -->\n<!-- end -->\n"
         "<!-- table: unknown -->\nkept\n<!-- end -->\n"
     )
-    tables.write_docs(page, results)
+    tables.write_docs(page, made)
     text = page.read_text()
-    assert "outdated" not in text and "kept" in text and text.startswith("Before\n<!-- table: arms-mates -->\n| model |")
+    assert (
+        "outdated" not in text and "kept" in text and text.startswith("Before\n<!-- table: arms-mates -->\n| model |")
+    )
     line = next(line for line in text.splitlines() if line.startswith("| neural trust |"))
     assert line.split(" | ")[1:4] == ["90.0", "61.0 (60.0 to 62.0)", "-0.5 (-0.9 to -0.1) [-1.1 to +0.1]"]
     assert "| mates | teacher's accuracy | 45.0 | 30 % to 60 % | yes |" in text
-    tables.write_docs(page, results)
+    tables.write_docs(page, made)
     assert page.read_text() == text  # filled again, nothing changes
-    split = tables.decomposition(results).splitlines()[-1]
+    split = tables.decomposition(made).splitlines()[-1]
     assert split == "| Mate in one, SFT | -0.5 | -0.3 | -0.2 |"
+    made = tables.tables(made)
+    assert made["chain"].splitlines()[2:4] == [
+        "| first teacher | 40.0 (39.0 to 41.0) |  |",
+        "| chain, neural | 50.0 (49.0 to 51.0) | 60.0 (59.0 to 61.0) |",
+    ]
+    assert "| 2 | chain, neural minus ground truth | +1.0 (-1.0 to +3.0) |" in made["chain-differences"]
+    assert "| 1 | chain, neural | 2.0 |" in made["chain-costs"]

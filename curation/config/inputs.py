@@ -17,7 +17,7 @@ class DomainConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
-    """``chess``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or ``module:Class``."""
+    """``chess``, ``chess_mate``, ``mcqa``, ``math``, ``next_token``, an entry point's name, or ``module:Class``."""
 
     @property
     def options(self) -> dict[str, Any]:

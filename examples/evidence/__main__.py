@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.evidence import cells as plan
-from examples.evidence.cells import HERE, ROOT, TASKS, Cell, CellFailedError
+from examples.evidence.cells import CHAINS, HERE, ROOT, TASKS, Cell, CellFailedError
 from examples.evidence.gates import Gate, gates, told
 
 RESULTS = HERE / "results.json"
@@ -29,16 +29,20 @@ def say(text: str) -> None:
     print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
 
 
-def make_inputs(workers: int) -> None:
-    """Make the rows and the bases that are missing."""
-    from examples.evidence.bases import TASKS as MODELS
+def make_inputs(cells: Sequence[Cell], workers: int) -> None:
+    """Make the rows that are missing, and the models that the cells start from."""
     from examples.evidence.bases import make_bases
     from examples.evidence.data import make_data
     from examples.evidence.make_mates import engine_path
 
     make_data(HERE / "data", workers=workers, engine=engine_path())
-    for task in MODELS:
-        make_bases(task, HERE / "data" / task / "bases.parquet", HERE / "bases" / task)
+    needed: dict[str, set[str]] = {}
+    for cell in cells:
+        for model in cell.config.models.values():
+            folder = Path(str(model.path))
+            needed.setdefault(folder.parent.name, set()).add(folder.name)
+    for task, names in needed.items():
+        make_bases(task, HERE / "data" / task / "bases.parquet", HERE / "bases" / task, names=names)
 
 
 class Progress:
@@ -87,7 +91,12 @@ def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: d
         "versions": versions(),
         "cores": os.cpu_count(),
         "gates": gate_results(checked),
-        "tasks": {name: task_results(of_task) for name, of_task in by_task.items()},
+        "tasks": {
+            name: task_results(of_task, by_task.get(f"{name}-capped", ()))
+            for name, of_task in by_task.items()
+            if name != CHAINS and not name.endswith("-capped")
+        },
+        "chain": [cell.report["chain"] for cell in by_task.get(CHAINS, ())],
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
     }
 
@@ -111,6 +120,7 @@ def main() -> int:
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "evidence", help="where the run directories go")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that make rows")
+    parser.add_argument("--gates", action="store_true", help="check the gates, and stop")
     parser.add_argument("--no-gates", action="store_true", help="go on where a gate fails")
     parser.add_argument("--plan", action="store_true", help="print what is missing, and do nothing")
     parser.add_argument("--write-docs", action="store_true", help="fill docs/evidence.md from the results")
@@ -122,7 +132,7 @@ def main() -> int:
         return 0
     if not (given.write_docs and given.results.is_file()):
         started = time.monotonic()
-        make_inputs(given.workers)
+        make_inputs(first if given.gates else [*first, *others], given.workers)
         say(f"rows and bases are there ({(time.monotonic() - started) / 60:.1f} minutes)")
         try:
             progress = Progress([*first, *others])
@@ -133,6 +143,8 @@ def main() -> int:
             if failed and not given.no_gates:
                 say(f"gates failed for {', '.join(failed)}: results would not be believed; --no-gates goes on anyway")
                 return 1
+            if given.gates:
+                return 0
             for place in range(len(others)):
                 progress.do(others[place])
                 found = results(checked, others[: place + 1], progress.seconds)

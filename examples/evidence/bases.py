@@ -2,17 +2,17 @@ r"""The models that the evidence starts from, trained from random weights: ``pyt
 
 Every model learns from rows of its own (the first of the task's file), which no split of a run contains.
 
-- **Students' bases** (``small``, ``medium``, ``large``: 0.5, 0.9 and 1.6 million parameters) learn the skill in another
-  notation than the task's, so that they know more than the teacher and score next to nothing when they are asked:
-  chess from score sheets, `` White: h5f7``; arithmetic from bare results, `` 405``, with a box in one row of five
-  (GRPO learns from answers that are right now and then).
+- **Students' bases** (``small``, for a chain also ``medium`` and ``large``: 0.6, 1.0 and 1.5 million parameters) learn
+  the skill in another notation than the task's, so that they know more than the teacher and score next to nothing when
+  they are asked: chess from score sheets, `` White: h5f7``; arithmetic from results as `` \text{0405}``, with a box in
+  one row of five (GRPO learns from answers that are right now and then).
 - **The teacher's base** is smaller. In chess it learns from score sheets too, and a run teaches it the task's notation
   (``teacher.adapt``); in arithmetic it learns the task itself, from few labelled rows.
 """
 
 import argparse
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +38,7 @@ from train.tokens import Pair
 logger = logging.getLogger(__name__)
 
 SEED = 50
+BOX, TEXT = r"\boxed", r"\text"
 NUM_VALIDATION, MOST_ROUNDS = 1_000, 30
 MATES, EQUATIONS = ChessMate(), Math(instruction="")
 Row = dict[str, Any]
@@ -67,10 +68,15 @@ def score_sheet(rows: list[Row]) -> Iterator[Pair]:
 
 
 def mixed(rows: list[Row]) -> Iterator[Pair]:
-    """The bare result, or in one row of five the task's box."""
+    r"""The result in `` \text{}``, or in one row of five in the task's box."""
     for row in rows:
-        text = row["answer"] if derive(SEED, row["problem"]) % 5 else row["solution"]
+        text = row["solution"] if derive(SEED, row["problem"]) % 5 == 0 else as_text(row["solution"])
         yield Pair(EQUATIONS.prompt(EQUATIONS.read(row)), f" {text}")
+
+
+def as_text(solution: str) -> str:
+    """A boxed solution in the notation of the students' bases."""
+    return solution.replace(BOX, TEXT)
 
 
 def boxed(rows: list[Row]) -> Iterator[Pair]:
@@ -87,20 +93,22 @@ SFT = SftConfig(
     preset="scratch", epochs=1, global_batch_size=32, micro_batch_size=32, learning_rate=2e-3, warmup_ratio=0.05
 )
 BASE_ROWS = (30_000, 150_000)
-SIZES = {"small": shape(96, 4), "medium": shape(128, 4), "large": shape(160, 5)}
+SMALL = shape(96, 4)
 TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
     "mates": (
         MATES,
         {
-            "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=2, pairs=score_sheet),
-            **{name: Made(init=size, rows=BASE_ROWS, epochs=1, pairs=score_sheet) for name, size in SIZES.items()},
+            "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=3, pairs=score_sheet),
+            "small": Made(init=SMALL, rows=BASE_ROWS, epochs=2, pairs=score_sheet),
+            "medium": Made(init=shape(128, 4), rows=BASE_ROWS, epochs=2, pairs=score_sheet),
+            "large": Made(init=shape(160, 4), rows=BASE_ROWS, epochs=2, pairs=score_sheet),
         },
     ),
     "equations": (
         EQUATIONS,
         {
-            "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=2, pairs=boxed, until=0.42),
-            **{name: Made(init=size, rows=BASE_ROWS, epochs=1, pairs=mixed) for name, size in SIZES.items()},
+            "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=1, pairs=boxed, until=0.42),
+            "small": Made(init=SMALL, rows=(10_000, 51_000), epochs=1, pairs=mixed, until=0.85),
         },
     ),
 }
@@ -141,7 +149,7 @@ def make_base(domain: Domain, made: Made, rows: list[Row], output: Path, *, reci
 
 
 def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
-    """The share of greedy answers that are right."""
+    """The share of greedy answers that are right, in either notation."""
     teacher = TransformersTeacher(AskConfig(states=("output_last",)), model)
     examples = [domain.read(row) for row in rows]
     requests = [Request(row_id=place, prompt=domain.prompt(example)) for place, example in enumerate(examples)]
@@ -151,14 +159,15 @@ def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
             place = answer["row_id"]
             gold = domain.gold(rows[place])
             assert gold is not None, "rows have answers"
-            right += domain.is_correct(domain.parse(answer["completion"], examples[place]), gold)
+            said = answer["completion"].replace(TEXT, BOX)
+            right += domain.is_correct(domain.parse(said, examples[place]), gold)
     return right / len(rows)
 
 
-def make_bases(task: str, rows: Path, output: Path, *, names: list[str] | None = None) -> None:
-    """Train the models of a task that are missing in ``output``, from its file of rows."""
+def make_bases(task: str, rows: Path, output: Path, *, names: Collection[str] = ()) -> None:
+    """Train the models of a task that are missing in ``output``, from its file of rows; of all, or of these names."""
     domain, all_made = TASKS[task]
-    missing = [name for name in names or all_made if not (output / name).is_dir()]
+    missing = [name for name in all_made if name in (names or all_made) and not (output / name).is_dir()]
     if not missing:
         return
     table = pq.read_table(rows)
@@ -174,7 +183,7 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("rows", type=Path, help="the Parquet file of rows to learn from")
     parser.add_argument("output", type=Path)
-    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=())
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(2)

@@ -7,6 +7,7 @@ A cell that was cut off goes on where it stopped, because the same ``curate run`
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from curation.config import RunConfig
 from curation.config.load import load_config
+from curation.domains.grading import Graded
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -53,17 +57,21 @@ class Task:
     """Only so many of the seeds."""
     settings: tuple[str, ...] = ()
     """What it changes in the file."""
+    of: str | None = None
+    """The task in whose run directories it is done afterwards, with the labels and trust that are there."""
 
 
 GRPO = (
-    "student={method: grpo, preset: scratch, epochs: 6, rollouts: {max_tokens: 16}}",
+    "student={method: grpo, preset: scratch, epochs: 6, rollouts: {max_tokens: 16}, cpus_per_worker: 2}",
     "selection.budget.n=1000",
     "selection.arms=[naive_parsed, internal_confidence, neural, neural_gold, ground_truth]",
-    "splits.probes={}",
     "trust.options={}",
 )
 """What GRPO changes in the file of arithmetic: 188 steps of 32 prompts with 8 answers each."""
-
+CHAINS = "chain"
+"""The task with several generations."""
+CAPPED = ("selection.arms=[neural, internal_confidence]", "trust.options={}")
+"""What the arms with a cap on rows of one label change; the cap itself differs by task."""
 CHAIN = (
     f"generations={[{'student': {'path': str(HERE / 'bases/mates' / size)}} for size in ('small', 'medium', 'large')]}",
     "chain={arms: [neural, naive_parsed], shallow: [first_teacher, predecessor], shares: 4, stop: {}}",
@@ -75,10 +83,26 @@ CHAIN = (
 
 TASKS = (
     Task(name="mates", config="mates.yaml", words="mate in one, SFT", seconds=900, gate_seconds=300),
-    Task(name="equations", config="equations.yaml", words="arithmetic, SFT", seconds=600, gate_seconds=240),
-    Task(name="grpo", config="equations.yaml", words="arithmetic, GRPO", seconds=600, settings=GRPO),
     Task(
-        name="chain", config="mates.yaml", words="mate in one, three generations", seconds=1500, seeds=1, settings=CHAIN
+        name="mates-capped",
+        config="mates.yaml",
+        words="mate in one, SFT, at most 20 rows of a move",
+        seconds=150,
+        settings=(*CAPPED, "selection.max_per_label=20"),
+        of="mates",
+    ),
+    Task(name="equations", config="equations.yaml", words="arithmetic, SFT", seconds=600, gate_seconds=240),
+    Task(
+        name="equations-capped",
+        config="equations.yaml",
+        words="arithmetic, SFT, at most 10 rows of a result",
+        seconds=120,
+        settings=(*CAPPED, "selection.max_per_label=10"),
+        of="equations",
+    ),
+    Task(name="grpo", config="equations.yaml", words="arithmetic, GRPO", seconds=480, settings=GRPO, of="equations"),
+    Task(
+        name=CHAINS, config="mates.yaml", words="mate in one, three generations", seconds=1500, seeds=1, settings=CHAIN
     ),
 )
 
@@ -98,7 +122,7 @@ class Cell:
     @property
     def settings(self) -> list[str]:
         """What it changes in the task's file."""
-        settings = [f"name=evidence-{self.name}", f"seed={self.seed}", f"run_dir={self.directory}"]
+        settings = [f"name=evidence-{self.directory.name}", f"seed={self.seed}", f"run_dir={self.directory}"]
         settings += self.task.settings
         if self.gates:
             settings += [
@@ -126,13 +150,27 @@ class Cell:
     @property
     def report(self) -> dict[str, Any]:
         """What ``report.json`` holds."""
-        found: dict[str, Any] = json.loads((self.directory / "report.json").read_text())
+        found: dict[str, Any] = json.loads(self.kept("report.json").read_text())
         return found
+
+    @property
+    def tests(self) -> dict[str, list[Graded]]:
+        """The graded test rows of each model of the last generation, as the cell left them."""
+        found: dict[str, list[Graded]] = {}
+        with np.load(self.kept("tests.npz")) as arrays:
+            for name in arrays.files:
+                row_ids_N, correct_N = arrays[name]
+                found[name] = [Graded(row_ids_N=row_ids_N, correct_N=correct_N.astype(np.bool_))]
+        return found
+
+    def kept(self, name: str) -> Path:
+        """A file that stays as the cell left it, whatever is done in its directory afterwards."""
+        return self.directory / "kept" / self.name / name
 
     @property
     def stamp(self) -> Path:
         """The file that says that it is done."""
-        return self.directory / "done.json"
+        return self.kept("done.json")
 
     @property
     def fingerprint(self) -> str:
@@ -176,7 +214,7 @@ def cells(home: Path, names: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
             task=task,
             seed=seed,
             gates=False,
-            directory=home / f"{task.name}-{seed}",
+            directory=home / f"{task.of or task.name}-{seed}",
             seconds=task.seconds,
         )
         for place, seed in enumerate(seeds)
@@ -191,8 +229,8 @@ def run(cell: Cell) -> float:
     Raises:
         CellFailedError: ``curate run`` failed, or was stopped.
     """
-    cell.directory.mkdir(parents=True, exist_ok=True)
-    spent, log = cell.directory / "spent.json", cell.directory / "output.log"
+    cell.stamp.parent.mkdir(parents=True, exist_ok=True)
+    spent, log = cell.kept("spent.json"), cell.kept("output.log")
     before = json.loads(spent.read_text()) if spent.is_file() else 0.0
     started = time.monotonic()
     command = [sys.executable, "-m", "curation.cli", "run", str(HERE / cell.task.config)]
@@ -208,10 +246,22 @@ def run(cell: Cell) -> float:
     spent.write_text(json.dumps(seconds))
     if code:
         raise CellFailedError(cell.name, code, log)
+    keep(cell)
     part = cell.stamp.with_suffix(".part")
     part.write_text(json.dumps({"fingerprint": cell.fingerprint, "seconds": round(seconds, 1)}))
     part.rename(cell.stamp)
     return seconds
+
+
+def keep(cell: Cell) -> None:
+    """Put aside the report of the run that is in the cell's directory, and what its models were tested by."""
+    from curation.commands.combine import member
+    from curation.report.tested import read_tests
+
+    shutil.copy(cell.directory / "report.json", cell.kept("report.json"))
+    tests = read_tests(member(str(cell.directory)).run.generations[-1].tests)
+    arrays = {name: np.stack([run.row_ids_N, run.correct_N.astype(np.int64)]) for name, (run,) in tests.items()}
+    np.savez_compressed(cell.kept("tests.npz"), **arrays)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 r"""Make graded arithmetic: ``python -m examples.evidence.make_equations OUT.parquet --rows N``.
 
-A problem is a sum of two numbers, ``347 + 58 = ?``; its solution is `` \boxed{405}``. ``level`` is its difficulty:
+A problem is a sum of two numbers, ``347 + 058 = ?``; its solution is `` \boxed{0405}``. Numbers are written with three
+digits and results with four, so that all rows have one length: a training whose steps are of rows of one length learns
+sums of mixed lengths much more slowly. ``level`` is the difficulty:
 
 | level | numbers | share of the rows |
 | --- | --- | --- |
@@ -39,7 +41,9 @@ def problem(level: int, rng: random.Random) -> Problem:
     numbers = [rng.randrange(10 ** (digits - 1), 10**digits) for digits in DIGITS[level]]
     rng.shuffle(numbers)
     first, second = numbers
-    return (f"{first} - {second}", first - second) if level == DIFFERENCE else (f"{first} + {second}", first + second)
+    if level == DIFFERENCE:
+        return f"{first:03} - {second:03}", first - second
+    return f"{first:03} + {second:03}", first + second
 
 
 def problems(shares: dict[int, float], *, seed: int) -> Iterator[tuple[int, Problem]]:
@@ -58,8 +62,8 @@ def row(level: int, found: Problem) -> dict[str, str]:
     text, value = found
     return {
         "problem": f"{text} = ?",
-        "answer": str(value),
-        "solution": rf"\boxed{{{value}}}",
+        "answer": f"{value:04}",
+        "solution": rf"\boxed{{{value:04}}}",
         "level": str(level),
     }
 

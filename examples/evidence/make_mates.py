@@ -1,7 +1,8 @@
 """Make positions of chess with a mate in one, by play: ``python -m examples.evidence.make_mates OUT.parquet --rows N``.
 
-A hunter plays against somebody who moves at random, until it can mate. The position is kept, and in nine of ten cases
-the hunter spares its opponent and plays on, so that a game gives up to MOST_A_GAME positions. There are three hunters:
+A game starts from a random endgame: two kings, three or four pieces of the hunter and one to four of the other, who
+moves at random. When the hunter can mate, the position is kept, and in nine of ten cases the hunter spares its opponent
+and plays on, so that a game gives up to MOST_A_GAME positions. There are three hunters:
 
 - ``random`` moves at random too;
 - ``greedy`` takes the most valuable piece that it can take, else moves at random;
@@ -35,7 +36,9 @@ logger = logging.getLogger(__name__)
 SHARES = {"random": 0.1, "greedy": 0.6, "engine": 0.3}
 """Of the games, by hunter."""
 MOST_A_GAME = 8
-MOST_PLIES = 200
+MOST_PLIES = 40
+HUNTERS, OTHERS = "QQRRBBNN", "RBNPPP"
+"""The pieces from which the two sides are drawn, beside their kings."""
 SPARED = 0.9
 NODES = 60
 ENGINE_BLUNDERS = 1 / 3
@@ -91,6 +94,20 @@ class Engine:
         raise RuntimeError(f"the engine ended without a line {start!r}")
 
 
+def endgame(hunter: chess.Color, rng: random.Random) -> chess.Board:
+    """A random position with the hunter to move, in which a game can go on."""
+    while True:
+        board = chess.Board(None)
+        board.turn = hunter
+        drawn = [(symbol, hunter) for symbol in ("K", *rng.sample(HUNTERS, rng.randint(3, 4)))]
+        drawn += [(symbol, not hunter) for symbol in ("K", *rng.sample(OTHERS, rng.randint(1, 4)))]
+        squares = rng.sample(chess.SQUARES, len(drawn))
+        for square, (symbol, colour) in zip(squares, drawn, strict=True):
+            board.set_piece_at(square, chess.Piece(chess.Piece.from_symbol(symbol).piece_type, colour))
+        if board.is_valid() and not board.is_game_over():
+            return board
+
+
 def greedy(board: chess.Board, rng: random.Random) -> chess.Move:
     """The capture that gains most, less the own piece if the square is defended; without a gain a random move."""
     moves = list(board.legal_moves)
@@ -115,12 +132,13 @@ def play(game: int, *, seed: int, engine: Engine | None) -> Iterator[dict[str, A
         origin = "greedy"
     if engine is not None:
         engine.new_game()
-    board, hunter, kept = chess.Board(), rng.choice(chess.COLORS), 0
+    hunter, kept = rng.choice(chess.COLORS), 0
+    board = endgame(hunter, rng)
     for _ in range(MOST_PLIES):
         if board.is_game_over():
             return
         mates = mating_moves(board)
-        if mates and (board.turn == hunter or origin == "random"):
+        if mates and board.turn == hunter:
             yield {
                 "fen": board.fen(en_passant="fen"),
                 "origin": origin,

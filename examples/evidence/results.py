@@ -5,22 +5,27 @@ from typing import Any
 
 from curation import metrics
 from curation.arms import ARMS
-from curation.commands.combine import member
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
-from curation.report.tested import Tests, compared, differences, read_tests
+from curation.report.tested import Tests, compared, differences
 from examples.evidence.cells import Cell
 from examples.evidence.gates import Gate
 
 AGAINST = (GROUND_TRUTH, TEACHER, "naive_parsed", "internal_confidence")
 """With what every arm is compared, row by row."""
+CAPPED = ", capped"
 MEASURES = ("auc", "ece", "brier")
 
 
-def task_results(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The results of one task over its finished seeds; every number has the seeds' own values beside their mean."""
-    reports = [cell.report for cell in cells]
-    tests = [read_tests(run.generations[-1].tests) for run in runs_of(cells)]
-    names = [arm["name"] for arm in reports[0]["arms"]]
+def task_results(cells: Sequence[Cell], capped: Sequence[Cell] = ()) -> dict[str, Any]:
+    """The results of one task over its finished seeds; every number has the seeds' own values beside their mean.
+
+    ``capped`` are cells of the same seeds with a cap on rows of one label. Their arms stand beside the others, as
+    ``ARM, capped``.
+    """
+    reports, others = [cell.report for cell in cells], [cell.report for cell in capped]
+    tests = [_all_tests(cell, capped) for cell in cells]
+    named = [(name, name, reports) for name in _names(reports)]
+    named += [(f"{name}{CAPPED}", name, others) for name in _names(others)]
     return {
         "seeds": [cell.seed for cell in cells],
         "n": reports[0]["generations"][-1]["n"],
@@ -31,21 +36,29 @@ def task_results(cells: Sequence[Cell]) -> dict[str, Any]:
         "base": _accuracy(tests, BASE),
         "arms": {
             name: {
-                "words": ARMS[name].words,
-                "purity": _purity(name, reports),
+                "words": ARMS[arm].words + name.removeprefix(arm),
+                "purity": _purity(arm, of_reports),
                 **(_accuracy(tests, name) or {}),
                 "against": {other: pooled(tests, name, other) for other in AGAINST if other != name},
             }
-            for name in names
+            for name, arm, of_reports in named
         },
         "regimes": regimes(reports),
-        "seconds": [cell.done["seconds"] if cell.done else None for cell in cells],
+        "seconds": [cell.done["seconds"] for cell in cells if cell.done],
     }
 
 
-def runs_of(cells: Sequence[Cell]) -> list[Any]:
-    """The finished runs as the report reads them."""
-    return [member(str(cell.directory)).run for cell in cells]
+def _all_tests(cell: Cell, capped: Sequence[Cell]) -> Tests:
+    """The tests of a cell, and those of the capped arms of its seed."""
+    tests = dict(cell.tests)
+    for other in capped:
+        if other.seed == cell.seed:
+            tests |= {f"{name}{CAPPED}": of for name, of in other.tests.items() if name not in (TEACHER, BASE)}
+    return tests
+
+
+def _names(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [arm["name"] for arm in reports[0]["arms"]] if reports else []
 
 
 def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | None:

@@ -90,6 +90,41 @@ def regimes(results: Results) -> str:
     return table(["rows", "regime", "right %", "AUC", "ECE", "Brier", "Brier of a constant"], rows)
 
 
+def chain(results: Results) -> str:
+    """The accuracy of every line of a chain by generation."""
+    rows = []
+    for found in results["chain"]:
+        teacher = estimate(found["first_teacher"])
+        rows.append(["first teacher", teacher, *[""] * (len(found["bases"]) - 1)])
+        rows += [[line["words"], *map(estimate, line["accuracy"])] for line in found["lines"]]
+    num = max((len(row) - 1 for row in rows), default=0)
+    return table(["line", *(f"generation {index + 1}" for index in range(num))], rows)
+
+
+def chain_differences(results: Results) -> str:
+    """Paired differences between the lines of a chain."""
+    rows = [
+        [
+            str(pair["generation"] + 1),
+            f"{pair['first']} minus {pair['second']}",
+            f"{100 * pair['difference']:+.1f} ({100 * pair['low']:+.1f} to {100 * pair['high']:+.1f})",
+        ]
+        for found in results["chain"]
+        for pair in found["differences"]
+    ]
+    return table(["generation", "difference", "points"], rows)
+
+
+def chain_costs(results: Results) -> str:
+    """What each generation of each line took."""
+    rows = [
+        [str(cost["generation"] + 1), cost["words"], f"{cost['seconds'] / 60:.1f}"]
+        for found in results["chain"]
+        for cost in found["costs"]
+    ]
+    return table(["generation", "line", "minutes"], rows)
+
+
 def gates(results: Results) -> str:
     """The gates of every task."""
     rows = [
@@ -108,8 +143,12 @@ def times(results: Results) -> str:
 
 def tables(results: Results) -> dict[str, str]:
     """All tables by name."""
-    found = {"gates": gates(results), "decomposition": decomposition(results), "regimes": regimes(results)}
-    return {**found, "times": times(results), **{f"arms-{name}": arms(task) for name, task in results["tasks"].items()}}
+    found = {f"arms-{name}": arms(task) for name, task in results["tasks"].items()}
+    for made in (gates, decomposition, regimes, times):
+        found[made.__name__] = made(results)
+    for made in (chain, chain_differences, chain_costs) if results["chain"] else ():
+        found[made.__name__.replace("_", "-")] = made(results)
+    return found
 
 
 def write_docs(page: Path, results: Results) -> None:
