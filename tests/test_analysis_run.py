@@ -1,4 +1,4 @@
-"""``curate analyze`` and ``curate explain`` on a finished run of real puzzles: killed, resumed, cached, in the report."""
+"""``curate analyze`` and ``curate explain`` on a finished run of puzzles: killed, resumed, cached, in the report."""
 
 import json
 import os
@@ -44,13 +44,18 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "domain": "chess",
         "sources": {"puzzles": {"path": str(ROOT / "examples/data/puzzles.parquet")}},
         "splits": {
+            "adapt": {"from": "puzzles", "rows": 1500},
             "source": {"from": "puzzles", "rows": 600},
             "test": {"from": "puzzles", "rows": 30},
             "pool": {"from": "puzzles", "rows": 400},
             "overlap": "drop",
             "audit": True,
         },
-        "teacher": {"backend": "scripted", "scripted": {"accuracy": 0.5}},
+        "teacher": {
+            "model": {"path": str(ROOT / "examples/bases/teacher")},
+            "adapt": {"preset": "scratch", "epochs": 2, "learning_rate": 5e-4, "global_batch_size": 32},
+            "decoding": {"max_tokens": 4},
+        },
         "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
         "selection": {"budget": {"n": 100}, "arms": ["naive", "neural", "ground_truth"]},
         "student": {"preset": "scratch", "epochs": 1, "global_batch_size": 16},
