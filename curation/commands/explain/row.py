@@ -1,7 +1,6 @@
 """What a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
 
 import re
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +12,7 @@ from curation.errors import TableError
 from curation.refs import TableRef
 from curation.storage.paths import Place
 from curation.tables import io, scans, schemas
-from curation.trust import get_trust
+from curation.trust import TrustFunction, get_trust
 
 LABELLED = re.compile(r"gen-(\d+)/label-(.+)")
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
@@ -118,18 +117,21 @@ def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
     present = io.open_table(labels).schema.names
     if not set(trust.features) <= set(present):
         return None
-    columns = {name: f"`{name}`" for name in dict.fromkeys(["row_id", "label", *trust.features])}
-    mine: dict[str, Any] = {}
-    scores = []
-    for batch in scans.batches(labels, columns, io.answered(labels)):
-        raw_B = np.asarray(trust.raw_score(batch), dtype=np.float64)
-        readable_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
-        scores.append(raw_B[readable_B])
-        (at,) = np.nonzero(batch.column("row_id").to_numpy() == row_id)
-        if len(at) and readable_B[at[0]]:
-            one = batch.take(pa.array(at))
-            mine = {"raw": float(raw_B[at[0]]), "trust": float(trust.score(one)[0])}
-    if not mine:
+    columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *trust.features])}
+    own = io.take(labels, np.array([row_id], dtype=np.int64), list(columns)).combine_chunks().to_batches()[0]
+    (raw,) = _scores(trust, own) or (None,)
+    if raw is None:
         return None
-    above = sum(int((raw_N > mine["raw"]).sum()) for raw_N in scores)
-    return {**mine, "place": above + 1, "num_scored": sum(map(len, scores))}
+    above = total = 0
+    for batch in scans.batches(labels, columns, io.answered(labels)):
+        raw_M = np.array(_scores(trust, batch))
+        above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
+    return {"raw": raw, "trust": float(trust.score(own)[0]), "place": above + 1, "num_scored": total}
+
+
+def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
+    """The raw scores of the rows that have a label and a score."""
+    raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
+    readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
+    found: list[float] = raw_B[readable_B].tolist()
+    return found

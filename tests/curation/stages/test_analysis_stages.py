@@ -60,7 +60,7 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     monkeypatch.setattr(advantage, "CHUNK_ROWS", 4)
     weak = ["d1d8", "d1d8", "h2h3", None, "h2h3", "d1d7", "d1d7", "g1f1", "d1e1", "d1e1", None, "h2h3"]
     job, grades, selection = chess_run(tmp_path, weak)
-    engine = EngineConfig(path=material, options={"Hang": "e1"}, timeout_seconds=2.0)
+    engine = EngineConfig(path=material, options={"Hang": "e1"}, timeout_seconds=1.2)
     job = AdvantageJob(**{**vars(job), "engine": engine})
     few = save(tmp_path, "few", io.read(selection).filter(pa.array(np.isin(np.arange(NUM), [1, 2, 9]))))
     table, found = advantages(job, {"all": selection, "few": few}, grades, str(tmp_path / "out.lance"), seed=0)
@@ -94,30 +94,26 @@ def test_no_row_differs(local_ray, material: str, tmp_path: Path) -> None:
     assert io.count(table) == 0 and found["all"]["n"] == 0 and found["all"]["stronger"] is None
 
 
-def _doubled(ids_M: np.ndarray, limit: int) -> pa.Table:
-    if (ids_M > limit).any():
-        raise ConfigError(f"{int(ids_M.max())} is above {limit}")
-    return pa.table(
-        {"row_id": ids_M, "value": (2 * ids_M).astype(np.float32), "error": pa.nulls(len(ids_M), pa.string())}
-    )
-
-
 def test_what_was_committed_is_not_computed_again(local_ray, tmp_path: Path) -> None:
     uri, ids = str(tmp_path / "out.lance"), np.arange(100)
+
+    def doubled(ids_M: np.ndarray, limit: int) -> pa.Table:
+        if (ids_M > limit).any():
+            raise ConfigError(f"{int(ids_M.max())} is above {limit}")
+        value = (2 * ids_M).astype(np.float32)
+        return pa.table({"row_id": ids_M, "value": value, "error": pa.nulls(len(ids_M), pa.string())})
+
     with pytest.raises(ConfigError, match="is above 59"):
-        in_chunks(_doubled, ids, (59,), uri, schemas.SIGNAL, chunk_rows=20)
+        in_chunks(doubled, ids, (59,), uri, schemas.SIGNAL, chunk_rows=20)
     before = io.count(io.latest(uri))
     assert 0 < before <= 60 and before % 20 == 0
     left: list[int] = []
-    ref = in_chunks(_doubled, ids, (99,), uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
+    ref = in_chunks(doubled, ids, (99,), uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
     assert io.read(ref).sort_by("row_id")["value"].to_pylist() == (2.0 * ids).tolist()
     assert left[0] >= before
 
 
-def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(
-    local_ray, tiny_model, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(gradients, "CHUNK_ROWS", 16)
+def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, tiny_model, tmp_path: Path) -> None:
     rng, base = np.random.default_rng(0), tiny_model
     squares = [f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"]
     refs = {}
