@@ -32,6 +32,7 @@ STANDS_FOR = {
     "POOL": "examples/own_data/unlabelled.csv",
     "OUT": "filtered",
     "STAGE": "gen-0/label-pool",
+    "ROW_ID": "7",
     "[STAGE]": "",
 }
 """What a reader puts in after the page of own data."""

@@ -19,15 +19,20 @@ TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DR
 """Columns of a labels table that are told."""
 
 
-def explain_row(run: Place, row_id: int) -> Json:
+def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
     """Everything about a row, as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and one of each generation.
+
+    Sources number their rows each for itself, so rows of two splits may have one id: ``split`` says which is meant;
+    unset, the pool's, if it has one. ``also_in`` names the other splits.
 
     Raises:
         ExportError: the directory is no run.
-        TableError: the run has no rows yet, or none of that id.
+        TableError: the run has no rows yet, no such split, or no row of that id.
     """
     found = RecordedRun.of(run)
-    split, example = _example(found, row_id)
+    examples = _examples(found, row_id, split)
+    split = "pool" if "pool" in examples else next(iter(examples))
+    example = examples.pop(split)
     domain = get_domain(found.config.domain_of(split))
     prompt, problem = attempt(domain.prompt, example) if example.get("error") is None else (None, "")
     gold = example.get("gold")
@@ -38,6 +43,7 @@ def explain_row(run: Place, row_id: int) -> Json:
     return {
         "row_id": row_id,
         "split": split,
+        "also_in": [*examples],
         "origin": found.origin(row_id, split),
         "error": example.get("error") or problem or None,
         "columns": {name: example.get(name) for name in domain.columns.names},
@@ -48,14 +54,19 @@ def explain_row(run: Place, row_id: int) -> Json:
     }
 
 
-def _example(run: RecordedRun, row_id: int) -> tuple[str, Json]:
-    for split, ref in run.splits.items():
-        if split != "audit" and (example := run.one(ref, row_id)) is not None:
-            return split, example
+def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
+    """The prepared rows of that id, by split."""
+    splits = [name for name in run.splits if name != "audit"]
+    if split is not None and split not in splits:
+        raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
+    found = {name: run.one(run.splits[name], row_id) for name in ([split] if split else splits)}
+    if examples := {name: example for name, example in found.items() if example is not None}:
+        return examples
+    none = f"the split {split} has no row" if split else "no split of the run has a row"
     raise TableError(
-        f"{run.place}: no split of the run has a row {row_id}; ids are in its tables, e.g. `curate inspect {run.place} "
-        "prepare/pool` (the number of the file times 2^40 plus the row in it, unless the source has an id_column; "
-        "rows that ask the question of another split are dropped)"
+        f"{run.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run.place} prepare/pool` (the number "
+        "of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask the question of "
+        "another split are dropped)"
     )
 
 

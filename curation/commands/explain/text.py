@@ -14,6 +14,8 @@ LONGEST = 160
 def row_lines(found: Json) -> Iterator[str]:
     """The lines about a row."""
     yield _fact("row", f"{found['row_id']} of the split {found['split']}")
+    if found["also_in"]:
+        yield _fact("the same id", f"of other files, in {', '.join(found['also_in'])}: see them by --split")
     yield _fact("from", _origin(found["origin"], found["row_id"]))
     if found["error"] is not None:
         yield _fact("error", found["error"])

@@ -64,6 +64,11 @@ def refused(*arguments: object) -> str:
 
 def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
     best = selected(run, "neural")[3]
+    assert (
+        f"row                  {best} of the split pool\nthe same id          of other files, in source: see"
+        in explain(run.directory, best)
+    )
+    assert json.loads(explain(run.directory, best, "--split", "source", "--json"))["origin"]["source"] == "more"
     told = json.loads(explain(run.directory, best, "--json"))
     readable = {row_id: raw for row_id, raw in run.raw.items() if row_id not in run.unparsed | run.failed}
     ranking = sorted(readable, key=lambda row_id: -readable[row_id])
@@ -118,6 +123,10 @@ def test_a_row_by_position_is_found_in_its_file(run: AuditedRun) -> None:
 
 def test_what_cannot_be_told_is_refused_in_one_line(run: AuditedRun, tmp_path: Path) -> None:
     assert f"no split of the run has a row {FIRST_ID + NUM}" in refused(run.directory, FIRST_ID + NUM)
+    assert f"the split source has no row {FIRST_ID + NUM}" in refused(
+        run.directory, FIRST_ID + NUM, "--split", "source"
+    )
+    assert "--split none: the run has the splits pool, source" in refused(run.directory, 3, "--split", "none")
     assert "'ten' is no row id, a whole number" in refused(run.directory, "ten")
     assert "is no row id" in refused(run.directory, 2**63) and "is no row id" in refused(run.directory, "\u00b2")
     assert "give a ROW_ID, or --student" in refused(run.directory)
