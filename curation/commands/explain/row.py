@@ -65,8 +65,8 @@ def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Jso
     none = f"the split {split} has no row" if split else "no split of the run has a row"
     raise TableError(
         f"{run.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run.place} prepare/pool` (the "
-        "number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask the question of "
-        "another split are dropped)"
+        "number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask the "
+        "question of another split are dropped)"
     )
 
 
