@@ -10,6 +10,7 @@ import click
 
 from curation.commands.analyze_verb import analyze
 from curation.commands.audit.verb import audit
+from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
 from curation.commands.plan_verb import plan
@@ -362,7 +363,7 @@ def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
     return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
 
 
-for verb in (plan, status, analyze, export_student, export_trust, filter_pool, audit, verify):
+for verb in (plan, status, analyze, explain, export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

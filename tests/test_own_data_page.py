@@ -38,6 +38,7 @@ STANDS_FOR = {
     "50000": "200",
     "OUT": "filtered",
     "STAGE": "gen-0/label-pool",
+    "ROW_ID": "7",
     "[STAGE]": "",
 }
 """What a reader puts in after the page of own data."""

@@ -109,14 +109,17 @@ def coherence(batches: Batches, size: int) -> Coherence:
     most = min(MOST, size, num_rows)
     value_k, vector_Dk = directions(total_DD, most)
     rows_Nk = np.concatenate([energies(gradient_ND, vector_Dk) for _, gradient_ND in _kept(batches)])
-    without = [_without(batches, total_DD, group, most) for group in sorted(filled)]
-    trace = float(np.trace(total_DD))
+    trace, energy_k = float(np.trace(total_DD)), rows_Nk.mean(axis=0)
+    without = [  # a group without rows leaves all of them
+        _without(batches, total_DD, group, most) if group in filled else (energy_k, value_k / trace)
+        for group in range(GROUPS)
+    ]
     return Coherence(
         num_rows=num_rows,
         singular_values=np.sqrt(value_k),
         total=trace,
-        energy_k=rows_Nk.mean(axis=0),
-        without_Gk=np.stack([energy_k for energy_k, _ in without]),
+        energy_k=energy_k,
+        without_Gk=np.stack([left_k for left_k, _ in without]),
         decay_Gk=np.stack([share_k for _, share_k in without]),
         rows_energy_N=np.sort(rows_Nk[:, min(SHOWN, most) - 1]),
         dimension=trace**2 / float((total_DD**2).sum()),
@@ -129,8 +132,6 @@ def difference(arm: Coherence, other: Coherence) -> dict[str, Any]:
     most = min(len(arm.energy_k), len(other.energy_k))
     means = [energies_k[..., :most].mean(axis=-1) for energies_k in (arm.energy_k, other.energy_k)]
     replicates = [energies_Gk[..., :most].mean(axis=-1) for energies_Gk in (arm.without_Gk, other.without_Gk)]
-    if len(replicates[0]) != len(replicates[1]):  # so few rows that a group of one is empty
-        return {"energy": None, "mean_energy": None}
     n = min(arm.num_rows, other.num_rows)
     return {
         "energy": _jackknifed(

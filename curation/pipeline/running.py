@@ -159,7 +159,7 @@ def run_analysis(
     def analysis(opened: Opened) -> list[Stage]:
         return ordered(analysing.describe_analysis(config, opened.chain))
 
-    with _at_work(config, analysis, wait=wait) as (opened, run):
+    with _at_work(config, analysis, wait=wait, redo_by=None) as (opened, run):
         known = run.do(opened.chain.stages)  # nothing: it is finished
         run.do(analysis(opened))
         return reporting.current(record_of(opened, known, config_path, command), run.directory)
@@ -181,11 +181,13 @@ def _at_work(
     wait: bool,
     searching: bool = False,
     redo: Sequence[str] = (),
+    redo_by: str | None = "curate run {} --redo",
 ) -> Iterator[tuple[Opened, Run]]:
     """The run directory held and opened; where one of the ``stages`` is to be done, also Ray and the cluster's nodes.
 
     Without work Ray is not started and no model is loaded, as both take longer than the look. ``searching``: the
-    section ``tune`` is checked before anything is done. ``redo``: stages to do again.
+    section ``tune`` is checked before anything is done. ``redo``: stages to do again. ``redo_by``: the command that
+    does so, of the run directory, for messages; None where none takes these stages.
     """
     before = as_recorded(config)
     if redo or before is None or _has_work(before, stages):
@@ -224,7 +226,7 @@ def _at_work(
             max_stages=config.ray.max_stages,
             room=capacity.resources,
             hosts=hosts,
-            redo=f"curate run {config.directory} --redo",
+            redo=redo_by and redo_by.format(config.directory),
             on_done=partial(history.note, config.directory),
         )
         yield opened, run

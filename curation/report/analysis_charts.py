@@ -41,6 +41,7 @@ def gaps_chart(arms: Mapping[str, Json], name: str) -> str:
                 axes.stairs(shares, edges, color=colour, linewidth=0, fill=True, alpha=0.18)
             axes.stairs(shares, edges, color=colour, linestyle=dashes, linewidth=1.5, label=in_words(arm))
         axes.set_xlim(edges[0], edges[-1])
+        axes.set_xticks(edges[::2])
         axes.set_ylim(bottom=0)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         percents(axes.yaxis)

@@ -51,8 +51,11 @@ def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) ->
     """What of an arm's selection the engine is asked about: a draw of at most ``rows``."""
     table = io.read(selection, columns=["row_id", "label"])
     ids_N, parsed_N = table["row_id"].to_numpy(), table["label"].is_valid().to_numpy()
-    wrong = io.read(grades, columns=["row_id"], filter="correct = false")["row_id"].to_numpy()
-    ids_M = ids_N[parsed_N & np.isin(ids_N, wrong)]
+    place_N = io.offsets(grades, ids_N)  # of a large pool only the selected rows' grades are held
+    wrong_N = place_N >= 0
+    correct_M = io.take_offsets(grades, place_N[wrong_N], ["correct"])["correct"]
+    wrong_N[wrong_N] = ~correct_M.to_numpy().astype(np.bool_)
+    ids_M = ids_N[parsed_N & wrong_N]
     return Differing(
         num_selected=len(ids_N),
         num_unparsed=int((~parsed_N).sum()),

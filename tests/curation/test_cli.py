@@ -25,12 +25,24 @@ from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
 VERBS = ("init", "validate", "plan", "run", "tune", "status", "report", "analyze")
-OTHERS = ("ablate", "export-student", "export-trust", "filter", "inspect", "verify", "clean", "audit", "doctor")
+OTHERS = (
+    "ablate",
+    "explain",
+    "export-student",
+    "export-trust",
+    "filter",
+    "inspect",
+    "verify",
+    "clean",
+    "audit",
+    "doctor",
+)
 ARGUMENTS = {
     "ablate": "ABLATION",
     "export-student": "RUN_DIR",
     "export-trust": "RUN_DIR",
     "filter": "PACKAGE POOL",
+    "explain": "RUN_DIR",
     "inspect": "TABLE",
     "verify": "RUN_DIR | OUT | PACKAGE",
     "clean": "RUN_DIR",

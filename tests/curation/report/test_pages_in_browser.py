@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_analysis_section import advantages, coherent, with_analysis
 from test_chained import make_chain
 from test_report import changed, make_run
 from test_verdict import SHOUTING, sick
@@ -119,7 +120,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     run = make_run(folder)
     run = replace(run, config={**run.config, "report_rows": 3})
-    good = collect(run)
+    good = with_analysis(collect(run), {"advantages": advantages(), "coherence": coherent()})
     bad = collect(changed(run, audit=False, shift={"source": SHIFTED}, tests={}, training={}))
     long = json.loads(json.dumps(good))
     long["name"] = long["generations"][0]["teacher_model"]["name"] = "a-name-that-is-longer-than-any-line-" * 5

@@ -1,0 +1,93 @@
+"""A run as ``curate explain`` reads it: its tables by stage, where they are now, and the places of rows in files."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from curation.commands.export.run import Moved, read_run
+from curation.config import RunConfig
+from curation.errors import TableError
+from curation.refs import TableRef, table_refs
+from curation.rundir.manifest import Manifest
+from curation.storage.paths import Place
+from curation.tables import io
+from curation.tables.schemas import FILE_SHIFT
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run directory."""
+
+    place: Place
+    config: RunConfig
+    manifest: Manifest
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        """The run in a directory.
+
+        Raises:
+            ExportError: it is no run directory.
+            TableError: the run has no rows yet.
+        """
+        config, manifest = read_run(place)
+        if "prepare" not in manifest.stages:
+            raise TableError(
+                f"{place}: the run has no rows yet, its stage prepare is not done; `curate run {place}` goes on with it"
+            )
+        return cls(place=place, config=config, manifest=manifest)
+
+    def outputs(self, stage: str) -> Json | None:
+        """What a stage made; ``None`` where it is not done."""
+        record = self.manifest.stages.get(stage)
+        return None if record is None else dict(record.outputs)
+
+    def inputs(self, stage: str) -> Json:
+        """What a stage that is done was made of."""
+        return dict(self.manifest.stages[stage].inputs)
+
+    @cached_property
+    def splits(self) -> dict[str, TableRef]:
+        """The tables of the prepared rows, by split; ``audit`` too, where there is one."""
+        found = self.manifest.stages["prepare"].outputs["tables"]
+        return {name: self.table(value) for name, value in found.items()}
+
+    @cached_property
+    def _moved(self) -> Moved:
+        record = self.manifest.stages["prepare"]
+        return Moved.of(self.manifest, record, next(table_refs(record.outputs)).uri)
+
+    def table(self, value: Json) -> TableRef:
+        """A table of the record, where the run directory is now."""
+        return TableRef(uri=self._moved.here(value["uri"]), version=value["version"])
+
+    def path(self, value: str) -> str:
+        """A path of the record, where the run directory is now."""
+        return self._moved.here(value)
+
+    def one(self, ref: TableRef, row_id: int, columns: list[str] | None = None) -> Json | None:
+        """The row of a table; ``None`` where it has none of that id."""
+        (at,) = io.offsets(ref, np.array([row_id], dtype=np.int64))
+        if at < 0:
+            return None
+        present = io.open_table(ref).schema.names
+        names = [name for name in present if columns is None or name in columns]
+        row: Json = io.take_offsets(ref, np.array([at], dtype=np.int64), names).to_pylist()[0]
+        return row
+
+    def origin(self, row_id: int, split: str) -> Json:
+        """The source, file and row in the file of a row of a split."""
+        source = self.config.splits.named()[split].source
+        files, id_column = self.manifest.source_files.get(source, []), self.config.sources[source].id_column
+        found: Json = {"source": source, "file": None, "row": None, "id_column": id_column}
+        if id_column is None:
+            index = row_id >> FILE_SHIFT
+            file = next((file for file in files if file.index == index), None)
+            found |= {"file": None if file is None else file.path, "row": row_id & ((1 << FILE_SHIFT) - 1)}
+        elif len(files) == 1:
+            found["file"] = files[0].path
+        return found

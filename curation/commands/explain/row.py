@@ -1,0 +1,148 @@
+"""What a run knows of one row: its place in the files, prompt, labels, trust and what each arm did with it."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from curation.arms import ARMS
+from curation.commands.explain.recorded import Json, RecordedRun
+from curation.domains import attempt, get_domain
+from curation.errors import TableError
+from curation.refs import TableRef
+from curation.storage.paths import Place
+from curation.tables import io, scans, schemas
+from curation.trust import TrustFunction, get_trust
+
+LABELLED = re.compile(r"gen-(\d+)/label-(.+)")
+TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
+"""Columns of a labels table that are told."""
+
+
+def explain_row(run: Place, row_id: int, split: str | None = None) -> Json:
+    """Everything about a row, as JSON: ``split``, ``origin``, ``prompt``, ``gold``, and one of each generation.
+
+    Sources number their rows each for itself, so rows of two splits may have one id: ``split`` says which is meant;
+    unset, the pool's, if it has one. ``also_in`` names the other splits.
+
+    Raises:
+        ExportError: the directory is no run.
+        TableError: the run has no rows yet, no such split, or no row of that id.
+    """
+    found = RecordedRun.of(run)
+    examples = _examples(found, row_id, split)
+    split = "pool" if "pool" in examples else next(iter(examples))
+    example = examples.pop(split)
+    domain = get_domain(found.config.domain_of(split))
+    prompt, problem = attempt(domain.prompt, example) if example.get("error") is None else (None, "")
+    gold = example.get("gold")
+    audit = found.splits.get("audit")
+    if split == "pool" and audit is not None:
+        gold = (found.one(audit, row_id, ["gold"]) or {}).get("gold")
+    last = max((int(match[1]) for name in found.manifest.stages if (match := LABELLED.fullmatch(name))), default=-1)
+    return {
+        "row_id": row_id,
+        "split": split,
+        "also_in": [*examples],
+        "origin": found.origin(row_id, split),
+        "error": example.get("error") or problem or None,
+        "columns": {name: example.get(name) for name in domain.columns.names},
+        "prompt": prompt,
+        "gold": gold,
+        "has_audit": split != "pool" or audit is not None,
+        "generations": [_generation(found, row_id, split, index) for index in range(last + 1)],
+    }
+
+
+def _examples(run: RecordedRun, row_id: int, split: str | None) -> dict[str, Json]:
+    """The prepared rows of that id, by split."""
+    splits = [name for name in run.splits if name != "audit"]
+    if split is not None and split not in splits:
+        raise TableError(f"--split {split}: the run has the splits {', '.join(splits)}")
+    found = {name: run.one(run.splits[name], row_id) for name in ([split] if split else splits)}
+    if examples := {name: example for name, example in found.items() if example is not None}:
+        return examples
+    none = f"the split {split} has no row" if split else "no split of the run has a row"
+    raise TableError(
+        f"{run.place}: {none} {row_id}; ids are in its tables, e.g. `curate inspect {run.place} prepare/pool` (the "
+        "number of the file times 2^40 plus the row in it, unless the source has an id_column; rows that ask the "
+        "question of another split are dropped)"
+    )
+
+
+def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
+    """What a generation made of the row; ``weak`` is ``None`` where its teacher did not label it."""
+    stage, scored = f"gen-{index}/label-{split}", run.outputs(f"gen-{index}/score-{split}")
+    labelled = run.outputs(stage)
+    found: Json = {"generation": index, "teacher": None, "weak": None, "correct": None, "trust": {}, "arms": None}
+    if labelled is None:
+        return {**found, "why": f"stage {stage} is not done"}
+    labels = run.table((scored or labelled)["labels"])
+    found["teacher"] = run.inputs(stage)["model"]
+    row = run.one(labels, row_id)
+    if row is None:
+        return {**found, "why": "the row belongs to the share of another generation" if split == "pool" else "no label"}
+    found["weak"] = {name: row[name] for name in TEXTS if name in row}
+    found["trust"] = {
+        name.removesuffix("_trust"): {"trust": value, "raw": row.get(name.removesuffix("trust") + "raw")}
+        for name, value in row.items()
+        if name.endswith("_trust")
+    }
+    grades = run.outputs(f"gen-{index}/judge-{split}") or run.outputs(f"gen-{index}/grade-{split}")
+    if grades is not None:
+        found["correct"] = (run.one(run.table(grades["grades"]), row_id, ["correct"]) or {}).get("correct")
+    selected = run.outputs(f"gen-{index}/select")
+    if split == "pool" and selected is not None:
+        found["arms"] = {arm: _arm(run, labels, row_id, arm, made) for arm, made in selected["arms"].items()}
+        found["budget"] = {name: selected["budget"][name] for name in ("rule", "n", "reference")}
+    elif split != "pool":
+        found["unselected"] = f"none: only rows of the pool are selected, and this one is of the split {split}"
+    else:
+        found["unselected"] = f"none yet: stage gen-{index}/select is not done"
+    return {**found, "why": None}
+
+
+def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:
+    """What an arm did with the row: its rank and completion if it is selected, its place by score, and the cut."""
+    row = run.one(run.table(made["table"]), row_id) if made["num_rows"] else None
+    place = _place(labels, row_id, ARMS[arm].trust) if ARMS[arm].ranked else None
+    return {
+        "selected": row is not None,
+        "rank": None if row is None else row["rank"],
+        "trust": place["trust"] if row is None and place else None if row is None else row["trust"],
+        "place": None if place is None else place["place"],
+        "num_scored": None if place is None else place["num_scored"],
+        "num_selected": made["num_rows"],
+        "threshold": made["threshold"],
+        "raw": None if place is None else place["raw"],
+        "completion": None if row is None else row["completion"],
+        "label": None if row is None else row["label"],
+        "label_source": None if row is None else row["label_source"],
+        "completion_source": None if row is None else row["completion_source"],
+    }
+
+
+def _place(labels: TableRef, row_id: int, function: str) -> Json | None:
+    """By a trust function: the row's score, and how many of the scored rows have a higher one; ``None`` without it."""
+    trust = get_trust(function, 0)
+    present = io.open_table(labels).schema.names
+    if not set(trust.features) <= set(present):
+        return None
+    columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *trust.features])}
+    own = io.take(labels, np.array([row_id], dtype=np.int64), list(columns)).combine_chunks().to_batches()[0]
+    (raw,) = _scores(trust, own) or (None,)
+    if raw is None:
+        return None
+    above = total = 0
+    for batch in scans.batches(labels, columns, io.answered(labels)):
+        raw_M = np.array(_scores(trust, batch))
+        above, total = above + int((raw_M > raw).sum()), total + len(raw_M)
+    return {"raw": raw, "trust": float(trust.score(own)[0]), "place": above + 1, "num_scored": total}
+
+
+def _scores(trust: TrustFunction, labels: pa.RecordBatch) -> list[float]:
+    """The raw scores of the rows that have a label and a score."""
+    raw_B = np.asarray(trust.raw_score(labels), dtype=np.float64)
+    readable_B = labels.column("label").is_valid().to_numpy(zero_copy_only=False) & np.isfinite(raw_B)
+    found: list[float] = raw_B[readable_B].tolist()
+    return found

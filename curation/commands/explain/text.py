@@ -1,0 +1,117 @@
+"""What ``curate explain`` prints: a fact a line."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from curation.escaping import escaped
+
+Json = Mapping[str, Any]
+
+LONGEST = 160
+"""Characters of a prompt in the list of a student's rows."""
+
+
+def row_lines(found: Json) -> Iterator[str]:
+    """The lines about a row."""
+    yield _fact("row", f"{found['row_id']} of the split {found['split']}")
+    if found["also_in"]:
+        yield _fact("the same id", f"of other files, in {', '.join(found['also_in'])}: see them by --split")
+    yield _fact("from", _origin(found["origin"], found["row_id"]))
+    if found["error"] is not None:
+        yield _fact("error", found["error"])
+    if found["prompt"] is not None:
+        yield "prompt"
+        yield from (f"    {line}" for line in found["prompt"].splitlines())
+    gold = found["gold"] if found["has_audit"] else "not known (the run has no audit set)"
+    yield _fact("gold", "none" if gold is None else gold)
+    if not found["generations"]:
+        yield _fact("labels", "none yet: no stage has labelled rows")
+    for generation in found["generations"]:
+        yield f"generation {generation['generation']}"
+        yield from (f"  {line}" for line in _generation_lines(generation))
+
+
+def student_lines(found: Json) -> Iterator[str]:
+    """The lines about a student's rows."""
+    yield _fact("student", f"{found['student']}, from the base {_model(found['base'])}")
+    yield _fact("model", _model(found["model"]))
+    yield _fact("teacher", _model(found["teacher"]))
+    dropped = f", {found['rows_dropped']:,} dropped" if found["rows_dropped"] else ""
+    yield _fact("rows", f"{found['num_rows']:,} selected, {found['rows_trained']:,} trained on{dropped}")
+    yield _fact("epochs", f"{found['epochs']:,}")
+    yield _fact("table", f"{found['table']['uri']} version {found['table']['version']}")
+    for kind, path in found["files"].items():
+        yield _fact(kind, path)
+    yield _fact("read all", f"`{found['read_all']}`, or the files above")
+    for row in found["rows"]:
+        label = f"{row['label_source']} label {_value(row['label'])}, trust {_number(row['trust'])}"
+        yield f"rank {row['rank']}: row {row['row_id']}, {_origin(row['origin'], row['row_id'])}: {label}"
+        text = escaped(" ".join(f"{row['prompt']} {row['completion']}".split()))
+        yield f"    {text[:LONGEST]}{'...' if len(text) > LONGEST else ''}"
+
+
+def _generation_lines(found: Json) -> Iterator[str]:
+    if found["teacher"] is not None or found["why"] is None:
+        yield _fact("teacher", _model(found["teacher"]))
+    weak = found["weak"]
+    if weak is None:
+        yield _fact("label", f"none: {found['why']}")
+        return
+    if weak.get("dropped"):
+        yield _fact("label", "none: the first cut dropped the row by its prompt; the teacher was not asked")
+        return
+    if weak["error"] is not None:
+        yield _fact("error", weak["error"])
+        return
+    graded = "" if found["correct"] is None else ", right" if found["correct"] else ", wrong"
+    yield _fact("completion", f"{weak['completion']!r}, mean log-probability {_number(weak['mean_logprob'])}")
+    yield _fact("weak label", f"{_value(weak['label'])}{graded}")
+    for name, scores in found["trust"].items():
+        yield _fact("trust", f"{name} {_number(scores['trust'])} (raw score {_number(scores['raw'])})")
+    if found["arms"] is None:
+        yield _fact("selection", found["unselected"])
+        return
+    for name, arm in found["arms"].items():
+        yield _fact(name, _arm(arm))
+
+
+def _arm(arm: Json) -> str:
+    cut = f"of {arm['num_selected']:,} selected"
+    if arm["threshold"] is not None:
+        cut += f", cut at raw score {_number(arm['threshold'])}"
+    place = ""
+    if arm["place"] is not None:
+        place = f"; by score {arm['place']:,} of {arm['num_scored']:,} rows with a label, raw {_number(arm['raw'])}"
+    if not arm["selected"]:
+        return f"not selected ({cut}{place})"
+    return (
+        f"selected, rank {arm['rank']:,} ({cut}{place}); learns the {arm['label_source']} label {_value(arm['label'])}"
+    )
+
+
+def _origin(origin: Json, row_id: int) -> str:
+    if origin["id_column"] is not None:
+        where = origin["file"] or f"the files of source {origin['source']}"
+        return f"{where}, where {origin['id_column']} is {row_id}"
+    if origin["file"] is None:
+        return f"source {origin['source']}, row {origin['row']:,} of a file that is not on record"
+    return f"{origin['file']}, row {origin['row']:,} (the first is 0)"
+
+
+def _model(ref: Json | None) -> str:
+    if ref is None:
+        return "scripted, without weights"
+    adapter = f" with adapter {ref['adapter']}" if ref.get("adapter") else ""
+    return f"{ref['base']}{adapter}, fingerprint {ref['revision'] or 'none'}"
+
+
+def _fact(name: str, value: str) -> str:
+    return f"{name:<20} {escaped(value)}"
+
+
+def _value(label: str | None) -> str:
+    return "unparsed" if label is None else label
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"

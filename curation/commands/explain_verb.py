@@ -1,0 +1,61 @@
+"""The options of ``curate explain``. Like ``curation.cli``, it imports what is heavy when it runs."""
+
+import json
+
+import click
+
+from curation.escaping import echo
+
+
+@click.command()
+@click.argument("run_dir")
+@click.argument("row_id", required=False)
+@click.option("--split", metavar="NAME", help="The split of the row, if rows of several sources have its id.")
+@click.option("--student", metavar="ARM | STAGE", help="Show which rows taught a student, instead of one row.")
+@click.option("--generation", type=click.IntRange(min=0), metavar="NUMBER", help="Of the student; default: the last.")
+@click.option("--rows", type=click.IntRange(min=0), help="Rows of the student to show (default: 5).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def explain(
+    run_dir: str,
+    row_id: str | None,
+    split: str | None,
+    student: str | None,
+    generation: int | None,
+    rows: int | None,
+    as_json: bool,
+) -> None:
+    """Show everything that the run in RUN_DIR knows of the row ROW_ID, or which rows taught a student.
+
+    Of a row: the file that it comes from, its prompt, each teacher's answer, trust and rank, and what every arm did
+    with it. Row ids are in every table and export of a run.
+    """
+    from curation.commands.explain import explain_row, explain_student, row_lines, student_lines
+    from curation.errors import ConfigError
+    from curation.storage.paths import place
+
+    if (row_id is None) == (student is None):
+        raise ConfigError("explain: give a ROW_ID, or --student with an arm or a stage; not both")
+    if student is not None:
+        if split is not None:
+            raise ConfigError("--split: is of a row; leave it out with --student")
+        content = explain_student(place(run_dir), student, generation, 5 if rows is None else rows)
+        lines = student_lines(content)
+    else:
+        if generation is not None or rows is not None:
+            raise ConfigError("--generation, --rows: are of --student; a row is shown with all its generations")
+        content = explain_row(place(run_dir), _row_id(str(row_id)), split)
+        lines = row_lines(content)
+    if as_json:
+        echo(json.dumps(content, indent=1, default=str))
+        return
+    for line in lines:
+        echo(line)
+
+
+def _row_id(text: str) -> int:
+    from curation.errors import ConfigError
+    from curation.escaping import quoted
+
+    if not text.isdecimal() or len(text) > 19 or int(text) >= 2**63:
+        raise ConfigError(f"ROW_ID: {quoted(text)} is no row id, a whole number from 0 to 2^63 - 1")
+    return int(text)

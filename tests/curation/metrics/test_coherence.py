@@ -1,0 +1,118 @@
+"""Coherence of gradients against numpy's SVD; the jackknife against its definition and by simulation."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from curation.hashing import hash64
+from curation.metrics import coherence as module
+from curation.metrics.coherence import GROUPS, Batches, coherence, difference, directions
+
+
+def rows(num: int, size: int, seed: int, rank: int = 3) -> np.ndarray:
+    """Gradients with a few strong directions, of very different norms."""
+    rng = np.random.default_rng(seed)
+    strong = rng.normal(size=(num, rank)) @ rng.normal(size=(rank, size)) + rng.normal(size=(num, size))
+    return (strong * rng.lognormal(size=(num, 1))).astype(np.float32)
+
+
+def batches(gradients: np.ndarray, ids: np.ndarray | None = None, step: int = 37) -> Batches:
+    ids = np.arange(len(gradients)) if ids is None else ids
+
+    def read() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for start in range(0, len(gradients), step):
+            yield ids[start : start + step], gradients[start : start + step]
+
+    return read
+
+
+def by_svd(gradients: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Singular values, and each row's top-k energies, by numpy's decomposition of the matrix itself."""
+    _, singular, right = np.linalg.svd(gradients.astype(np.float64), full_matrices=False)
+    projected = gradients.astype(np.float64) @ right[:most].T
+    return singular[:most], np.cumsum(projected**2, axis=1) / (gradients.astype(np.float64) ** 2).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(("num", "size", "dense"), [(300, 48, 768), (40, 100, 768), (300, 7, 768), (500, 90, 1)])
+def test_singular_values_and_energies_are_those_of_an_svd(num, size, dense, monkeypatch) -> None:
+    monkeypatch.setattr(module, "DENSE", dense)  # 1: by Lanczos iterations
+    gradients, most = rows(num, size, seed=num), min(32, num, size)
+    found = coherence(batches(gradients), size)
+    singular, energies = by_svd(gradients, most)
+    np.testing.assert_allclose(found.singular_values, singular, rtol=1e-9)
+    np.testing.assert_allclose(found.energy_k, energies.mean(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(found.rows_energy_N, np.sort(energies[:, min(8, most) - 1]), rtol=1e-7)
+    assert found.total == pytest.approx((gradients.astype(np.float64) ** 2).sum())
+    whole = np.linalg.svd(gradients.astype(np.float64), compute_uv=False) ** 2
+    assert found.dimension == pytest.approx(whole.sum() ** 2 / (whole**2).sum())
+    told = found.to_json()
+    assert told["mean_energy"]["value"] == pytest.approx(energies.mean(axis=0).mean())
+    assert [share["value"] for share in told["shares"]] == pytest.approx((singular**2 / whole.sum()).tolist())
+    assert len(told["quantiles"]) == 101 and told["n"] == num
+
+
+def test_neither_batches_nor_the_order_of_rows_change_anything() -> None:
+    gradients, order = rows(200, 24, seed=1), np.random.default_rng(0).permutation(200)
+    one, other = coherence(batches(gradients), 24), coherence(batches(gradients[order], order, step=9), 24)
+    np.testing.assert_allclose(one.energy_k, other.energy_k, rtol=1e-12)
+    np.testing.assert_allclose(one.without_Gk, other.without_Gk, rtol=1e-10)
+
+
+def test_the_interval_is_a_jackknife_that_leaves_whole_groups_out() -> None:
+    gradients, ids = rows(120, 10, seed=2), np.arange(120) * 97
+    found = coherence(batches(gradients, ids), 10)
+    group = hash64(ids, 0) % np.uint64(GROUPS)
+    without = np.array([by_svd(gradients[group != g], 10)[1][:, 2].mean() for g in range(GROUPS)])
+    np.testing.assert_allclose(found.without_Gk[:, 2], without, rtol=1e-9)
+    from scipy.stats import t
+
+    num, estimate = len(without), found.to_json()["energy"][2]
+    error = np.sqrt((num - 1) / num * ((without - without.mean()) ** 2).sum())
+    assert estimate["high"] - estimate["value"] == pytest.approx(t.ppf(0.975, num - 1) * error)
+    assert difference(found, found)["energy"] == {"value": 0.0, "low": 0.0, "high": 0.0, "n": 120}
+
+
+def test_rows_without_a_gradient_are_left_out_and_too_few_are_refused() -> None:
+    gradients = rows(60, 8, seed=3)
+    gradients[5], gradients[6] = 0.0, np.nan
+    found = coherence(batches(gradients), 8)
+    assert found.num_rows == 58
+    np.testing.assert_allclose(found.singular_values, by_svd(np.delete(gradients, [5, 6], axis=0), 8)[0], rtol=1e-9)
+    with pytest.raises(ValueError, match="1 rows"):
+        coherence(batches(gradients[:1]), 8)
+
+
+def test_directions_of_a_matrix_of_low_rank() -> None:
+    values, vectors = directions(np.diag([0.0, 4.0, 0.0, 9.0]), 3)
+    assert values.tolist() == [9.0, 4.0, 0.0] and np.abs(vectors[[3, 1], [0, 1]]).tolist() == [1.0, 1.0]
+
+
+def disagreeing(num: int, apart: float) -> int:
+    """In how many of ``num`` simulated pairs of arms the interval of their difference leaves out the true one.
+
+    Half of the arms' rows are the same. The truth of arms that are alike is 0; where they differ, the mean of all.
+    """
+    found, rng = [], np.random.default_rng(7)
+    for _ in range(num):
+        axis = np.eye(6)[0] * (1 + apart)
+        shared, own, others = (rng.normal(size=(80, 6)) for _ in range(3))
+        one = np.concatenate([shared, own]) + axis
+        two = np.concatenate([shared, others]) + np.eye(6)[0]
+        measured = [
+            coherence(batches(part.astype(np.float32), np.concatenate([np.arange(80), start + np.arange(80)])), 6)
+            for part, start in ((one, 1_000), (two, 2_000))
+        ]
+        found.append(difference(*measured)["mean_energy"])
+    truth = 0.0 if apart == 0 else float(np.mean([item["value"] for item in found]))
+    return sum(not item["low"] <= truth <= item["high"] for item in found)
+
+
+def test_intervals_of_differences_cover() -> None:
+    assert disagreeing(30, 0.0) <= 6  # 5 % are 1.5; more than 6 has a probability of .0006
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apart", [0.0, 0.5])
+def test_intervals_of_differences_cover_in_many_simulations(apart: float) -> None:
+    assert 10 <= disagreeing(600, apart) <= 54  # 5 % are 30, with a standard deviation of 5.3

@@ -1,0 +1,139 @@
+"""The stages of ``curate analyze``: rows valued by an engine and gradients of rows, in Ray tasks, gone on with."""
+
+import stat
+import sys
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from curation.config import DomainConfig, EngineConfig, GradientsConfig
+from curation.errors import ConfigError
+from curation.hashing import first_by_hash
+from curation.refs import TableRef
+from curation.stages import advantage, gradients
+from curation.stages.advantage import AdvantageJob, advantages
+from curation.stages.chunked import in_chunks
+from curation.stages.gradients import GradientJob, compare
+from curation.tables import io, schemas
+
+ENGINE = Path(__file__).parents[2] / "material_engine.py"
+FEN = "3q2k1/5pp1/7p/8/8/8/5PPP/3Q2K1 w - - 0 {}"
+NUM = 12
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("engine") / "material"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ENGINE}"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def save(folder: Path, name: str, table: pa.Table) -> TableRef:
+    uri = str(folder / f"{name}.lance")
+    lance.write_dataset(table, uri)
+    return io.latest(uri)
+
+
+def chess_run(folder: Path, weak: list[str | None]) -> tuple[AdvantageJob, TableRef, TableRef]:
+    """A pool whose gold move takes the queen, with these weak labels: the job, grades and a selection of all."""
+    ids = np.arange(NUM) * 3
+    pool = {"row_id": ids, "fen": [FEN.format(n + 1) for n in range(NUM)], "rating": pa.nulls(NUM, pa.int32())}
+    examples = save(folder, "pool", pa.table({**pool, "error": pa.nulls(NUM, pa.string())}))
+    audit = save(folder, "audit", pa.table({"row_id": ids[::-1], "gold": ["d1d8"] * NUM}))
+    labels = save(folder, "labels", pa.table({"row_id": ids, "label": weak}))
+    right = [label == "d1d8" for label in weak]
+    grades = save(folder, "grades", pa.table({"row_id": ids, "correct": right}))
+    selection = save(folder, "selection", pa.table({"row_id": ids[::-1], "label": weak[::-1]}))
+    domain = DomainConfig(name="chess")
+    return (
+        AdvantageJob(examples=examples, audit=audit, labels=labels, domain=domain, engine=EngineConfig()),
+        grades,
+        selection,
+    )
+
+
+def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(advantage, "CHUNK_ROWS", 4)
+    weak = ["d1d8", "d1d8", "h2h3", None, "h2h3", "d1d7", "d1d7", "g1f1", "d1e1", "d1e1", None, "h2h3"]
+    job, grades, selection = chess_run(tmp_path, weak)
+    engine = EngineConfig(path=material, options={"Hang": "e1"}, timeout_seconds=1.2)
+    job = AdvantageJob(**{**vars(job), "engine": engine})
+    few = save(tmp_path, "few", io.read(selection).filter(pa.array(np.isin(np.arange(NUM), [1, 2, 9]))))
+    table, found = advantages(job, {"all": selection, "few": few}, grades, str(tmp_path / "out.lance"), seed=0)
+
+    rows = {row["row_id"] // 3: row for row in io.read(table).to_pylist()}
+    assert sorted(rows) == [2, 4, 5, 6, 7, 8, 9, 11]  # neither right nor unparsed ones
+    assert (rows[2]["gold_cp"], rows[2]["chosen_cp"], rows[2]["engine"]) == (900, -900, "Material 1")
+    assert rows[7]["chosen_mate"] == -1 and rows[7]["chosen_cp"] is None and rows[7]["error"] is None
+    assert [rows[at]["error"].split(":")[0] for at in (8, 9)] == ["engine_timeout"] * 2  # a queen on e1 hangs it
+    every = found["all"]
+    assert (every["num_selected"], every["num_unparsed"], every["num_differing"], every["n"]) == (12, 2, 8, 6)
+    assert every["errors"] == {"engine_timeout": 2} and every["stronger"]["value"] == 0
+    assert every["median_gap"] == 1_800 and every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
+    assert found["few"]["num_selected"] == 3 and found["few"]["n"] + sum(found["few"]["errors"].values()) == 2
+
+    again, same = advantages(job, {"all": selection, "few": few}, grades, str(tmp_path / "out.lance"), seed=0)
+    assert again == table and same == found  # all of it is committed: no engine is asked
+
+
+def test_a_draw_is_shared_by_arms_that_share_rows() -> None:
+    ids = np.arange(1000)
+    half, rest = first_by_hash(ids[::2], 200, 5), first_by_hash(ids, 300, 5)
+    assert (
+        len(half) == 200 and set(rest[rest % 2 == 0]) <= set(half) and np.array_equal(half, first_by_hash(half, 200, 5))
+    )
+
+
+def test_no_row_differs(local_ray, material: str, tmp_path: Path) -> None:
+    job, grades, selection = chess_run(tmp_path, ["d1d8"] * NUM)
+    table, found = advantages(job, {"all": selection}, grades, str(tmp_path / "out.lance"), seed=0)
+    assert io.count(table) == 0 and found["all"]["n"] == 0 and found["all"]["stronger"] is None
+
+
+def test_what_was_committed_is_not_computed_again(local_ray, tmp_path: Path) -> None:
+    uri, ids = str(tmp_path / "out.lance"), np.arange(100)
+
+    def doubled(ids_M: np.ndarray, limit: int) -> pa.Table:
+        if (ids_M > limit).any():
+            raise ConfigError(f"{int(ids_M.max())} is above {limit}")
+        value = (2 * ids_M).astype(np.float32)
+        return pa.table({"row_id": ids_M, "value": value, "error": pa.nulls(len(ids_M), pa.string())})
+
+    with pytest.raises(ConfigError, match="is above 59"):
+        in_chunks(doubled, ids, (59,), uri, schemas.SIGNAL, chunk_rows=20)
+    before = io.count(io.latest(uri))
+    assert 0 < before <= 60 and before % 20 == 0
+    left: list[int] = []
+    ref = in_chunks(doubled, ids, (99,), uri, schemas.SIGNAL, chunk_rows=20, progress=lambda at: left.append(at.rows))
+    assert io.read(ref).sort_by("row_id")["value"].to_pylist() == (2.0 * ids).tolist()
+    assert left[0] >= before
+
+
+def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, tiny_model, tmp_path: Path) -> None:
+    rng, base = np.random.default_rng(0), tiny_model
+    squares = [f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"]
+    refs = {}
+    for arm, num in (("neural", 40), ("naive", 26), ("few", 5)):
+        texts = {"prompt": [f"White: {rng.choice(squares)} King\nBest move:" for _ in range(num)]}
+        moves = [" ".join(rng.choice(squares, 2 if number else 30)) for number in range(num)]  # the first is too long
+        rows = save(tmp_path, arm, pa.table({"row_id": rng.permutation(num) * 5, **texts, "completion": moves}))
+        job = GradientJob(rows=rows, base=base, config=GradientsConfig(rows=32), max_length=24, chat_template=False)
+        refs[arm] = gradients.gradients(job, str(tmp_path / f"{arm}-gradients.lance"), seed=1)
+    table = io.read(refs["naive"])
+    assert table.num_rows == 26 and [error for error in table["error"].to_pylist() if error] == [
+        "too_long: more than 24 tokens"
+    ]
+    found = compare(refs, reference="neural", seed=1)
+    assert found["n"] == 25 and found["too_few"] == ["few"] and found["errors"]["naive"] == 1
+    healthy = table.filter(table["error"].is_null())
+    matrix = np.stack(healthy["gradient"].to_numpy()).astype(np.float64)
+    singular = np.linalg.svd(matrix, compute_uv=False)
+    np.testing.assert_allclose(found["arms"]["naive"]["singular_values"], singular[: min(32, 25)], rtol=1e-5)
+    assert found["arms"]["naive"]["loss"] == pytest.approx(np.mean(healthy["loss"].to_numpy()), rel=1e-6)
+    assert found["arms"]["neural"]["against"] is None and found["arms"]["naive"]["against"]["energy"] is not None
+    with pytest.raises(ConfigError, match=r"analyze\.gradients: of no arm 20 rows"):
+        compare({"few": refs["few"]}, reference="neural", seed=1)
