@@ -36,6 +36,7 @@ STANDS_FOR = {
     "POOL": "examples/own_data/unlabelled.csv",
     "pool/": "examples/own_data/unlabelled.csv",
     "50000": "200",
+    "0.9": "0.8",
     "OUT": "filtered",
     "STAGE": "gen-0/label-pool",
     "[STAGE]": "",
