@@ -69,7 +69,11 @@ class Work:
     def brief(self) -> str:
         """What is not as it should be, and how many actors run, in few words."""
         counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
-        told = [f"{self.actors.running:,} actors", *(f"{count:,} {state}" for state, count in counts.items() if count)]
+        running = self.actors.running
+        told = [
+            f"{running:,} actor{'' if running == 1 else 's'}",
+            *(f"{count:,} {state}" for state, count in counts.items() if count),
+        ]
         if num_errors := sum(self.errors.values()):
             told.append(f"{num_errors:,} error rows")
         return ", ".join(told)
