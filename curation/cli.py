@@ -13,16 +13,16 @@ from curation.commands.audit.verb import audit
 from curation.commands.explain_verb import explain
 from curation.commands.export_verbs import export_student, export_trust
 from curation.commands.filter.verb import SHIFTED, filter_pool
+from curation.commands.options import CONFIG, SET
 from curation.commands.plan_verb import plan
-from curation.commands.status_verb import of_run, status
+from curation.commands.report_verb import report
+from curation.commands.run_verbs import ablate, run, tune
+from curation.commands.status_verb import status
 from curation.commands.verify.verb import verify
 from curation.errors import CurationError, ShiftError, UserError, is_panic, of_file, of_lance
 from curation.escaping import echo, logger_of
 from curation.redaction import redacted
 from curation.stopping import Stopped, stopped_by_signals
-
-CONFIG = click.argument("config", type=click.Path(dir_okay=False))
-SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
 
 
 class _Verbs(click.Group):
@@ -109,10 +109,11 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
     1,000 rows of each source are read, to foresee rows that cannot be used.
     """
     from curation.commands.validate import check
+    from curation.config.load import load_config
 
     try:
         lines = []
-        for line in check(_load(config, overrides)):
+        for line in check(load_config(config, overrides)):
             lines.append(line._asdict())
             if not as_json:
                 echo(line.text)
@@ -121,145 +122,6 @@ def validate(config: str, overrides: tuple[str, ...], as_json: bool) -> None:
             echo(json.dumps({"valid": False, "error": redacted(str(error))}, indent=1))
         raise
     echo(json.dumps({"valid": True, "checked": lines}, indent=1) if as_json else f"{config}: is valid")
-
-
-@main.command()
-@click.argument("config", type=click.Path())
-@SET
-@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
-@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
-@click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
-@click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
-@click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
-def run(
-    config: str,
-    overrides: tuple[str, ...],
-    address: str | None,
-    wait: bool,
-    until: str | None,
-    only: str | None,
-    redo: tuple[str, ...],
-) -> None:
-    """Run the stages that are missing; after a kill, the same command resumes the run (without --redo).
-
-    `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
-    may also be the run directory.
-    """
-    from curation.commands.tables import arms_table, verdict_lines
-    from curation.errors import ConfigError
-    from curation.pipeline.running import run_chain, run_part
-
-    if until is not None and only is not None:
-        raise ConfigError("--until and --only: give one of them")
-    if address is not None:
-        overrides = (*overrides, f"ray.address={address}")
-    config, overrides = of_run(config, overrides)
-    settings = _load(config, overrides)
-    if part := until or only:
-        run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
-        return
-    content = run_chain(settings, config_path=config, command=_command(config, overrides), wait=wait, redo=redo)
-    echo(arms_table(content))
-    echo(f"report: {settings.directory / 'report.html'}")
-    for line in verdict_lines(content):
-        echo(line)
-
-
-@main.command()
-@CONFIG
-@SET
-@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
-@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
-def tune(config: str, overrides: tuple[str, ...], address: str | None, wait: bool) -> None:
-    """Search for a better trust function, as the section tune of CONFIG says.
-
-    Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
-    ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.
-    """
-    from curation.pipeline.running import run_search
-
-    if address is not None:
-        overrides = (*overrides, f"ray.address={address}")
-    settings = _load(config, overrides)
-    command = _command(config, overrides, verb="tune")
-    content = run_search(settings, config_path=config, command=command, wait=wait)
-    echo("\n".join(content["lines"]))
-    echo(f"best: {content['best_path']}")
-    echo(f"report: {settings.directory / 'search.html'}")
-
-
-@main.command()
-@click.argument("ablation", type=click.Path(dir_okay=False))
-@SET
-@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
-@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
-def ablate(ablation: str, overrides: tuple[str, ...], output: str, wait: bool) -> None:
-    """Run the variants of a run that the file ABLATION names, and compare them in a table.
-
-    Stages that variants, or ablations in the same DIR, have in common are run once. After a kill, the same command goes
-    on. --set changes the base of all variants.
-    """
-    from curation.config.load import load_ablation
-    from curation.pipeline.running import run_ablation
-    from curation.report import ablation_markdown
-    from curation.storage.paths import place
-
-    loaded = load_ablation(ablation, overrides)
-    command = _command(ablation, overrides, verb="ablate")
-    content = run_ablation(loaded, place(output), command=command, wait=wait)
-    echo(ablation_markdown(content))
-
-
-@main.command()
-@click.argument("configs", nargs=-1, required=True, metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...")
-@SET
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
-@click.option("--compare", is_flag=True, help="Set the finished runs in several run directories side by side.")
-@click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
-def report(
-    configs: tuple[str, ...],
-    overrides: tuple[str, ...],
-    as_json: bool,
-    combine: bool,
-    compare: bool,
-    output: str | None,
-) -> None:
-    """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
-
-    With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
-    intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
-
-    With --compare: say what differs in the configurations of finished runs, and how their results differ from the
-    first one's.
-    """
-    from curation.errors import ConfigError
-
-    if combine or compare:
-        if combine and compare:
-            raise ConfigError("--combine and --compare: give one of them")
-        if overrides:
-            option = "--combine" if combine else "--compare"
-            raise ConfigError(f"--set: changes a CONFIG, and {option} reads run directories as they are; drop one")
-        _several(configs, combine, output or ("combined-report" if combine else "compared-report"), as_json)
-        return
-    if output is not None:
-        raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
-    if len(configs) > 1:
-        raise ConfigError(
-            f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
-        )
-    config, overrides = of_run(configs[0], overrides)
-
-    from curation.commands.tables import arms_table, verdict_lines
-    from curation.pipeline.running import rewrite_report
-
-    page = rewrite_report(_load(config, overrides), config_path=config, command=_command(config, overrides))
-    content = json.loads(page.with_name("report.json").read_text())
-    echo(json.dumps(content, indent=1) if as_json else arms_table(content))
-    echo(f"report: {page}", err=as_json)
-    for line in verdict_lines(content):
-        echo(line, err=as_json)
 
 
 @main.command()
@@ -343,27 +205,9 @@ def doctor(config: str | None, overrides: tuple[str, ...], address: str | None, 
     sys.exit(1 if states["fail"] else 0)
 
 
-def _several(directories: tuple[str, ...], is_combined: bool, output: str, as_json: bool) -> None:
-    from curation.commands.combine import combine, compare
-    from curation.commands.tables import combined_table, compared_table
-
-    work, table = (combine, combined_table) if is_combined else (compare, compared_table)
-    content, page = work(directories, output)
-    echo(json.dumps(content, indent=1) if as_json else table(content))
-    echo(f"report: {page}", err=as_json)
-
-
-def _load(config: str, overrides: tuple[str, ...]) -> Any:
-    from curation.config.load import load_config
-
-    return load_config(config, overrides)
-
-
-def _command(config: str, overrides: tuple[str, ...], verb: str = "run") -> str:
-    return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))
-
-
-for verb in (plan, status, analyze, explain, export_student, export_trust, filter_pool, audit, verify):
+for verb in (run, plan, status, report, analyze, explain, tune, ablate):
+    main.add_command(verb)
+for verb in (export_student, export_trust, filter_pool, audit, verify):
     main.add_command(verb)
 
 if __name__ == "__main__":

@@ -31,13 +31,13 @@ class Stopped(BaseException):
 
 
 class Signals:
-    """The signals that end a command: the first one raises in the main thread, and a clock starts.
+    """The signals that end the work: the first one raises in the main thread, further ones are ignored.
 
-    A second SIGINT ends the process at once, further SIGTERMs are ignored. ``farewell`` is called with the signal
-    before the process is ended from here.
+    With a ``farewell`` they end the process: a clock starts with the first one, a second SIGINT ends it at once, and
+    ``farewell`` is called with the first signal before the process is ended from here.
     """
 
-    def __init__(self, farewell: Callable[[signal.Signals], None]) -> None:
+    def __init__(self, farewell: Callable[[signal.Signals], None] | None) -> None:
         self.first: signal.Signals | None = None
         """The signal that came first."""
         self._farewell = farewell
@@ -51,14 +51,15 @@ class Signals:
             Stopped: it is the first one, SIGTERM.
         """
         if self.first is not None:
-            if number == signal.SIGINT:
+            if number == signal.SIGINT and self._farewell is not None:
                 self._end_at_once()
             return
         signal.alarm(0)  # Ray's C++ handler, if it was first, would abort the process 3 s later
         self.first = signal.Signals(number)
-        self._clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
-        self._clock.daemon = True
-        self._clock.start()
+        if self._farewell is not None:
+            self._clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
+            self._clock.daemon = True
+            self._clock.start()
         raise KeyboardInterrupt if number == signal.SIGINT else Stopped
 
     def end(self) -> None:
@@ -74,7 +75,7 @@ class Signals:
             self._clock.cancel()
 
     def _end_at_once(self) -> None:
-        assert self.first is not None, "a signal has come"
+        assert self.first is not None and self._farewell is not None, "a signal has come, and may end the process"
         self._farewell(self.first)
         self.end()
 
@@ -89,18 +90,20 @@ def exit_code(number: signal.Signals) -> int:
 
 
 @contextmanager
-def stopped_by_signals(farewell: Callable[[signal.Signals], None]) -> Iterator[Signals]:
-    """Within the context, SIGINT and SIGTERM are handled as :class:`Signals` says.
+def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None) -> Iterator[Signals]:
+    """Within the context, signals are handled as :class:`Signals` says; a context within another one does nothing.
 
-    SIGINT is handled even where it was ignored, as it is for a background job of a shell script: who sends it there
-    means it.
+    A command of the command line gives a ``farewell``. SIGINT is then handled even where it was ignored, as it is for a
+    background job of a shell script: who sends it there means it. A caller of the Python interface gives none: SIGTERM
+    alone is handled, and the process is his.
     """
     global _listening
     signals = Signals(farewell)
     if _listening or threading.current_thread() is not threading.main_thread():
         yield signals
         return
-    before = {number: signal.signal(number, signals.handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGTERM,) if farewell is None else (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signals.handle) for number in numbers}
     _listening = True
     try:
         yield signals
@@ -109,27 +112,6 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None]) -> Iterator[S
         signals.close()
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Within the context, the first SIGTERM raises :class:`Stopped` in the main thread; later ones are ignored.
-
-    It is for callers of the Python interface; a command of the command line handles signals from its start on.
-    """
-    if _listening or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise Stopped
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def stop(thread: threading.Thread) -> None:

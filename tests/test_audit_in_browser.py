@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,32 +11,14 @@ from typing import Any
 
 import pytest
 from audit_run import HOSTILE, AuditedRun, make_run
+from chromium import chromium
 from click.testing import CliRunner
 
 from curation.cli import main
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (shutil.which("chromium") and shutil.which("chromedriver")),
-        reason="Chromium is not installed: apt-get install chromium chromium-driver",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 NUM = 50
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1100,1000",
-)
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +30,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path / "profile", "--window-size=1100,1000") as driver:
+        yield driver
 
 
 def curate(*arguments: object) -> str:
@@ -102,7 +77,9 @@ class Page:
         )
 
     def press(self, key: str) -> None:
-        webdriver.ActionChains(self.browser).send_keys(key).perform()
+        from selenium.webdriver import ActionChains
+
+        ActionChains(self.browser).send_keys(key).perform()
 
     def judge(self, key: str) -> None:
         before = self.row_id
@@ -111,6 +88,7 @@ class Page:
 
 
 def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: AuditedRun, browser: Any, tmp_path: Path):
+    from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
 
     curate(run.directory, "--num", NUM)
@@ -130,7 +108,7 @@ def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: Au
 
     browser.get(server.url)
     page.until("!document.getElementById('start').hidden")
-    webdriver.ActionChains(browser).send_keys("anna", Keys.ENTER).perform()
+    ActionChains(browser).send_keys("anna", Keys.ENTER).perform()
     page.until("document.getElementById('row').dataset.rowId")
     for _ in range(20):
         judge_one()

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def events(directory: Path, kind: str) -> list[str]:
 
 
 @pytest.mark.timeout(1200)
-def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
+def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, capsys):
     config = load(tmp_path, puzzle_file)
     plan = make_plan(config, probe=True, num_rows=64)
     assert plan.stages[0].state == "new" and {stage.state for stage in plan.stages[1:]} == {"waits"}
@@ -83,6 +84,10 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file):
     others = {item.stage: item.why for item in plan.forecast.left_out}
     assert others["gen-1/label-pool"] == "it asks another model than the first teacher"
     report = run(config)
+    told = capsys.readouterr().err
+    assert re.search(
+        r"no candidates for any arm: \d+, \d+, \d+, \.\.\.; `curate inspect \S+ gen-0/length-\w+` lists", told
+    )
 
     done = stages(tmp_path)
     assert set(done) == {stage.name for stage in plan.stages}

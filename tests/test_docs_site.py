@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from chromium import chromium
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed: make docs")
 
@@ -49,16 +50,7 @@ def test_dead_links_are_found(site: Path, tmp_path: Path):
 
 
 def test_search_works_from_a_folder(site: Path, tmp_path: Path):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
-    if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    offline = "--host-resolver-rules=MAP * ~NOTFOUND"
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", offline, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    try:
+    with chromium(tmp_path / "profile") as driver:
         driver.get(f"{(site / 'search.html').as_uri()}?q=super-recovery")
         ends, links = time.monotonic() + 20, []
         while not links and time.monotonic() < ends:
@@ -67,5 +59,3 @@ def test_search_works_from_a_folder(site: Path, tmp_path: Path):
                 link.get_attribute("href") for link in driver.find_elements("css selector", "#search-results li a")
             ]
         assert any("method.html" in str(link) for link in links), links
-    finally:
-        driver.quit()

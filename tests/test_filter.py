@@ -120,13 +120,12 @@ def grown(local_ray, package, tmp_path_factory):
     pool, output = directory / "pool", directory / "out"
     write_pool(pool / "a.jsonl", NUM_ROWS, bad=BAD)
     keep = {"share": 0.1}
-    settings = ("teacher.max_error_rate=0.1",)
-    first = go(package.uri, pool, output, keep, *settings)
+    first = go(package.uri, pool, output, keep)
     rows = written(output)
     files = {path.name: path.stat().st_mtime_ns for path in (output / "data").iterdir()}
-    again = go(package.uri, pool, output, keep, *settings)
+    again = go(package.uri, pool, output, keep)
     write_pool(pool / "b.jsonl", NUM_MORE, first=NUM_ROWS)
-    second = go(package.uri, pool, output, keep, *settings)
+    second = go(package.uri, pool, output, keep)
     return Grown(pool, output, first, rows, files, again, second, written(output))
 
 
@@ -174,7 +173,7 @@ def test_what_is_done_and_what_waits_is_told_without_ray(grown, package, tmp_pat
     assert first == f"{out}: not running" and last.startswith(f"cut {grown.second.content['cut']['id']} (share 0.1)")
     assert f"200 labelled, 0 error rows; {kept} let in by cut" in told("status", out)
     planned = told("plan", package.uri, str(grown.pool), "-o", out, "--keep", "0.1", "--no-probe", "--recut",
-                   *(part for key in (*SETTINGS, "teacher.max_error_rate=0.1") for part in ("--set", key)))  # fmt: skip
+                   *(part for key in SETTINGS for part in ("--set", key)))  # fmt: skip
     assert planned.startswith("pool: 600 rows in 2 files\n")
     assert "changed: rounds" in planned and "waits for cut" in planned
     write_pool(grown.pool / "c.jsonl", 3)
@@ -307,6 +306,17 @@ def test_a_shifted_pool_raises_an_alarm_with_an_exit_code_of_its_own(local_ray, 
     content = json.loads((output / "filter.json").read_text())
     assert content["rounds"][0]["shift"]["alarm"] and len(row_ids(output)) == 20
     assert CliRunner().invoke(main, [*command, "--on-shift", "ignore"]).exit_code == 0
+
+
+def test_rows_that_cannot_be_used_have_a_limit_of_their_own(local_ray, package, tmp_path):
+    pool, output = tmp_path / "pool", tmp_path / "out"
+    write_pool(pool / "a.jsonl", 40, bad=BAD[:1])
+    told = r"^pool: 1 of 40 rows cannot be used \(null_field 1\), more than pool.max_error_rate 0.02; `curate inspect"
+    with pytest.raises(SourceError, match=told):
+        go(package.uri, pool, output, {"n": 5}, "pool.max_error_rate=0.02")
+    assert not list(output.glob("_curation/label-*"))
+    done = go(package.uri, pool, output, {"n": 5}, "teacher.max_error_rate=0")  # of rows that were asked
+    assert sum(file["rows"] for file in json.loads((output / "filter.json").read_text())["files"]) == 5, done
 
 
 def test_inputs_that_do_not_fit_are_refused_with_both_values(grown, package, tmp_path):

@@ -36,6 +36,7 @@ STANDS_FOR = {
     "POOL": "examples/own_data/unlabelled.csv",
     "pool/": "examples/own_data/unlabelled.csv",
     "50000": "200",
+    "0.9": "0.8",
     "OUT": "filtered",
     "STAGE": "gen-0/label-pool",
     "ROW_ID": "7",
@@ -98,10 +99,11 @@ def test_the_page_leads_to_a_report_within_ten_minutes(folder: Path):
 
 def put_in(folder: Path, command: str, number: int) -> list[str]:
     """The words of a command after ``curate``, with what the run of the page has."""
-    (table,) = (folder / "runs/own/gen-0").glob("label-pool-*/labels.lance")
+    tables = (folder / "runs/own/gen-0").glob("label-pool-*/labels.lance")  # after --redo there are two
+    table = max(tables, key=lambda path: (path / "_versions").stat().st_mtime)
     newest = str(lance.dataset(str(table)).version)
     places = STANDS_FOR | {"TABLE": str(table), "any/table.lance": str(table), "3": newest}
-    words = [word for word in split(command)[1:]]
+    words = split(command)[1:]
     for place, word in enumerate(words):
         if word == "-o":
             words[place + 1] = f"output-{number}"

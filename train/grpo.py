@@ -180,6 +180,7 @@ def reinforce(
         seconds=time.monotonic() - start,
         curves=curves(history),
         stopped=without_signal(history, config),
+        dropped=sorted({example["row_id"] for example in examples} - {task.row_id for task in tasks}),
     )
     weights = trainer.full_weights()
     if trainer.is_world_process_zero():

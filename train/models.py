@@ -40,6 +40,8 @@ class TrainingRecord:
     """Further measures by name, with ``step``: a value per logging interval, ``None`` where it was not measured."""
     stopped: str | None = None
     """Why the training ended before its last step."""
+    dropped: list[int] = field(default_factory=list)
+    """The ids of the rows that were dropped, ascending."""
 
 
 @dataclass(frozen=True, kw_only=True)

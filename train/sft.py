@@ -180,7 +180,7 @@ def fine_tune(
         raise SourceError(f"{output.name}: no rows to train on; a selection of at least one row is needed")
     args = _arguments(config, seed=seed, work=output.with_name(f"{output.name}.partial") / "checkpoints")
     survey = source.survey(args.process_index, args.world_size)
-    num_rows, num_dropped = len(survey.positions_N), survey.num_dropped
+    num_rows, num_dropped = len(survey.positions_N), len(survey.dropped_M)
     if num_dropped:
         log.warning("%s: %d of %d rows exceed %d tokens", output.name, num_dropped, source.num_rows, config.max_length)
     if not num_rows:
@@ -239,6 +239,7 @@ def fine_tune(
         losses=[entry["loss"] for entry in logged],
         curves={name: [entry.get(name) for entry in logged] for name in ("step", "learning_rate", "grad_norm")},
         seconds=time.monotonic() - start,
+        dropped=survey.dropped_M.tolist(),
     )
     weights = trainer.full_weights()
     if trainer.is_world_process_zero():

@@ -48,8 +48,8 @@ class Survey:
     """Where each kept row stands in the table."""
     lengths_N: npt.NDArray[np.int32]
     """Tokens of each kept row."""
-    num_dropped: int
-    """Rows with more tokens than the limit."""
+    dropped_M: npt.NDArray[np.int64]
+    """The ids of the rows with more tokens than the limit, ascending."""
     digest: str
     """Of all rows as they are read, whatever their order in the table."""
     mean_trust: float | None
@@ -91,12 +91,13 @@ class Source:
         row_ids_N = np.concatenate([share.row_ids_N for share in shares])
         lengths_N = np.concatenate([share.lengths_N for share in shares])
         by_id_N = np.argsort(row_ids_N, kind="stable")
-        positions_N = by_id_N[lengths_N[by_id_N] <= self._max_length]
+        fits_N = lengths_N[by_id_N] <= self._max_length
+        positions_N = by_id_N[fits_N]
         trusts_N = np.concatenate([share.trusts_N for share in shares])
         return Survey(
             positions_N=positions_N,
             lengths_N=lengths_N[positions_N],
-            num_dropped=self.num_rows - len(positions_N),
+            dropped_M=row_ids_N[by_id_N[~fits_N]],
             digest=f"{sum(share.digest for share in shares) % 2**128:032x}",
             mean_trust=float(trusts_N[positions_N].mean()) if "trust" in self._columns and len(positions_N) else None,
         )

@@ -10,7 +10,7 @@ from curation import memory
 from curation.cluster import capacity, nodes, ray_private
 from curation.config import RayConfig
 from curation.errors import ClusterError, RunFailedError
-from curation.stopping import stopped_by_sigterm
+from curation.stopping import stopped_by_signals
 from curation.telemetry.console import say
 
 RAY_ATTEMPTS = 3
@@ -31,7 +31,7 @@ def local_or_cluster(settings: RayConfig, *, same_versions: bool = True) -> Iter
     # Ray forks only to execute another program.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     started = not ray.is_initialized()
-    with stopped_by_sigterm():
+    with stopped_by_signals():
         try:
             if started:
                 _start_ray(settings)

@@ -7,24 +7,16 @@ from typing import Any
 
 import click
 
+from curation.commands.options import SET, of_run
 from curation.escaping import echo
 
 BEGIN_SECONDS = 60.0
 """How long ``--watch`` waits for the driver of a run that is not finished."""
 
 
-def of_run(config: str, overrides: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """A run directory stands for the configuration of its last run."""
-    from curation.storage.paths import place
-
-    if not place(config).is_dir():
-        return config, overrides
-    return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
-
-
 @click.command()
 @click.argument("config", type=click.Path())
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
+@SET
 @click.option(
     "--watch",
     type=click.FloatRange(min=0.1),

@@ -36,6 +36,9 @@ class PoolConfig(SourceConfig):
 
     columns: tuple[str, ...] = ()
     """Columns of the pool's files that are written beside the domain's own, e.g. a document's id or address."""
+    max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """The filter stops before it labels new files if a larger share of their rows cannot be used: they cannot be read,
+    or have duplicate options."""
 
     @model_validator(mode="after")
     def _only_rows(self) -> Self:
@@ -140,7 +143,7 @@ class FilterTeacherConfig(Section):
     batch_tokens: PositiveInt | None = None
     """Tokens in one forward batch. Unset: the package's."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The filter stops if a larger share of the labelled rows are error rows."""
+    """The filter stops if a larger share of the rows that the teacher was asked fail."""
     vllm: VllmConfig | None = None
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""

@@ -74,12 +74,8 @@ def label(
     commit_seconds: float,
     fragment_mb: int,
     first_cut: "Cut | None" = None,
-    counts_unread: bool = False,
 ) -> Done:
-    """Label the rows that are not labelled yet, and count; rows that a first cut drops are not answered.
-
-    ``counts_unread``: nothing has limited the number of rows that cannot be read before.
-    """
+    """Label the rows that are not labelled yet, and count; rows that a first cut drops are not answered."""
     from curation.stages.label import Share, count_labels
     from curation.stages.label import label as label_stage
     from curation.stages.label_chunks import LabelJob
@@ -103,7 +99,7 @@ def label(
             told=task.telemetry,
             first_cut=first_cut,
         )
-        result = label_stage(job, state_size=width(teacher, model), share=part, counts_unread=counts_unread, **how)
+        result = label_stage(job, state_size=width(teacher, model), share=part, **how)
     table = compact(result.table, fragment_mb, guard=task.guard)
     counts = count_labels(table)
     if first_cut is not None:

@@ -1,11 +1,13 @@
 """Models of a run: bases resolved or made from scratch, fine-tuned on rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from curation import models
 from curation.config import DomainConfig, InitConfig, ModelConfig, SftConfig, StudentConfig
+from curation.escaping import escaped
 from curation.pipeline.training import training, training_host
 from curation.refs import ModelRef, TableRef
 from curation.registry import METHODS, code
@@ -14,6 +16,8 @@ from curation.rundir.run import Task
 
 REVISION = 2
 """Of trainings: raised when their order of rows changed."""
+NUM_NAMED, NAMED_CHARACTERS = 3, 80
+"""Of the rows that a training left out: how many the terminal names, and how much of their errors."""
 
 
 def base_model(model: ModelConfig, domain: DomainConfig, *, name: str, seed: int, needs: Sequence[Out] = ()) -> Model:
@@ -127,15 +131,10 @@ def adapt(
 ) -> Done:
     """Fine-tune on gold labels."""
     from curation.stages.select import adaptation_rows
-    from curation.stages.usable import count_split, in_words
-    from curation.tables import io
 
     rows = adaptation_rows(examples, domain, task.directory)
-    total, used = io.count(examples), io.count(rows)
-    if used < total:
-        why = in_words(count_split(examples, "adapt").errors) or "their prompt cannot be made"
-        task.say(f"{total - used:,} of {total:,} rows are left out, as they cannot be used ({why})")
-    return train(task, base, "", recipe, seed, METHODS["sft"].trained_by, {}, rows, {}, resources)
+    trained_by = METHODS["sft"].trained_by
+    return train(task, base, "", recipe, seed, trained_by, {}, rows.table, {}, resources, left_out=rows.left_out)
 
 
 def train(
@@ -149,8 +148,12 @@ def train(
     rows: TableRef,
     examples: dict[str, TableRef],
     resources: dict[str, Any],
+    left_out: Mapping[int, str] = MappingProxyType({}),
 ) -> Done:
-    """Train on selected rows by the method that is configured."""
+    """Train on selected rows by the method that is configured; ``left_out`` were left out before, with their errors.
+
+    The stage's table lists all rows that were left out.
+    """
     from curation.tables import io
 
     with task.progress() as update, training(task, recipe.model_copy(update=resources)):
@@ -165,9 +168,29 @@ def train(
             **read,
             **examples,
         )
-    if result.record.num_dropped:
-        task.say(f"{result.record.num_dropped:,} rows are longer than max_length and were not trained on")
+    record = asdict(result.record)
+    too_long = f"max_length: prompt and answer have more than {recipe.max_length} tokens"
+    without = {**left_out, **dict.fromkeys(record.pop("dropped"), too_long)}
     if result.record.stopped:
         task.say(f"ended early: {result.record.stopped}")
-    outputs = {"model": result.model.to_json(), "training": asdict(result.record)}
+    outputs = {"model": result.model.to_json(), "training": record}
+    if without:
+        outputs["left_out"] = list_left_out(task, without, num_given=io.count(rows) + len(left_out)).to_json()
     return Done(outputs=outputs, rows=io.count(rows))
+
+
+def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> TableRef:
+    """Write the rows that a training left out as a table (``schemas.LEFT_OUT``), and name the first of them."""
+    import pyarrow as pa
+
+    from curation.tables import io, schemas
+
+    ids = sorted(errors)
+    named = [f"row {row_id} ({escaped(errors[row_id][:NAMED_CHARACTERS])})" for row_id in ids[:NUM_NAMED]]
+    more = ", ..." if len(ids) > len(named) else ""
+    task.say(
+        f"{len(ids):,} of {num_given:,} rows are left out: {', '.join(named)}{more}; "
+        f"`curate inspect {task.manifest.directory} {task.name}` lists them"
+    )
+    rows = pa.table({"row_id": ids, "error": [errors[row_id] for row_id in ids]}, schema=schemas.LEFT_OUT)
+    return io.write(rows, str(task.directory / "left_out.lance"))

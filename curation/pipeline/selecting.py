@@ -96,6 +96,7 @@ def measure_length(
     """Count the tokens of what students would be trained on."""
     from curation.stages.gold import decide
     from curation.stages.length import LengthJob, Limit, too_long
+    from curation.tables import io
 
     solutions = False
     if gold is not None and rollouts is not None:
@@ -107,9 +108,12 @@ def measure_length(
     with task.progress() as update:
         found = too_long(job, str(task.directory / "too_long.lance"), split=split, progress=update)
     if found.num_too_long:
+        first = io.open_table(found.table).to_table(columns=["row_id"], limit=3)["row_id"].to_pylist()
+        more = ", ..." if found.num_too_long > len(first) else ""
         task.say(
             f"{found.num_too_long:,} of {found.num_rows:,} labelled rows have more than "
-            f"{longest.max_length:,} tokens (student.max_length) and are no candidates for any arm"
+            f"{longest.max_length:,} tokens (student.max_length) and are no candidates for any arm: "
+            f"{', '.join(map(str, first))}{more}; `curate inspect {task.manifest.directory} {task.name}` lists them"
         )
     counts = asdict(found)
     outputs = {"counts": counts, "too_long": counts["table"] if found.num_too_long else None}

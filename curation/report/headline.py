@@ -98,7 +98,14 @@ def _weak_to_strong(generation: Json, main: Json) -> list[str]:
             f"the labels that it learned from: {generation['asked_unlike']}."
         ]
     if main["weak_to_strong"]:
-        return [f"It passes its weak teacher ({with_interval(teacher)}) by {gap}: weak-to-strong."]
+        text, base = f"It passes its weak teacher ({with_interval(teacher)}) by {gap}", main["against_base"]
+        if base is None or base["low"] > 0:
+            return [f"{text}: weak-to-strong."]
+        change = f"{points(base['difference'])} points [{points(base['low'])}, {points(base['high'])}]"
+        before = with_interval(generation["base"])
+        return [
+            f"{text}, but its base before the training answers {before}: the training is not shown to help ({change})."
+        ]
     if pair["high"] < 0:
         return [f"It stays below its teacher ({with_interval(teacher)}): {gap}. This is not a weak-to-strong result."]
     return [f"Against its teacher ({with_interval(teacher)}): {gap}. It is not shown to pass the teacher."]

@@ -88,16 +88,22 @@ def render(report: Json) -> str:
     )
 
 
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("curation.report", "."),
-        autoescape=True,
+def environment(package: str, *, autoescape: bool = False, keep_trailing_newline: bool = False) -> Environment:
+    """The templates of a package's folder; a name that is not given is an error."""
+    return Environment(
+        loader=PackageLoader(package, "."),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        autoescape=autoescape,
+        keep_trailing_newline=keep_trailing_newline,
     )
-    environment.filters.update(
+
+
+@cache
+def _environment() -> Environment:
+    made = environment("curation.report", autoescape=True)
+    made.filters.update(
         percent=percent,
         points=points,
         p=p_value,
@@ -110,7 +116,7 @@ def _environment() -> Environment:
         amount=lambda value, name: in_words(name, value),
         yaml=lambda value: yaml.safe_dump(json.loads(json.dumps(value)), sort_keys=False, allow_unicode=True),
     )
-    return environment
+    return made
 
 
 def completions(arm: Json) -> str:

@@ -56,6 +56,7 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
     truth = differences(tests, arm, GROUND_TRUTH) if arm != GROUND_TRUTH else None
     teacher = differences(tests, arm, TEACHER)
     against_teacher = None if teacher is None else compared(metrics.compare_rows(teacher, seed=seed))
+    base = differences(tests, arm, BASE)
     verdict = None
     if truth is not None and len(truth):
         gain = _gain(tests, arm)
@@ -72,6 +73,7 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
         "detectable": None if verdict is None else verdict["detectable"],
         "against_ground_truth": None if truth is None else compared(metrics.compare_rows(truth, seed=seed)),
         "against_teacher": against_teacher,
+        "against_base": None if base is None else compared(metrics.compare_rows(base, seed=seed)),
         # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }

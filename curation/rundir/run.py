@@ -298,7 +298,8 @@ class Run:
         if end.is_whole:
             self._on_done(end.stage, done.rows, seconds)
         rate = f", {done.rows / seconds:,.0f} rows/s" if done.rows else ""
-        say(f"{name}: {done.rows:,} rows in {seconds:.1f} s{rate}")
+        work = f"{done.rows:,} rows" if done.rows else "done"
+        say(f"{name}: {work} in {seconds:.1f} s{rate}")
         return record.outputs
 
     def _failed(self, name: str, error: Exception) -> Exception:

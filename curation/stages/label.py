@@ -62,12 +62,9 @@ def label(
     *,
     state_size: int,
     share: Share,
-    counts_unread: bool = False,
     **how: Unpack[PassOptions],
 ) -> PassResult:
     """Label what is not labelled yet and commit it as it comes.
-
-    ``counts_unread``: rows that were error rows before a teacher was asked count as failed too.
 
     Raises:
         RunFailedError: an actor kept dying without getting anything done, or more than ``max_error_rate`` of the rows
@@ -84,7 +81,7 @@ def label(
         takes=share.takes,
         **how,
     )
-    check_errors(result.table, job.teacher.max_error_rate, None if counts_unread else job.examples)
+    check_errors(result.table, job.teacher.max_error_rate, job.examples)
     return result
 
 
@@ -120,15 +117,16 @@ def count_labels(ref: TableRef) -> LabelCounts:
     )
 
 
-def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef | None) -> None:
+def check_errors(labels: TableRef, max_error_rate: float, examples: TableRef) -> None:
     """Refuse a labels table with too many error rows.
 
-    Those that are error rows of the ``examples`` do not count: ``splits.max_error_rate`` is their limit.
+    Those that are error rows of the ``examples`` do not count: ``splits.max_error_rate``, of a filter
+    ``pool.max_error_rate``, is their limit.
 
     Raises:
         RunFailedError: more than ``max_error_rate`` of the rows that were asked failed.
     """
-    unread = BitMap64() if examples is None else _error_ids(examples)
+    unread = _error_ids(examples)
     rows, failed, kinds = 0, 0, Counter[str]()
     for batch in io.open_table(labels).scanner(columns=["row_id", "error"]).to_batches():
         asked_N = missing(batch.column("row_id").to_numpy(), unread)

@@ -10,7 +10,7 @@ that. All arms skip rows that are too long for the student, so each trains on n 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -172,31 +172,34 @@ def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int
     }
 
 
-def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> TableRef:
-    """All healthy rows of a labelled split with their gold labels, written as a selection named ``adapt``.
+class Adaptation(NamedTuple):
+    """The rows of a labelled split to adapt a teacher on."""
 
-    Rows that the domain cannot render are skipped.
-    """
+    table: TableRef
+    """All healthy ones with their gold labels, as a selection named ``adapt``."""
+    left_out: dict[int, str]
+    """Of the others the error, ``kind: detail``, by row id."""
+
+
+def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> Adaptation:
+    """Write the rows to adapt a teacher on; error rows and rows that the domain cannot render are left out."""
     domain = get_domain(domain_config)
+    errors = io.read(examples, columns=["row_id", "error"], filter="error IS NOT NULL")
+    left_out = dict(zip(errors["row_id"].to_pylist(), errors["error"].to_pylist(), strict=True))
 
     def pair(example: Example) -> dict[str, str]:
         return {"prompt": domain.prompt(example), "completion": domain.answer(example["gold"], example)}
 
-    rows = [
-        rendered
-        | {
-            "row_id": example["row_id"],
-            "arm": "adapt",
-            "rank": rank,
-            "label": example["gold"],
-            "label_source": "gold",
-            "completion_source": "answer",
-            "generation": 0,
-        }
-        for rank, example in enumerate(io.read(examples, filter="error IS NULL").to_pylist())
-        if (rendered := attempt(pair, example)[0]) is not None
-    ]
-    return write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
+    rows = []
+    for rank, example in enumerate(io.read(examples, filter="error IS NULL").to_pylist()):
+        rendered, error = attempt(pair, example)
+        if rendered is None:
+            left_out[example["row_id"]] = str(error)
+            continue
+        told = {"arm": "adapt", "label_source": "gold", "completion_source": "answer", "generation": 0}
+        rows.append({**rendered, **told, "row_id": example["row_id"], "rank": rank, "label": example["gold"]})
+    table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
+    return Adaptation(table, left_out)
 
 
 def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:

@@ -31,16 +31,26 @@ def check_usable(refs: Mapping[str, TableRef], counts: Mapping[str, SplitCounts]
         SourceError: with the table in which the rows stand.
     """
     for name, count in counts.items():
-        num_bad = sum(count.errors.values())
         if name == AUDIT:
             if count.errors.get("no_gold", 0) == count.rows:
                 raise SourceError(f"splits.audit: {NO_AUDIT.format(rows=f'{count.rows:,}')}")
-        elif num_bad > max_error_rate * count.rows:
-            raise SourceError(
-                f"splits.{name}: {num_bad:,} of {count.rows:,} rows cannot be used ({in_words(count.errors)}), more "
-                f'than splits.max_error_rate {max_error_rate}; `curate inspect {refs[name].uri} --where "error IS NOT '
-                'NULL"` shows them; fix them, or raise the limit: the run then goes on without them'
-            )
+        else:
+            check_share("splits", refs[name], count, max_error_rate, split=name)
+
+
+def check_share(section: str, ref: TableRef, count: SplitCounts, max_error_rate: float, *, split: str = "") -> None:
+    """Refuse a table with a larger share of error rows than ``max_error_rate`` of this section of the configuration.
+
+    Raises:
+        SourceError: with the table in which the rows stand.
+    """
+    num_bad = sum(count.errors.values())
+    if num_bad > max_error_rate * count.rows:
+        raise SourceError(
+            f"{section}{'.' if split else ''}{split}: {num_bad:,} of {count.rows:,} rows cannot be used "
+            f"({in_words(count.errors)}), more than {section}.max_error_rate {max_error_rate}; `curate inspect "
+            f'{ref.uri} --where "error IS NOT NULL"` shows them; fix them, or raise the limit: then they are left out'
+        )
 
 
 def told(counts: Mapping[str, SplitCounts]) -> Iterator[str]:

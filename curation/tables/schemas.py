@@ -198,6 +198,10 @@ TOO_LONG = pa.schema(
     ]
 )
 """Labelled rows that the student cannot be trained on, ascending by row id; no arm selects one of them."""
+
+LEFT_OUT = pa.schema([ROW_ID, pa.field("error", pa.string(), nullable=False)])
+"""Rows that a training was given and left out, ascending by row id, with ``kind: detail``."""
+
 ROLLOUTS = pa.schema(
     [
         ROW_ID,

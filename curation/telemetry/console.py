@@ -1,4 +1,7 @@
-"""Lines and progress bars on the terminal; with several stages at once, each bar has its own line."""
+"""Lines and progress on the terminal: in a terminal each running stage has a line of its own, below all that is said.
+
+In a file or a pipe a stage writes a line every ten seconds, after ten minutes less often; nothing is drawn over.
+"""
 
 import sys
 import threading
@@ -13,22 +16,26 @@ from curation.telemetry.standing import Pace, Standing, Update
 
 LINE_SECONDS = 10.0
 """The interval between two lines of a stage, without a terminal."""
+MAX_LINE_SECONDS = 60.0
+"""The same after an hour."""
+BAR_CELLS = 20
 
-_bars: set[int] = set()
-"""The lines below the cursor that have a bar."""
+_bars: dict[int, str] = {}
+"""The stages with a line below the cursor, by its place."""
 _lock = threading.RLock()
 
 
 def say(text: str) -> None:
-    """Print a line with the time, above all bars."""
+    """Print a line with the time, above the lines of the stages."""
     line = escaped(f"{time.strftime('%H:%M:%S')} {redacted(text)}", page=True)
-    if _bars:
-        from tqdm import tqdm
+    with _lock:
+        if _bars:
+            from tqdm import tqdm
 
-        with _lock:
             tqdm.write(line, file=sys.stderr)
-    else:
-        print(line, file=sys.stderr, flush=True)
+        else:
+            sys.stderr.write(f"{line}\n")  # at once: print writes the end of the line by itself
+            sys.stderr.flush()
 
 
 @contextmanager
@@ -38,19 +45,24 @@ def progress(name: str) -> Iterator[Update]:
         yield update
 
 
+def _words(standing: Standing, pace: Pace) -> str:
+    work = "" if standing.work is None else f"; {standing.work.brief()}"
+    return f"{standing.words(pace.rows_per_second)}{work}"
+
+
 @contextmanager
 def _lines(name: str) -> Iterator[Update]:
-    pace, last = Pace(), time.monotonic()
+    begun = last = time.monotonic()
+    pace = Pace()
 
     def update(standing: Standing) -> None:
         nonlocal last
         now = time.monotonic()
         pace.add(now, standing.rows)
-        if now - last < LINE_SECONDS:
+        if now - last < min(MAX_LINE_SECONDS, max(LINE_SECONDS, (now - begun) / 60)):
             return
         last = now
-        work = "" if standing.work is None else f"; {standing.work.words()}"
-        say(f"{name}: {standing.words(pace.rows_per_second)}{work}")
+        say(f"{name}: {_words(standing, pace)}")
 
     yield update
 
@@ -60,28 +72,23 @@ def _bar(name: str) -> Iterator[Update]:
     from tqdm import tqdm
 
     shown: Any = None
-    place = -1
+    place, pace = -1, Pace()
 
     def update(standing: Standing) -> None:
         nonlocal shown, place
         with _lock:
+            pace.add(time.monotonic(), standing.rows)
             if shown is None:
                 place = next(free for free in range(len(_bars) + 1) if free not in _bars)
-                _bars.add(place)
-                shown = tqdm(
-                    total=standing.total,
-                    initial=standing.rows,
-                    desc=escaped(name),
-                    unit=standing.unit.removesuffix("s"),
-                    mininterval=0.2,
-                    unit_scale=True,
-                    leave=False,
-                    position=place,
-                )
-            if standing.work is not None:
-                shown.set_postfix_str(escaped(standing.work.words()), refresh=False)
-            shown.update(standing.rows - shown.n)
-            shown.refresh()
+                _bars[place] = escaped(name)
+                # tqdm places the line and cuts it at the terminal's width; the speed is ours: rows come in bursts
+                shown = tqdm(bar_format="{desc}", position=place, leave=False, dynamic_ncols=True, file=sys.stderr)
+            width = max(map(len, _bars.values()))
+            full = BAR_CELLS * standing.rows // max(standing.total, 1)
+            drawn = "█" * full + "░" * (BAR_CELLS - full)
+            shown.set_description_str(
+                f"{_bars[place]:<{width}} {drawn} {escaped(_words(standing, pace))}", refresh=True
+            )
 
     try:
         yield update
@@ -89,4 +96,4 @@ def _bar(name: str) -> Iterator[Update]:
         with _lock:
             if shown is not None:
                 shown.close()
-                _bars.discard(place)
+                del _bars[place]

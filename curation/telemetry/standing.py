@@ -66,8 +66,20 @@ class Work:
         """The inverse of ``asdict``."""
         return cls(**{**value, "actors": Actors(**value["actors"]), "spent": Spent(**value["spent"])})
 
+    def brief(self) -> str:
+        """What is not as it should be, and how many actors run, in few words."""
+        counts = {"waiting": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
+        running = self.actors.running
+        told = [
+            f"{running:,} actor{'' if running == 1 else 's'}",
+            *(f"{count:,} {state}" for state, count in counts.items() if count),
+        ]
+        if num_errors := sum(self.errors.values()):
+            told.append(f"{num_errors:,} error rows")
+        return ", ".join(told)
+
     def words(self) -> str:
-        """In words, for a line on a terminal."""
+        """In words, for a page of its own."""
         counts = {"pending": self.actors.pending, "restarting": self.actors.restarting, "died": self.actors.deaths}
         others = [f"{count:,} {state}" for state, count in counts.items() if count]
         told = ["actors: " + ", ".join([f"{self.actors.running:,} running", *others])]
@@ -97,7 +109,14 @@ class Standing:
             return told
         speed = f"{rows_per_second:,.0f}" if rows_per_second >= 10 else f"{rows_per_second:.2g}"
         left = (self.total - self.rows) / rows_per_second
-        return f"{told}, {speed} {self.unit}/s, about {left:,.0f} s left"
+        return f"{told}, {speed} {self.unit}/s, about {_duration(left)} left"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
 
 
 Update = Callable[[Standing], None]

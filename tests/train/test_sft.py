@@ -159,7 +159,7 @@ def test_over_long_rows_are_counted(base: ModelRef, tmp_path: Path, caplog: pyte
     pairs = [*copies(16), Pair("abcdefgh" * 4, "a")]
     config = SCRATCH.model_copy(update={"max_length": 16, "epochs": 1})
     record = tuned(base, pairs, config, seed=0, output=tmp_path / "out").record
-    assert (record.num_rows, record.num_dropped) == (16, 1)
+    assert (record.num_rows, record.num_dropped, record.dropped) == (16, 1, [16])
     assert "1 of 17 rows exceed 16 tokens" in caplog.text
     with pytest.raises(SourceError, match="all 1 rows exceed max_length 16"):
         tuned(base, pairs[-1:], config, seed=0, output=tmp_path / "none")

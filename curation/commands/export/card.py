@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 
 from curation.report.headline import points
-from curation.report.html import duration
+from curation.report.html import duration, environment
 
 Json = Mapping[str, Any]
 
@@ -59,15 +59,9 @@ def _datasets(sources: Json) -> Iterator[str]:
 @cache
 def template(name: str) -> Template:
     """A template of this folder, with the filters of all of them."""
-    environment = Environment(
-        loader=PackageLoader("curation.commands.export", "."),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters.update(share=share, number=number, duration=duration, points=points, plain=plain)
-    return environment.get_template(name)
+    made = environment("curation.commands.export", keep_trailing_newline=True)
+    made.filters.update(share=share, number=number, duration=duration, points=points, plain=plain)
+    return made.get_template(name)
 
 
 def share(estimate: Json | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from curation.commands.options import ADDRESS, SET
 from curation.escaping import echo
 
 SHIFTED = 3
@@ -42,9 +43,9 @@ def rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("filter")
 @click.argument("inputs", nargs=-1, required=True, metavar="CONFIG | PACKAGE POOL")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
+@SET
 @rule_options
-@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
+@ADDRESS
 @click.option("--wait", is_flag=True, help="If another filter is writing to OUT, wait until it ends.")
 def filter_pool(
     inputs: tuple[str, ...], overrides: tuple[str, ...], recut: bool, address: str | None, wait: bool, **options: Any

@@ -25,6 +25,7 @@ from curation.sources import SourceFile
 from curation.stages.cut import Calibration, calibration_digest, decide, read_calibration
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.shift import measure_against
+from curation.stages.usable import SplitCounts, check_share
 from curation.tables import io
 
 CUT = "cut"
@@ -164,7 +165,7 @@ def _looking(
             "domain": rnd.rows.domain,
             "columns": list(rnd.rows.columns),
         },
-        settings=settings,
+        settings={**settings, "max_error_rate": config.pool.max_error_rate},
         rows=num_rows,
     )
     labelled = model.stage(f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows)
@@ -204,8 +205,9 @@ def read(
     columns: Sequence[str],
     commit_seconds: float,
     fragment_mb: int,
+    max_error_rate: float,
 ) -> Done:
-    """Read the files of a round."""
+    """Read the files of a round, and refuse them where too many rows cannot be used."""
     rows = PoolRows(files=tuple(map(SourceFile.from_json, files)), domain=domain, columns=tuple(columns))
     with task.progress() as update:
         found = read_pool(
@@ -216,6 +218,7 @@ def read(
             guard=task.guard,
             progress=update,
         )
+    check_share("pool", found.table, SplitCounts(rows=found.rows, errors=found.errors), max_error_rate)
     return Done(outputs={"pool": found.table.to_json(), "errors": found.errors}, rows=found.rows)
 
 
@@ -263,7 +266,6 @@ def label_pool(
         commit_seconds=commit_seconds,
         fragment_mb=fragment_mb,
         first_cut=cut,
-        counts_unread=True,
     )
 
 

@@ -6,13 +6,13 @@ At four widths, light and dark. ``REPORT_SCREENSHOTS`` names a folder for pictur
 import base64
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chromium import chromium
 from test_analysis_section import advantages, coherent, with_analysis
 from test_chained import make_chain
 from test_report import changed, make_run
@@ -21,29 +21,11 @@ from test_verdict import SHOUTING, sick
 from curation.report import collect
 from curation.report.html import render
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (shutil.which("chromium") and shutil.which("chromedriver")),
-        reason="Chromium is not installed: apt-get install chromium chromium-driver",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 WIDTHS = (390, 800, 1280, 1600)
 A4 = 720
 """Pixels of a printed line: 21 cm less margins of 1 cm."""
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 SHIFTED = {
     "auc": {"value": 0.93, "low": 0.9, "high": 0.95, "n": 300},
     "p_value": 1e-9,
@@ -140,13 +122,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
-    yield driver
-    driver.quit()
+    with chromium(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
 
 
 def show(browser: Any, page: Path, width: int, *, dark: bool = False, media: str = "screen") -> None:

@@ -22,7 +22,7 @@ from curation.metrics import paired_recovery
 from curation.refs import ModelRef, TableRef, TrustRef
 from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, StageRecord, collect, write
 from curation.report.comparable import CLAIMS, withheld
-from curation.report.headline import with_interval
+from curation.report.headline import _weak_to_strong, with_interval
 from curation.report.html import render
 from curation.report.rows import arm_order, judge
 from curation.selection.risk import calibrate
@@ -529,6 +529,17 @@ def test_a_large_pool_is_counted_on_a_grid_to_its_resolution(
                 assert one == other
             assert one["value"] == pytest.approx(other["value"], abs=0.05)
     assert "counted on a grid" in render(found) and "counted on a grid" not in render(report)
+
+
+def test_a_base_that_passes_the_teacher_by_itself_takes_the_claim_away(run: RunRecord, report: dict) -> None:
+    for arm in report["arms"]:  # the paired difference is that of the means, on the same rows
+        change = arm["accuracy"]["value"] - report["base"]["value"]
+        assert arm["against_base"]["difference"] == pytest.approx(change) and arm["against_base"]["n"] > 0
+    generation = {"teacher": {"test": {"value": 0.41, "low": 0.38, "high": 0.44}}, "base": report["base"]}
+    main = {"against_teacher": {"difference": 0.153, "low": 0.12, "high": 0.187}, "weak_to_strong": True}
+    for low, words in ((0.01, ": weak-to-strong."), (-0.03, "the training is not shown to help (+2.0 points [")):
+        (line,) = _weak_to_strong(generation, {**main, "against_base": {"difference": 0.02, "low": low, "high": 0.05}})
+        assert line.startswith("It passes its weak teacher (41.0") and words in line
 
 
 def test_the_headline_names_the_control_of_parsed_labels(run: RunRecord, report: dict) -> None:

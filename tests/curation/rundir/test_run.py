@@ -15,7 +15,7 @@ from curation.errors import ConfigError, RunFailedError
 from curation.rundir.graph import Done, Out, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, Run, Task, fits
-from curation.stopping import Stopped, arriving, stopped_by_sigterm, waited_for
+from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for
 from curation.telemetry import standing
 
 
@@ -125,7 +125,7 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
     timer = threading.Timer(0.7, lambda: os.kill(os.getpid(), way))
     timer.start()
     begun = time.monotonic()
-    with stopped_by_sigterm(), pytest.raises(raised):
+    with stopped_by_signals(), pytest.raises(raised):
         Run("test", Manifest.load(tmp_path), room=lambda: {"CPU": 4.0}).do(ordered(stages))
     signal.signal(signal.SIGINT, before)
     assert time.monotonic() - begun < 10

@@ -488,7 +488,8 @@ def test_adaptation_rows_are_all_healthy_rows_with_their_gold(tmp_path: Path):
         "error": ["bad_fen: x" if index == 4 else None for index in range(20)],
     }
     examples = save(tmp_path, "adapt-split", columns, schemas.examples(Chess.columns, gold=True))
-    ref = adaptation_rows(examples, DomainConfig(name="chess"), tmp_path / "out")
+    ref, left_out = adaptation_rows(examples, DomainConfig(name="chess"), tmp_path / "out")
+    assert left_out == {104: "bad_fen: x"}
     table = lance.dataset(ref.uri, version=ref.version).to_table()
     assert table.schema.names == schemas.SELECTION.names
     rows = sorted(table.to_pylist(), key=lambda row: row["row_id"])

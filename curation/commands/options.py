@@ -1,0 +1,33 @@
+"""Arguments and options that several commands have, and how a command was called."""
+
+import json
+
+import click
+
+from curation.redaction import redacted
+
+CONFIG = click.argument("config", type=click.Path(dir_okay=False))
+SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
+ADDRESS = click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
+WAIT = click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
+
+Overrides = tuple[str, ...]
+
+
+def of_run(config: str, overrides: Overrides) -> tuple[str, Overrides]:
+    """A run directory stands for the configuration of its last run."""
+    from curation.storage.paths import place
+
+    if not place(config).is_dir():
+        return config, overrides
+    return str(place(config) / "config.yaml"), (*overrides, f"run_dir={json.dumps(config)}")
+
+
+def at(address: str | None, overrides: Overrides) -> Overrides:
+    """The overrides with that of ``--address``."""
+    return overrides if address is None else (*overrides, f"ray.address={address}")
+
+
+def called(verb: str, config: str, overrides: Overrides) -> str:
+    """The command line, without credentials."""
+    return redacted(" ".join([f"curate {verb}", config, *(f"--set {override}" for override in overrides)]))

@@ -1,0 +1,76 @@
+"""The options of ``curate report``: of one run, or of several by ``--combine`` and ``--compare``."""
+
+import json
+
+import click
+
+from curation.commands.options import SET, Overrides, called, of_run
+from curation.escaping import echo
+
+
+@click.command()
+@click.argument("configs", nargs=-1, required=True, metavar="CONFIG | --combine DIR DIR... | --compare DIR DIR...")
+@SET
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--combine", is_flag=True, help="Average the finished runs in several run directories.")
+@click.option("--compare", is_flag=True, help="Set the finished runs in several run directories side by side.")
+@click.option("-o", "--output", metavar="DIR", help="Folder of the page (default: combined-report, compared-report).")
+def report(
+    configs: tuple[str, ...],
+    overrides: Overrides,
+    as_json: bool,
+    combine: bool,
+    compare: bool,
+    output: str | None,
+) -> None:
+    """Write the report of a finished run again and print its arms. CONFIG may also be the run directory.
+
+    With --combine: write one report of several finished runs that differ in seed, benchmark or teacher. Averages have
+    intervals over rows and over runs. The tests compare the arms' students on the test rows of all runs.
+
+    With --compare: say what differs in the configurations of finished runs, and how their results differ from the
+    first one's.
+    """
+    from curation.errors import ConfigError
+
+    ways = [way for way, is_chosen in (("combine", combine), ("compare", compare)) if is_chosen]
+    if len(ways) > 1:
+        raise ConfigError("--combine and --compare: give one of them")
+    if ways and overrides:
+        raise ConfigError(f"--set: changes a CONFIG, and --{ways[0]} reads run directories as they are; drop one")
+    if not ways and output is not None:
+        raise ConfigError("--output: is where --combine and --compare write; a report goes into its run directory")
+    if not ways and len(configs) > 1:
+        raise ConfigError(
+            f"report: takes one CONFIG, not {len(configs)}; several run directories need --combine or --compare"
+        )
+    if ways:
+        _several(ways[0], configs, output, as_json=as_json)
+    else:
+        _one(*of_run(configs[0], overrides), as_json=as_json)
+
+
+def _several(way: str, directories: tuple[str, ...], output: str | None, *, as_json: bool) -> None:
+    from curation.commands import combine, tables
+
+    work, table, folder = {
+        "combine": (combine.combine, tables.combined_table, "combined-report"),
+        "compare": (combine.compare, tables.compared_table, "compared-report"),
+    }[way]
+    content, page = work(directories, output or folder)
+    echo(json.dumps(content, indent=1) if as_json else table(content))
+    echo(f"report: {page}", err=as_json)
+
+
+def _one(config: str, overrides: Overrides, *, as_json: bool) -> None:
+    from curation.commands.tables import arms_table, verdict_lines
+    from curation.config.load import load_config
+    from curation.pipeline.running import rewrite_report
+
+    settings = load_config(config, overrides)
+    page = rewrite_report(settings, config_path=config, command=called("run", config, overrides))
+    content = json.loads(page.with_name("report.json").read_text())
+    echo(json.dumps(content, indent=1) if as_json else arms_table(content))
+    echo(f"report: {page}", err=as_json)
+    for line in verdict_lines(content):
+        echo(line, err=as_json)

@@ -1,0 +1,92 @@
+"""The options of ``curate run``, ``tune`` and ``ablate``. As in ``curation.cli``, heavy imports are inside."""
+
+import click
+
+from curation.commands.options import ADDRESS, CONFIG, SET, WAIT, Overrides, at, called, of_run
+from curation.escaping import echo
+
+
+@click.command()
+@click.argument("config", type=click.Path())
+@SET
+@ADDRESS
+@WAIT
+@click.option("--until", metavar="STAGE", help="Run STAGE and only the stages that it needs.")
+@click.option("--only", metavar="STAGE", help="Run STAGE alone; the stages that it needs must be done.")
+@click.option("--redo", multiple=True, metavar="STAGE", help="Do STAGE again, and all stages that depend on it.")
+def run(
+    config: str,
+    overrides: Overrides,
+    address: str | None,
+    wait: bool,
+    until: str | None,
+    only: str | None,
+    redo: tuple[str, ...],
+) -> None:
+    """Run the stages that are missing; after a kill, the same command resumes the run (without --redo).
+
+    `curate plan` shows the names of stages, e.g. gen-0/select. In a run with one generation, select is enough. CONFIG
+    may also be the run directory.
+    """
+    from curation.commands.tables import arms_table, verdict_lines
+    from curation.config.load import load_config
+    from curation.errors import ConfigError
+    from curation.pipeline.running import run_chain, run_part
+
+    if until is not None and only is not None:
+        raise ConfigError("--until and --only: give one of them")
+    config, overrides = of_run(config, at(address, overrides))
+    settings = load_config(config, overrides)
+    if part := until or only:
+        run_part(settings, part, alone=only is not None, wait=wait, redo=redo)
+        return
+    content = run_chain(settings, config_path=config, command=called("run", config, overrides), wait=wait, redo=redo)
+    echo(arms_table(content))
+    echo(f"report: {settings.directory / 'report.html'}")
+    for line in verdict_lines(content):
+        echo(line)
+
+
+@click.command()
+@CONFIG
+@SET
+@ADDRESS
+@WAIT
+def tune(config: str, overrides: Overrides, address: str | None, wait: bool) -> None:
+    """Search for a better trust function, as the section tune of CONFIG says.
+
+    Stages that are missing before the search are run first. After a kill, the same command goes on: fits that have
+    ended are not repeated. The result is best.yaml, a section `trust` for `curate run`.
+    """
+    from curation.config.load import load_config
+    from curation.pipeline.running import run_search
+
+    overrides = at(address, overrides)
+    settings = load_config(config, overrides)
+    command = called("tune", config, overrides)
+    content = run_search(settings, config_path=config, command=command, wait=wait)
+    echo("\n".join(content["lines"]))
+    echo(f"best: {content['best_path']}")
+    echo(f"report: {settings.directory / 'search.html'}")
+
+
+@click.command()
+@click.argument("ablation", type=click.Path(dir_okay=False))
+@SET
+@click.option("-o", "--output", default="runs/ablations", show_default=True, metavar="DIR", help="Where it is kept.")
+@WAIT
+def ablate(ablation: str, overrides: Overrides, output: str, wait: bool) -> None:
+    """Run the variants of a run that the file ABLATION names, and compare them in a table.
+
+    Stages that variants, or ablations in the same DIR, have in common are run once. After a kill, the same command goes
+    on. --set changes the base of all variants.
+    """
+    from curation.config.load import load_ablation
+    from curation.pipeline.running import run_ablation
+    from curation.report import ablation_markdown
+    from curation.storage.paths import place
+
+    loaded = load_ablation(ablation, overrides)
+    command = called("ablate", ablation, overrides)
+    content = run_ablation(loaded, place(output), command=command, wait=wait)
+    echo(ablation_markdown(content))
