@@ -4,17 +4,17 @@ import json
 
 import click
 
-from curation.commands.status_verb import of_run
+from curation.commands.options import ADDRESS, SET, WAIT, Overrides, at, called, of_run
 from curation.escaping import echo
 
 
 @click.command()
 @click.argument("config", type=click.Path())
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
-@click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
-@click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
+@SET
+@ADDRESS
+@WAIT
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON, a generation an item.")
-def analyze(config: str, overrides: tuple[str, ...], address: str | None, wait: bool, as_json: bool) -> None:
+def analyze(config: str, overrides: Overrides, address: str | None, wait: bool, as_json: bool) -> None:
     """Measure why the rows of a finished run teach, and write its report again. CONFIG may also be the run directory.
 
     A chess engine compares weak with gold moves where they differ, and the base student's gradients show how alike an
@@ -23,14 +23,10 @@ def analyze(config: str, overrides: tuple[str, ...], address: str | None, wait: 
     from curation.commands.tables import analysis_lines
     from curation.config.load import load_config
     from curation.pipeline.running import run_analysis
-    from curation.redaction import redacted
 
-    if address is not None:
-        overrides = (*overrides, f"ray.address={address}")
-    config, overrides = of_run(config, overrides)
+    config, overrides = of_run(config, at(address, overrides))
     settings = load_config(config, overrides)
-    command = redacted(" ".join(["curate run", config, *(f"--set {override}" for override in overrides)]))
-    content = run_analysis(settings, config_path=config, command=command, wait=wait)
+    content = run_analysis(settings, config_path=config, command=called("run", config, overrides), wait=wait)
     if as_json:
         echo(json.dumps([generation["analysis"] for generation in content["generations"]], indent=1))
     else:
