@@ -42,11 +42,10 @@ class Prefix:
     def select(self, places_K: torch.Tensor) -> "Prefix":
         """A prefix of the rows at these places, which may repeat; this one stays as it is."""
         prefix = self.fork()
-        for layer in prefix.cache.layers:
-            select = (
-                layer.reorder_cache if isinstance(layer, LinearAttentionCacheLayerMixin) else layer.batch_select_indices
-            )
-            select(places_K)
+        layers: list[Any] = prefix.cache.layers
+        for layer in layers:
+            recurrent = isinstance(layer, LinearAttentionCacheLayerMixin)
+            (layer.reorder_cache if recurrent else layer.batch_select_indices)(places_K)
         prefix.mask_BT = None if self.mask_BT is None else self.mask_BT[places_K]
         prefix.length_B = self.length_B[places_K]
         return prefix

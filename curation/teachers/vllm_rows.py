@@ -1,6 +1,6 @@
 """Rows of the vLLM teacher under way: what is asked of the engine for each, and how."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,7 +100,7 @@ def passing(gate: Gate, rows: Sequence[Row], wide_ND: Array, kept: Sequence[str]
     return passes
 
 
-def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: Sequence[int], seed: int | None) -> Any:
+def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: Iterable[int], seed: int | None) -> Any:
     """How an answer is drawn, freely or along its options' trie, by its row's own ``seed`` unless greedily."""
     options = given.options
     stop = list(decoding.stop) if options is None else []

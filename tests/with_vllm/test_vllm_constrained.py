@@ -51,7 +51,7 @@ def test_options_that_begin_others_and_longer_than_the_limit(teacher, reference,
 
 
 def test_samples_stay_within_the_moves_and_depend_on_the_row_alone(teacher, examples):
-    decoding = DecodingConfig(constrained="stepwise", temperature=3.0)
+    decoding = DecodingConfig(constrained="stepwise", temperature=2.0)
     requests = asked(examples[:80], decoding)
     rows = rows_of(teacher.label(requests, decoding, seed=4))
     again = rows_of(teacher.label(requests[::-1], decoding, seed=4))
