@@ -69,6 +69,7 @@ def evidence(
         chance=chance(run.prepared["source"], run.domain, source.readable.row_ids_N, run.seed),
         shift=record.shift.get("source"),
         seed=run.seed,
+        capped=record.budget.get("max_per_label") is not None,
     )
     return weigh(material)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from curation.metrics import Estimate
-from curation.report.evidence import Evidence, Quality, difference
+from curation.report.evidence import Evidence, Quality, difference, widened
 from curation.report.headline import percent
 
 Level = Literal["use it", "use with care", "do not use"]
@@ -174,11 +174,15 @@ def _promise(evidence: Evidence) -> Finding | None:
 def _fall(evidence: Evidence) -> Finding | None:
     if evidence.validation is None or evidence.pool is None:
         return None
-    before, after = evidence.validation.top, evidence.pool.top
+    before, after, where = evidence.validation.top, evidence.pool.top, "validation rows"
+    if evidence.capped:  # the top has no cap: ask validation rows of the same trust
+        if evidence.foreseen is None:
+            return None
+        before, where = widened(evidence.foreseen.purity), "validation rows of the same trust"
     change = difference(after, before)
     if change.high >= 0:
         return None
-    words = f"purity falls from {percent(before.value)} on validation rows to {percent(after.value)} in the pool"
+    words = f"purity falls from {percent(before.value)} on {where} to {percent(after.value)} in the pool"
     return (STOP if change.high < -GREAT_FALL else CARE), words
 
 
@@ -186,7 +190,7 @@ def _shift(evidence: Evidence) -> Finding | None:
     """Only without an audit: where gold labels of the pool are known, purity and calibration there decide."""
     if evidence.pool is not None or evidence.shift is None:
         return None
-    drop = None if evidence.foreseen is None else evidence.foreseen.drop
+    drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop
     if drop is not None and drop.low > DROP:
         return (
             CARE,

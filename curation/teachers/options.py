@@ -112,7 +112,7 @@ def _feed(
 ) -> None:
     """Feed options after their prompts; adds the log-probabilities of all tokens but the first, and their states.
 
-    The first ``num_logprobs`` log-probabilities are kept one by one, too.
+    If ``num_logprobs`` are asked for, all log-probabilities are kept one by one, too.
     """
     width = max(len(option.tokens) for option in options)
     ids_BT = forward.tensor([option.tokens + [forward.pad] * (width - len(option.tokens)) for option in options])
@@ -128,7 +128,7 @@ def _feed(
     hidden_BTD, column_T = torch.cat(hiddens, dim=1), torch.arange(width, device=ids_BT.device)
     logprob_BT = torch.cat(logprobs, dim=1).where(column_T < length_B1 - 1, 0.0)
     logprob_B = logprob_BT.sum(dim=1, dtype=torch.float64)
-    further = logprob_BT[:, : max(0, num_logprobs - 1)].tolist()
+    further = logprob_BT[:, : width if num_logprobs else 0].tolist()
     own_BTD = hidden_BTD.where((column_T < length_B1)[..., None], 0.0)
     states = {
         "output_first": hidden_BTD[:, 0].clone(),  # a view would keep all the states
@@ -137,5 +137,5 @@ def _feed(
     }
     for place, (option, logprob) in enumerate(zip(options, logprob_B.tolist(), strict=True)):
         option.logprob += logprob
-        option.logprobs += further[place]
+        option.logprobs += further[place][: len(option.tokens) - 1]
         option.states = {position: states[position][place] for position in positions}
