@@ -12,6 +12,8 @@ from curation.registry import Registry, instance_of
 
 REFERENCE_ARM = "neural"
 """The method's own arm."""
+REFERENCE_GOLD = "neural_gold"
+"""The arm of the same rows with their gold labels."""
 
 Unit = Literal["share", "logprob", "logit"]
 """The scale of a column that ranks, which says how it becomes a trust in [0, 1] (``curation.trust.column``)."""
@@ -213,7 +215,7 @@ ARMS: Registry[Arm] = _Arms(
         "naive_matched": Arm(
             words="naive, difficulty-matched", trust="naive", rule=MATCHED, ranked=False, parsed=False
         ),
-        "neural_gold": Arm(words="neural trust, gold labels", trust="neural", gold=True),
+        REFERENCE_GOLD: Arm(words="neural trust, gold labels", trust="neural", gold=True),
         "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
     },
     _arm,

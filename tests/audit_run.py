@@ -55,10 +55,12 @@ def make_run(
     seed: int = 0,
     num_calibration: int = 0,
     noise_at: float = 0.0,
+    **further: Any,
 ) -> AuditedRun:
     """Write the run; a row with raw score r is right with probability sigmoid(2 r + ``noise_at``).
 
-    A tenth of the rows is unparsed or failed, with the highest scores; every third text holds markup.
+    A tenth of the rows is unparsed or failed, with the highest scores; every third text holds markup. ``further`` are
+    keys of the section ``selection``.
     """
     rng = np.random.default_rng(seed)
     ids = FIRST_ID + rng.permutation(num_rows)
@@ -80,7 +82,7 @@ def make_run(
     labels = _write(directory / "labels.lance", columns, LABELS)
     examples = {"row_id": ids, "problem": texts, "difficulty": np.ones(num_rows)}
     pool = _write(directory / "pool.lance", examples, schemas.examples(Math.columns, gold=False))
-    selection = SelectionConfig.model_validate({"budget": budget, "arms": ["naive", "neural"]})
+    selection = SelectionConfig.model_validate({"budget": budget, "arms": ["naive", "neural"], **further})
     calibration = _calibration(directory, num_calibration, noise_at, rng) if num_calibration else None
     domain = DomainConfig(name="math")
     job = SelectJob(

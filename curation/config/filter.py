@@ -1,5 +1,6 @@
 """The configuration of ``curate filter``: a trust package, a pool, where rows are written, and which rows are kept."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -109,6 +110,16 @@ class KeepConfig(Section):
         """The rule in words."""
         value = getattr(self, self.rule)
         return f"certified at alpha {value.alpha:g}" if isinstance(value, CertifiedConfig) else f"{self.rule} {value:,}"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_cap(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and (found := {"max_per_label", "max_per_label_by"} & value.keys()):
+            raise ValueError(
+                f"{min(found)}: a filter decides row by row, so that later rows pass the same cut; "
+                "leave it out, and cap what it has written, or cap a run (selection.max_per_label)"
+            )
+        return value
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:

@@ -14,11 +14,11 @@ from curation.config.evaluation import EvaluationConfig
 from curation.config.inputs import DomainConfig, LimitedSplits, RowsConfig
 from curation.config.models import GenerationConfig, ModelConfig, SftConfig, StudentConfig, student_config
 from curation.config.prices import PricesConfig
-from curation.config.selection import SelectionConfig
+from curation.config.selection import GOLD_ARMS, SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
 from curation.config.teacher import PcaConfig, TeacherConfig
-from curation.config.trust import TrustConfig, refuse_pca
+from curation.config.trust import OF_TOKENS, TrustConfig, refuse_pca
 from curation.config.tune import TuneConfig
 from curation.storage.paths import Place, place
 
@@ -142,6 +142,18 @@ class RunConfig(RowsConfig):
             return value  # refused as such
         return filled(value, defaults_of(domain.name, domain.options))
 
+    @model_validator(mode="before")
+    @classmethod
+    def _arms_of_an_audit(cls, value: Any) -> Any:
+        """With an audit set, the gold arms are among the arms that are not named."""
+        if not isinstance(value, Mapping):
+            return value
+        splits, selection = value.get("splits"), value.get("selection")
+        if not (isinstance(splits, Mapping) and splits.get("audit") is True and isinstance(selection, Mapping)):
+            return value
+        arms = (*SelectionConfig.model_fields["arms"].default, *GOLD_ARMS)
+        return {**value, "selection": {"arms": arms, **selection}}
+
     @property
     def directory(self) -> Place:
         """The run directory, absolute: workers have working directories of their own."""
@@ -164,10 +176,11 @@ class RunConfig(RowsConfig):
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
         refuse_pca(self.trust, {*self.selection.used, self.trust.kind})
-        if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
+        unstored = [name for name in self.trust.columns if name in OF_TOKENS]
+        if unstored and not self.teacher.token_logprobs:
             raise ValueError(
-                "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number "
-                "of tokens whose log-probabilities are to be kept, e.g. 16"
+                f"trust.columns: {', '.join(unstored)} are not stored where teacher.token_logprobs is 0; set it to the "
+                "number of tokens whose log-probabilities are to be kept, e.g. 16"
             )
         for labelled in self.splits.labelled():
             domain = self.domain_of(labelled)

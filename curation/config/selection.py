@@ -5,9 +5,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from curation.arms import ARMS, REFERENCE_ARM, Signal
+from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD, Signal
 from curation.config.base import PositiveInt, Section, Share
 from curation.registry import BUDGETS, Budget
+
+GOLD_ARMS = (REFERENCE_GOLD, "ground_truth")
+"""What a run with an audit set has beside the default arms."""
 
 
 class RiskConfig(Section):
@@ -158,8 +161,9 @@ class SelectionConfig(Section):
     """The arms and their common budget."""
 
     budget: BudgetConfig
-    arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural", "ground_truth")
-    """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md)."""
+    arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural")
+    """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md). Unset, with
+    ``splits.audit`` also ``neural_gold`` and ``ground_truth``: what wrong labels and the choice of rows cost."""
     difficulty_bins: PositiveInt = 10
     """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
 

@@ -23,6 +23,20 @@ def _fitted(name: str) -> str:
     return name
 
 
+Number = Literal[
+    "mean_logprob",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "truncated",
+    "token_logprobs",
+    "min_logprob",
+    "first_logprob",
+    "last_logprob",
+]
+OF_TOKENS: tuple[Number, ...] = ("token_logprobs", "min_logprob", "first_logprob", "last_logprob")
+"""Those that are stored only where ``teacher.token_logprobs`` is set."""
+
+
 class TrustConfig(TrainSection):
     """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
 
@@ -43,11 +57,9 @@ class TrustConfig(TrainSection):
     pca: PositiveInt | None = None
     """Read the states through their first k principal components, fitted on the fit part; the labels keep the whole
     states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
-    columns: tuple[
-        Literal["mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated", "token_logprobs"], ...
-    ] = ()
+    columns: tuple[Number, ...] = ()
     """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
-    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says."""
+    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says, which stores the last three, too."""
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""

@@ -18,6 +18,8 @@ from curation.report.chained import chained
 from curation.report.comparable import asked_unlike, withheld, withhold
 from curation.report.costs import compared, money_of, spent
 from curation.report.decodings import by_decoding
+from curation.report.diversity import diversity
+from curation.report.guarantee import by_gold, guarantee
 from curation.report.headline import headline
 from curation.report.judging import judging
 from curation.report.measured import GradedSet, InMemory
@@ -28,15 +30,12 @@ from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, RunR
 from curation.report.risk_curves import risk_curves
 from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows
 from curation.report.samples import samples
-from curation.report.tested import accuracy, read_tests, tested
+from curation.report.tested import accuracy, decomposed, read_tests, tested
 from curation.report.trained import trainings
 from curation.report.trusted import evidence, regimes, sets, trust_tables
 from curation.report.verdict import gravest, verdict
 from curation.tables import io, scans
 from curation.tables.row_ids import include, missing
-
-UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
-"""Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
 
 ROWS_IN_MEMORY = 1 << 19
 """The scores of a graded pool of more labelled rows are counted on a grid."""
@@ -49,6 +48,8 @@ DETAILS = (
     "arms",
     "trained_unlike",
     "asked_unlike",
+    "diversity",
+    "gap",
     "budget",
     "teacher",
     "base",
@@ -173,7 +174,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
                 **_selected(arm, table, pool),
                 **{key: record.formats[arm][key] for key in FORMAT},
                 **_trained(record.training.get(arm)),
-                "oracle": record.budget["oracle"] or ARMS[arm].oracle or _by_gold(record),
+                "oracle": record.budget["oracle"] or ARMS[arm].oracle or by_gold(record),
                 "num_unread": _unread(record, arm),
                 **tested(arm, tests, margin=margin, seed=run.seed),
             }
@@ -200,6 +201,8 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "arms": arms,
         "trained_unlike": withheld(arms),
         "asked_unlike": unlike,
+        "diversity": diversity(record, None if shown is None else shown.arm, num_pool, pool),
+        "gap": decomposed(arms, selected, tests, seed=run.seed),
         "training": trainings(record.training),
         "teacher": {
             "test": accuracy(tests, TEACHER),
@@ -207,7 +210,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         },
         "base": accuracy(tests, BASE),
         "shift": dict(record.shift),
-        "guarantee": _guarantee(run, record),
+        "guarantee": guarantee(run, record),
         "regimes": lines,
         "regime_means": means,
         "trust": trust_tables(run, record, judged, measured, num_pool),
@@ -233,51 +236,6 @@ def _unread(record: GenerationRecord, arm: str) -> int | None:
     return None if signal is None else record.unread.get(signal.column)
 
 
-def _guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
-    """The guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
-    risk = record.budget["risk"]
-    if risk is None:
-        return None
-    splits, strength = run.config["splits"], record.shift["calibration"]["strength"]
-    no_gold = sum(
-        number for kind, number in run.prepare_counts["calibration"]["errors"].items() if kind in UNLABELLED_KINDS
-    )
-    dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
-    by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
-    by_construction = by_construction and not _by_gold(record)  # in the pool this excludes only rows with a gold label
-    withheld = None
-    if not record.n:
-        withheld = "nothing is selected"
-    elif record.budget.get("asked") is not None:
-        withheld = (
-            f"selection.max_per_label leaves {record.n:,} of {record.budget['asked']:,} certified rows, and those of "
-            "rarer labels may have more wrong labels"
-        )
-    elif risk["rule"] == "hoeffding":
-        withheld = "the uncorrected rule holds for each threshold by itself, not for the one that the search chose"
-    elif record.index:
-        withheld = (
-            "an earlier generation's selection was calibrated on the same rows, so this generation's scores are not "
-            "independent of them"
-        )
-    elif not by_construction and strength != "none shown":
-        withheld = "only the user's word says that calibration rows are like the pool's; their hidden states are " + (
-            "too few to compare" if strength == "untested" else "different"
-        )
-    return {
-        "text": risk["guarantee"],
-        "exchangeable": "by construction: both are random parts of one source"
-        if by_construction
-        else "on the user's word"
-        + (f": {no_gold:,} calibration rows without a usable gold label were left out" if no_gold else "")
-        + (f"; {dropped:,} rows of both were dropped for what other splits ask" if dropped else ""),
-        "claimed": withheld is None,
-        "withheld": withheld,
-        "needed": risk["needed"],
-        "needed_basis": risk["needed_basis"],
-    }
-
-
 def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
     """An arm's rows: label source, count, unparsed rows, purity (for gold labels 1 by definition)."""
     purity = None
@@ -294,11 +252,6 @@ def _selected(arm: str, table: Any, pool: GradedSet | None) -> Json:
         "purity": purity,
         "purity_by_definition": ARMS[arm].gold,
     }
-
-
-def _by_gold(record: GenerationRecord) -> bool:
-    """Whether rows are excluded for all arms only because their gold completion is too long."""
-    return any(found["num_gold_only"] for found in record.too_long.values())
 
 
 def _trained(training: Mapping[str, Any] | None) -> Json:

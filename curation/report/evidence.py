@@ -13,6 +13,7 @@ import numpy as np
 
 from curation import metrics
 from curation.metrics import Estimate
+from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
 from curation.report.measured import GradedSet, View
 from curation.report.people import Checked
@@ -77,6 +78,9 @@ class Evidence:
     """What people said of the selected rows; ``None`` without an audit by people."""
     shift: Mapping[str, Any] | None
     """The comparison of the states of source and pool (``curation.metrics.shift.Shift`` as JSON)."""
+    capped: bool = False
+    """A cap on labels has left out rows of higher trust than some that are selected, so that validation's top does not
+    stand for them."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as a JSON object."""
@@ -103,6 +107,7 @@ class Material:
     shift: Mapping[str, Any] | None
     seed: int
     checked: Checked | None = None
+    capped: bool = False
 
 
 def weigh(of: Material) -> Evidence:
@@ -132,6 +137,7 @@ def weigh(of: Material) -> Evidence:
         foreseen=expected,
         checked=of.checked,
         shift=of.shift,
+        capped=of.capped,
     )
 
 
@@ -203,7 +209,7 @@ def foreseen(validation: Judged, function: str, num_top: int, selected_trust_M: 
     top_N = np.zeros(len(correct_N))
     top_N[np.argsort(-score.raw_N, kind="stable")[:num_top]] = 1 / num_top
     value, top = float(weight_N @ correct_N), float(top_N @ correct_N)
-    margin = 1.959963984540054 * math.sqrt(float(weight_N**2 @ variance_N))
+    margin = NORMAL_QUANTILE * math.sqrt(float(weight_N**2 @ variance_N))
     spread = _QUANTILE * math.sqrt(float((top_N - weight_N) ** 2 @ variance_N))
     n = len(correct_N)
     return Foreseen(
@@ -218,6 +224,13 @@ def difference(first: Estimate, second: Estimate) -> Estimate:
     low = value - math.hypot(first.value - first.low, second.high - second.value)
     high = value + math.hypot(first.high - first.value, second.value - second.low)
     return Estimate(value=value, low=low, high=high, n=first.n)
+
+
+def widened(estimate: Estimate) -> Estimate:
+    """The same with the interval that decides, instead of one of 95 %."""
+    ratio = _QUANTILE / NORMAL_QUANTILE
+    low, high = (estimate.value + ratio * (bound - estimate.value) for bound in (estimate.low, estimate.high))
+    return Estimate(value=estimate.value, low=low, high=high, n=estimate.n)
 
 
 def _top(cells_2G: Any, num_top: int) -> tuple[int, int]:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from curation import metrics
-from curation.arms import ARMS
+from curation.arms import ARMS, REFERENCE_ARM, REFERENCE_GOLD
 from curation.domains.grading import Graded, read_grades
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.refs import TableRef
+from curation.report.comparable import withheld
 from curation.report.measures import Json, share
 from curation.report.record import BASE, GROUND_TRUTH, TEACHER
 from curation.report.rows import Bools, Ints
@@ -77,6 +78,28 @@ def tested(arm: str, tests: Tests, *, margin: float, seed: int) -> Json:
         # Claimed only if the interval of the paired difference lies above zero, and never for gold labels.
         "weak_to_strong": None if against_teacher is None or ARMS[arm].gold else against_teacher["low"] > 0,
     }
+
+
+def decomposed(arms: Sequence[Json], selected: Mapping[str, Ints], tests: Tests, *, seed: int) -> Json | None:
+    """The gap of the method's student to ground truth, in two parts by a student of the same rows with gold labels.
+
+    ``choice`` is ground truth minus that student: what the choice of rows costs. ``labels`` is that student minus the
+    method's: what its wrong labels cost. They add up to ``gap``, all on the same test rows. ``withheld`` says why there
+    is no decomposition although all three were tested; ``None`` without one of them.
+    """
+    names = (REFERENCE_ARM, REFERENCE_GOLD, GROUND_TRUTH)
+    if any(name not in tests or name not in selected for name in names):
+        return None
+    reason = withheld([arm for arm in arms if arm["name"] in names])
+    if reason is None and not np.array_equal(*(np.sort(selected[name]) for name in names[:2])):
+        reason = f"the arms {REFERENCE_ARM} and {REFERENCE_GOLD} have different rows"
+    if reason is not None:
+        return {"withheld": reason}
+    neural_NJ, gold_NJ, truth_NJ = _by_row(tests, names)
+    pairs = {"gap": (truth_NJ, neural_NJ), "choice": (truth_NJ, gold_NJ), "labels": (gold_NJ, neural_NJ)}
+    compare = metrics.compare_rows
+    found = {name: compared(compare(metrics.row_differences(*pair), seed=seed)) for name, pair in pairs.items()}
+    return {"withheld": None, **found}
 
 
 def differences(tests: Tests, first: str, second: str) -> metrics.RowDifferences | None:

@@ -79,6 +79,7 @@ def evidence(
             trust=float(trust_M.mean()) if len(trust_M) else 0.0,
             confidence=CONFIDENCE,
         ),
+        capped=record.budget.get("max_per_label") is not None,
     )
     return weigh(material)
 

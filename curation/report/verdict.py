@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from curation.metrics import Estimate
-from curation.report.evidence import Evidence, Quality, difference
+from curation.report.evidence import Evidence, Quality, difference, widened
 from curation.report.headline import percent
 
 Level = Literal["use it", "use with care", "do not use"]
@@ -196,11 +196,15 @@ def _fall(evidence: Evidence) -> Finding | None:
         after, where = evidence.checked.decisive, "in the pool, where people checked it"
     else:
         return None
-    before = evidence.validation.top
+    before, rows = evidence.validation.top, "validation rows"
+    if evidence.capped:  # the top has no cap: ask validation rows of the same trust
+        if evidence.foreseen is None:
+            return None
+        before, rows = widened(evidence.foreseen.purity), "validation rows of the same trust"
     change = difference(after, before)
     if change.high >= 0:
         return None
-    words = f"purity falls from {percent(before.value)} on validation rows to {percent(after.value)} {where}"
+    words = f"purity falls from {percent(before.value)} on {rows} to {percent(after.value)} {where}"
     return (STOP if change.high < -GREAT_FALL else CARE), words
 
 
@@ -208,7 +212,7 @@ def _shift(evidence: Evidence) -> Finding | None:
     """Only without an audit: where gold labels or people tell of the pool, purity and calibration there decide."""
     if evidence.pool is not None or _checked(evidence) or evidence.shift is None:
         return None
-    drop = None if evidence.foreseen is None else evidence.foreseen.drop
+    drop = None if evidence.foreseen is None or evidence.capped else evidence.foreseen.drop
     if drop is not None and drop.low > DROP:
         return (
             CARE,

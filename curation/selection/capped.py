@@ -21,7 +21,7 @@ from curation.hashing import Int64s, hash64
 from curation.selection.score_keys import Floats, keys, scores
 
 Labels = npt.NDArray[np.uint64]
-"""What stands for a row's label: equal for rows that count together, [N]."""
+"""What stands for a row's label: equal for rows that count together, below 2^63 or of :func:`labels_apart`, [N]."""
 Labelled = tuple[Int64s, Floats, Callable[[Int64s], Labels]]
 """Row ids and scores [B] (NaN or -inf: never taken), and what gives the labels at some places of the batch."""
 
@@ -55,13 +55,8 @@ class Capped:
 
 
 def labels_apart(row_ids_N: Int64s) -> Labels:
-    """For rows without a label: each counts by itself, so that no cap holds for them."""
+    """For rows without a label: each counts by itself, so that no cap holds for them; above all labels."""
     return row_ids_N.astype(np.uint64) | _OWN
-
-
-def labels_of(hashes_N: Labels) -> Labels:
-    """64-bit hashes of labels as labels, apart from those of :func:`labels_apart`."""
-    return hashes_N & ~_OWN
 
 
 def walked(batches: Iterable[Labelled], n: int, cap: int, seed: int) -> Capped:

@@ -1,10 +1,9 @@
 """What counts as one label under ``selection.max_per_label``: the label, a column of the pool, or a function's value.
 
-Texts stand for labels, hashed to 63 bits: among 10^7 different ones, two count as one with a probability of 10^-5. Rows
-without a text (an unparsed label, a null) count each by itself.
+Texts stand for labels, by their hashes (:mod:`curation.tables.text_hashes`). Rows without a text (an unparsed label, a
+null) count each by itself.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +16,9 @@ from curation.errors import ConfigError
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.registry import code
-from curation.selection.capped import Labels, labels_apart, labels_of
+from curation.selection.capped import Labels, labels_apart
 from curation.tables import io
+from curation.tables.text_hashes import NO_TEXT, hashed
 
 BY_LABEL = "label"
 _KEY = "selection.max_per_label_by"
@@ -67,10 +67,10 @@ class LabelKeys:
 
         def read(row_ids_M: Int64s, weak_M: pa.Array) -> Labels:
             if column is not None:
-                return hashed(row_ids_M, _as_text(column(row_ids_M), self.by))
+                return _labels(row_ids_M, _as_text(column(row_ids_M), self.by))
             label_M = weak_M if golds is None else golds(row_ids_M)
             if function is None or find is None:
-                return hashed(row_ids_M, label_M)
+                return _labels(row_ids_M, label_M)
             examples = io.take_offsets(self.pool, find(row_ids_M)).to_pylist()
             values = []
             for example, label in zip(examples, label_M.to_pylist(), strict=True):
@@ -78,20 +78,14 @@ class LabelKeys:
                 if error:
                     raise ConfigError(f"{_KEY}: {self.by} failed for row {example['row_id']}: {error}")
                 values.append(None if value is None else str(value))
-            return hashed(row_ids_M, pa.array(values, pa.string()))
+            return _labels(row_ids_M, pa.array(values, pa.string()))
 
         return read
 
 
-def hashed(row_ids_N: Int64s, text_N: pa.Array) -> Labels:
-    """Texts as labels; a row without one counts by itself."""
-    coded = text_N.dictionary_encode()
-    hash_G = [
-        int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) for text in coded.dictionary.to_pylist()
-    ]
-    place_N = coded.indices.fill_null(len(hash_G)).to_numpy(zero_copy_only=False)
-    label_N = labels_of(np.array([*hash_G, 0], dtype=np.uint64))[place_N]
-    return np.where(place_N == len(hash_G), labels_apart(row_ids_N), label_N)
+def _labels(row_ids_M: Int64s, text_M: pa.Array) -> Labels:
+    hash_M = hashed(text_M)
+    return np.where(hash_M == NO_TEXT, labels_apart(row_ids_M), hash_M)
 
 
 def _column(ref: TableRef, name: str) -> Callable[[Int64s], pa.Array]:

@@ -42,16 +42,20 @@ SCALARS = ("mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated"
 
 TOKEN_LOGPROBS = "token_logprobs"
 """A column of :func:`completions` with several numbers a row, that a trust function may read, too."""
+LOGPROBS = ("min_logprob", "first_logprob", "last_logprob")
+"""Columns with a number a row that come with it."""
+OF_TOKENS = (TOKEN_LOGPROBS, *LOGPROBS)
+NUMBERS = (*SCALARS, *LOGPROBS)
 
 
 def input_column(name: str) -> str:
-    """The column of an input of a trust function: a state, one of ``SCALARS``, or ``TOKEN_LOGPROBS``."""
-    return name if name in (*SCALARS, TOKEN_LOGPROBS) else state_column(name)
+    """The column of an input of a trust function: a state, one of ``NUMBERS``, or ``TOKEN_LOGPROBS``."""
+    return name if name in (*NUMBERS, TOKEN_LOGPROBS) else state_column(name)
 
 
 def mend_of(column: str) -> str:
     """What to do for a labels table to have a column that a trust function reads."""
-    if column == TOKEN_LOGPROBS:
+    if column in OF_TOKENS:
         return "set teacher.token_logprobs"
     return "label again" if column in SCALARS else "add its state to teacher.states"
 
@@ -64,7 +68,8 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int, num_to
     of each option's token log-probabilities given the prompt, without an end token, in the order of the request's
     options (the completion is then the chosen option), null if the answer was generated; ``token_logprobs`` (if any are
     kept) the natural-log probabilities of the answer's first ``num_token_logprobs`` tokens, whose mean over the whole
-    answer is ``mean_logprob``, 0 beyond the answer's end; ``num_prompt_tokens``,
+    answer is ``mean_logprob``, 0 beyond the answer's end, and with them ``min_logprob``, ``first_logprob`` and
+    ``last_logprob``, those of the least likely, first and last of all its tokens; ``num_prompt_tokens``,
     ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
     last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
     (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
@@ -80,6 +85,7 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int, num_to
             pa.field("mean_logprob", pa.float32()),
             pa.field("option_logprobs", pa.list_(pa.float32())),
             *([pa.field(TOKEN_LOGPROBS, pa.list_(pa.float16(), num_token_logprobs))] if num_token_logprobs else []),
+            *(pa.field(name, pa.float32()) for name in LOGPROBS if num_token_logprobs),
             pa.field("num_prompt_tokens", pa.int32()),
             pa.field("num_output_tokens", pa.int32()),
             pa.field("truncated", pa.bool_()),

@@ -30,7 +30,8 @@ def completion_batch(
 ) -> pa.RecordBatch:
     """A batch of ``schemas.completions`` of N rows; ``states`` maps a name to float32 hidden_ND.
 
-    Of ``token_logprobs``, those of each answer's tokens, the first ``num_token_logprobs`` are kept.
+    Of ``token_logprobs``, those of each answer's tokens in their order, the first ``num_token_logprobs`` are kept, the
+    least, the first and the last. Those after the first may be left out but for the least one and the last.
     A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
     """
     num_rows = len(row_ids)
@@ -58,7 +59,7 @@ def completion_batch(
         pa.array(completions, pa.string()),
         pa.array(mean_logprobs, pa.float32()),
         pa.array([None] * num_rows if option_logprobs is None else option_logprobs, pa.list_(pa.float32())),
-        *([_fixed_size_list(logprob_NK, bad_N)] if num_token_logprobs else []),
+        *([_fixed_size_list(logprob_NK, bad_N), *_ends(token_logprobs, bad_N)] if num_token_logprobs else []),
         pa.array(num_prompt_tokens, pa.int32()),
         pa.array(num_output_tokens, pa.int32()),
         pa.array(truncated, pa.bool_()),
@@ -158,6 +159,16 @@ def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None
     if empty:
         return f"bad_options: option {empty[0] + 1} of {len(options)}, {options[empty[0]]!r}, has no tokens"
     return None
+
+
+def _ends(token_logprobs: Sequence[Sequence[float]], null_N: npt.NDArray[np.bool_]) -> list[pa.Array]:
+    """The columns ``schemas.LOGPROBS``; null for an empty answer."""
+    ends_3N = np.full((3, len(null_N)), np.nan, dtype=np.float32)
+    for row, values in enumerate(token_logprobs):
+        if values:
+            ends_3N[:, row] = min(values), values[0], values[-1]
+    ends_3N[:, null_N] = np.nan
+    return [pa.array(ends_N, from_pandas=True) for ends_N in ends_3N]
 
 
 def _fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:

@@ -24,6 +24,7 @@ import torch
 
 from curation.config.states import LAST, layers_of, others_of, positions_of
 from curation.teachers.vllm_held import Held
+from curation.teachers.vllm_logprobs import Logprobs, grown
 from curation.teachers.vllm_versions import gives_layers, missing_attributes
 
 MAX_LOGITS = 2**27
@@ -45,7 +46,7 @@ class Collected(NamedTuple):
     logprobs: list[float]
     """Sums over the answers' tokens."""
     token_logprobs: list[list[float]]
-    """Of each answer's first tokens, as many as the tap was told to keep; 0 beyond its end."""
+    """Of each answer's first tokens, as many as are to be kept; of a longer one the least and the last, too."""
     states: dict[str, npt.NDArray[Any]]
     """hidden_ND by position."""
     letters: list[list[float]]
@@ -227,15 +228,7 @@ class Tap:
     ) -> None:
         """Add K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...), to their rows."""
         _, slot_K, position_K, num_prompt_K, _ = index_5K
-        self._logprob_sum_S.index_add_(0, slot_K, logprob_K)
-        # The state at a position gives the log-probability of the token after it.
-        early = [
-            k for k, (_, _, position, prompt, _) in enumerate(entries) if position + 1 - prompt < self._num_logprobs
-        ]
-        if early:
-            early_W = torch.tensor(early, device=slot_K.device)
-            column_W = (position_K - num_prompt_K + 1)[early_W]
-            self._early_logprob_SK[slot_K[early_W], column_W] = logprob_K[early_W]
+        self._logprobs.add(entries, index_5K, logprob_K)
         if "output_mean" in self._positions:
             answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
             self._hidden_sum_SD.index_add_(0, slot_K, answer_KD)
@@ -250,10 +243,8 @@ class Tap:
         if len(newest) < len(entries):
             newest_W = torch.tensor(list(newest.values()), device=slot_K.device)
             slot_K, position_K = slot_K[newest_W], position_K[newest_W]
-            hidden_KD, logprob_K = hidden_KD[newest_W], logprob_K[newest_W]
-        column_K = position_K % self._ring
-        self._recent_SRD[slot_K, column_K] = hidden_KD
-        self._recent_logprob_SR[slot_K, column_K] = logprob_K
+            hidden_KD = hidden_KD[newest_W]
+        self._recent_SRD[slot_K, position_K % self._ring] = hidden_KD
 
     def _new_row(self, request_id: str, num_tokens: int) -> _Row:
         extra = self._runner.requests[request_id].sampling_params.extra_args or {}
@@ -275,30 +266,21 @@ class Tap:
         if not hasattr(self, "_recent_SRD"):
             size = like_BD.shape[-1] * len(self._layers)
             self._recent_SRD = like_BD.new_empty((0, self._ring, size))
-            self._recent_logprob_SR = like_BD.new_empty((0, self._ring), dtype=torch.float32)
-            self._logprob_sum_S = like_BD.new_empty(0, dtype=torch.float32)
-            self._early_logprob_SK = like_BD.new_empty((0, self._num_logprobs), dtype=torch.float32)
+            self._logprobs = Logprobs(self._ring, self._num_logprobs, like_BD.device)
             self._hidden_sum_SD = like_BD.new_empty((0, size), dtype=torch.float32)
             positions = [position for position in self._positions if position in ("prompt_last", "output_first")]
             self._kept = {position: like_BD.new_empty((0, size)) for position in positions}
-        if len(self._logprob_sum_S) < self._num_slots:
-            self._recent_SRD = self._grown(self._recent_SRD)
-            self._recent_logprob_SR = self._grown(self._recent_logprob_SR)
-            self._logprob_sum_S = self._grown(self._logprob_sum_S)
-            self._early_logprob_SK = self._grown(self._early_logprob_SK)
+        if len(self._recent_SRD) < self._num_slots:
+            self._recent_SRD = grown(self._recent_SRD, self._num_slots)
+            self._logprobs.grow(self._num_slots)
             if "output_mean" in self._positions:
-                self._hidden_sum_SD = self._grown(self._hidden_sum_SD)
-            self._kept = {at: self._grown(kept_SD) for at, kept_SD in self._kept.items()}
+                self._hidden_sum_SD = grown(self._hidden_sum_SD, self._num_slots)
+            self._kept = {at: grown(kept_SD, self._num_slots) for at, kept_SD in self._kept.items()}
         if fresh:
             fresh_F = torch.tensor(fresh).to(like_BD.device, non_blocking=True)
-            self._logprob_sum_S[fresh_F] = 0.0
+            self._logprobs.clear(fresh_F)
             if "output_mean" in self._positions:
                 self._hidden_sum_SD[fresh_F] = 0.0
-
-    def _grown(self, old: torch.Tensor) -> torch.Tensor:
-        new = old.new_zeros((self._num_slots, *old.shape[1:]))
-        new[: len(old)] = old
-        return new
 
     @torch.inference_mode()
     def collect(self, requests: Sequence[tuple[str, int]], dtype: str) -> Collected:
@@ -309,14 +291,12 @@ class Tap:
         fates = [self._fate(row, last) for row, last in zip(rows, lasts, strict=True)]
         numbers = zip(rows, lengths, lasts, strict=True)
         fields = [(row.slot, row.next - 1, last, length) for row, length, last in numbers]
-        index_4N = torch.tensor(fields).T.to(self._logprob_sum_S.device)
+        index_4N = torch.tensor(fields).T.to(self._recent_SRD.device)
         slot_N, newest_N, last_N, length_N = index_4N
         # What the columns of the ring hold: the newest position, and so many before it.
         column_R = torch.arange(self._ring, device=slot_N.device)
         position_NR = newest_N[:, None] - (newest_N[:, None] - column_R) % self._ring
-        surplus_NR = self._recent_logprob_SR[slot_N].where(position_NR >= last_N[:, None], 0.0)
-        logprob_N = self._logprob_sum_S[slot_N] - surplus_NR.sum(dim=1)
-        within_NK = torch.arange(self._num_logprobs, device=slot_N.device) < length_N[:, None]
+        sums, token_logprobs = self._logprobs.collect(slot_N, position_NR, last_N, lengths)
         last_ND = self._recent_SRD[slot_N, last_N % self._ring].float()
         states = []
         for at in self._positions:
@@ -334,18 +314,19 @@ class Tap:
             states.append(state_ND)
         array_PND = torch.stack(states).to(getattr(torch, dtype)).cpu().numpy() if states else np.empty(0)
         asked = [row.letters for row in rows if row.letters is not None]
-        letters = iter(torch.cat([logprob_N.new_empty(0), *asked]).tolist())
+        letters = iter(torch.cat([index_4N.new_empty(0, dtype=torch.float32), *asked]).tolist())
         self.free([request_id for request_id, _ in requests])
         return Collected(
             fates=fates,
-            logprobs=logprob_N.tolist(),
-            token_logprobs=self._early_logprob_SK[slot_N].where(within_NK, 0.0).tolist(),
+            logprobs=sums,
+            token_logprobs=token_logprobs,
             states=dict(zip(self._positions, array_PND, strict=True)),
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )
 
     def _fate(self, row: _Row, last: int) -> str:
-        if not row.whole or not row.next - self._ring <= last <= row.next:
+        oldest = row.next - self._ring + bool(self._num_logprobs)  # the position before the last one's is read, too
+        if not row.whole or not oldest <= last <= row.next:
             return "lost"
         return "short" if last == row.next and set(self._positions) - {"prompt_last"} else "whole"
 

@@ -13,6 +13,7 @@ from scipy.stats import kstest
 from curation.arms import fitted_of
 from curation.config import TrustConfig
 from curation.errors import ConfigError
+from curation.tables.schemas import LOGPROBS, OF_TOKENS
 from tune.space import PRESETS, Point, RandomDraws, Space, spelled_out
 
 STORED = ("prompt_last", "output_last")
@@ -140,6 +141,15 @@ def test_what_is_no_space_is_refused_by_its_key(raw: dict[str, Any], message: st
         space(raw)
 
 
+def test_a_preset_tries_the_columns_that_are_stored() -> None:
+    kept, stored = [[], ["mean_logprob"]], (*STORED, *OF_TOKENS)
+    assert spelled_out({"preset": "kinds"})["columns"] == kept
+    assert spelled_out({"preset": "kinds"}, stored)["columns"] == [*kept, ["mean_logprob", *LOGPROBS]]
+    found = Space.of({"preset": "kinds"}, BASE, stored=stored)
+    assert {*LOGPROBS} < {*found.inputs} and "token_logprobs" not in found.inputs
+    assert {point.trust.columns for point in drawn(found, 60)} == {(), ("mean_logprob",), ("mean_logprob", *LOGPROBS)}
+
+
 def test_a_spelled_out_space_is_the_space_and_names_no_preset() -> None:
     for raw in ({"preset": "paper", "depth": [3]}, {"preset": "kinds", "kind": ["linear_probe", "boosted_trees"]}):
         told = spelled_out(raw)
@@ -174,6 +184,6 @@ def test_a_range_has_no_grid() -> None:
 
 
 def test_keys_of_ones_own_replace_those_of_the_preset() -> None:
-    found = space({"preset": "kinds", "kind": ["linear_probe"], "class_weight": [0.5]})
+    found = space({"preset": "kinds", "kind": ["linear_probe"], "class_weight": [0.5], "columns": [[]]})
     assert [point.trust.class_weight for point in found.grid()] == [0.5]
     assert "neural" in fitted_of(["neural"]) and found.kinds == ("linear_probe",)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from curation.config import DecodingConfig
+from curation.tables.schemas import OF_TOKENS
 from curation.teachers import Request, load_teacher
 from curation.teachers import vllm as vllm_teacher
 from curation.teachers.decoding import distribution
@@ -47,7 +48,7 @@ def check(rows, expected, requests, reference, *, max_ties=2):
             ties += 1
             continue
         for name, value in other.items():
-            if name.startswith("state_") or name in ("mean_logprob", "option_logprobs", "token_logprobs"):
+            if name.startswith("state_") or name in ("mean_logprob", "option_logprobs", *OF_TOKENS):
                 assert (row[name] is None) == (value is None), (name, row)
                 if value is not None:
                     atol = 8e-3 if name == "token_logprobs" else 1e-4  # float16, to a unit in the last place of 8 to 16

@@ -49,7 +49,8 @@ class Origin:
     function: str
     """The trust function whose columns rank."""
     ranked: bool
-    """The selection is the top of a ranking; a draw, or a selection by quotas, is audited as it is, without a cut."""
+    """The selection is the top of a ranking; a draw, or a selection by quotas or under a cap on labels, is audited as
+    it is, without a cut."""
     labels: tuple[TableRef, ...]
     pools: tuple[TableRef, ...]
     """The rows of ``labels``, table by table."""
@@ -121,7 +122,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         generation=generation,
         arm=arm,
         function=ARMS[arm].trust,
-        ranked=ARMS[arm].ranked and ARMS[arm].rule == TOP,
+        ranked=ARMS[arm].ranked and ARMS[arm].rule == TOP and budget.get("max_per_label") is None,
         labels=(TableRef.from_json(choice["labels"]),),
         pools=(TableRef.from_json(choice["pool"]),),
         selection=TableRef.from_json(arms[arm]["table"]),
@@ -130,7 +131,7 @@ def _of_run(run: Place, generation: int, record: StageRecord, arm: str | None) -
         too_long=_ref(choice["too_long"]),
         domain=choice["domain"],
         n=budget["n"],
-        risk=budget["risk"] if budget["reference"] == arm else None,
+        risk=budget["risk"] if budget["reference"] == arm and budget.get("asked") is None else None,
     )
 
 

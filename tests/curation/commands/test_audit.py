@@ -179,9 +179,20 @@ def test_an_arm_that_draws_has_an_exact_interval_and_no_cut(run: AuditedRun):
     share = share_of_finite(num_right, len(ids), len(selected(run, "naive")))
     assert {name: result["purity"][name] for name in ("value", "low", "high", "n")} == share.to_json()
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
-    assert "naive does not rank" in curate(run, "--result")
+    assert "the rows of naive are no top by score" in curate(run, "--result")
     table = pq.read_table("audits/naive/rows.parquet")
     assert table["trust"].null_count == table.num_rows
+
+
+def test_a_selection_under_a_cap_is_audited_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    capped = make_run(tmp_path, num_rows=300, budget={"n": 40}, max_per_label=1, max_per_label_by="problem")
+    curate(capped, "--num", 30)
+    assert {*drawn()} < {*selected(capped, "neural")}
+    curate(capped, "--verdicts", capped.csv(Path("v.csv"), drawn()))
+    result = json.loads(curate(capped, "--result", "--json"))
+    assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
+    assert "the rows of neural are no top by score" in curate(capped, "--result")
 
 
 def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):

@@ -63,6 +63,13 @@ def test_the_example_of_this_file_is_valid_and_frozen():
     assert parse_config(config.model_dump(mode="json", by_alias=True)) == config  # what a run writes, it reads
 
 
+def test_gold_arms_are_defaults_only_with_an_audit_set():
+    weak = ("naive", "naive_parsed", "internal_confidence", "neural")
+    assert parse_config(changed({"selection.arms": ...})).selection.arms == (*weak, "neural_gold", "ground_truth")
+    assert parse_config(changed({"selection.arms": ..., "splits.audit": ...})).selection.arms == weak
+    assert parse_config(RAW).selection.arms == ("naive", "neural", "ground_truth")
+
+
 @pytest.mark.parametrize(
     ("key", "near"),
     [
@@ -241,6 +248,10 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         (
             {"trust.states": ["output_last", "output_mean"]},
             "trust.states: output_mean not among teacher.states; add it there",
+        ),
+        (
+            {"trust.columns": ["mean_logprob", "last_logprob", "min_logprob"]},
+            "trust.columns: last_logprob, min_logprob are not stored where teacher.token_logprobs is 0",
         ),
         (
             {"trust.columns": ["token_logprobs"]},

@@ -2,6 +2,7 @@ import json
 import re
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import asdict, replace
 from html import unescape
 from html.parser import HTMLParser
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pytest
-from scipy.stats import beta, binomtest
+from scipy.stats import beta, binomtest, entropy
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from curation.arms import ARMS
@@ -369,6 +370,34 @@ def test_purity_and_counts_of_the_arms(run: RunRecord, report: dict) -> None:
     for name, arm in arms.items():
         assert {key: arm[key] for key in FORMAT} == FORMATS.get(name, WEAK_FORMAT)
     assert arms["naive"]["num_unparsed"] > 0  # the fixture has some, else the count above shows nothing
+
+
+def test_labels_are_counted_and_n_is_set_against_the_right_ones(run: RunRecord, report: dict) -> None:
+    record = run.generations[0]
+    for name, ref in record.selections.items():
+        counts = Counter(row["label"] for row in rows_of(ref) if row["label"] is not None)
+        found = report["diversity"]["arms"][name]
+        assert (found["num_rows"], found["num_labels"]) == (counts.total(), len(counts))
+        assert found["perplexity"] == pytest.approx(np.exp(entropy([*counts.values()])))
+        assert found["largest"] == max(counts.values()) / counts.total()
+    parsed = [row for row in rows_of(record.labels["pool"]) if row["error"] is None and row["label"] is not None]
+    right = sum(row["label"] == GOLD for row in parsed)
+    assert report["diversity"]["pool"]["num_rows"] == len(parsed)
+    assert report["diversity"]["right"] == {
+        "basis": "audit",
+        "expected": pytest.approx(right),
+        "n": N,
+        "share": pytest.approx(N / right),
+        "is_much": right / 2 < N,
+    }
+    blind = changed(run, audit=False, selections={"neural": record.selections["neural"]}, tests={}, training={})
+    found = collect(blind)["diversity"]["right"]
+    assert found["basis"] == "trust"
+    assert found["expected"] == pytest.approx(sum(row["neural_trust"] for row in parsed), rel=1e-6)
+    capped = {"n": round(right * 0.9), "max_per_label": 7, "asked": 2 * right, "limited_by": "neural"}
+    page = render(collect(replace(blind, generations=[replace(blind.generations[0], budget=record.budget | capped)])))
+    assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in neural trust" in page
+    assert "Many rows for this pool" in page and "that the pool is expected to have, by trust" in page
 
 
 def test_the_page_says_what_each_arms_completions_are(report: dict) -> None:

@@ -230,6 +230,18 @@ def test_what_does_no_harm_is_no_finding() -> None:
     assert verdict(replace(HEALTHY, validation=few, pool=POOL), "d").level == USE
 
 
+def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -> None:
+    pool = replace(GOOD, top=about(0.7, 0.68, 0.72))  # far below validation's top
+    low = Foreseen(purity=about(0.71, 0.66, 0.76), drop=about(0.14, 0.1, 0.18))
+    free = replace(HEALTHY, pool=replace(pool, top_trust=0.7), foreseen=low)
+    assert verdict(free, "d").level == CARE
+    assert verdict(replace(free, capped=True), "d").level == USE
+    assert verdict(replace(free, capped=True, pool=None, shift={**DIFFERENT, "differs": False}), "d").level == USE
+    fallen = replace(free, capped=True, foreseen=replace(low, purity=about(0.8, 0.76, 0.84)))
+    (finding,) = verdict(fallen, "d").findings
+    assert finding["rule"] == "purity" and "80.0\u00a0% on validation rows of the same trust" in finding["finding"]
+
+
 def test_next_steps_name_the_run_and_the_gravest_of_a_chain_decides() -> None:
     found = verdict(replace(HEALTHY, shift=DIFFERENT), "runs/mine")
     assert found.findings[0]["next"].endswith("curate audit runs/mine --num 200.")

@@ -12,7 +12,7 @@ from benchmarks.risk_simulation import chess_like
 from curation.hashing import hash64
 from curation.selection import capped
 from curation.selection.budget import rows_a_label
-from curation.selection.capped import labels_apart, labels_of, num_before, walked, walked_parts
+from curation.selection.capped import labels_apart, num_before, walked, walked_parts
 
 
 def by_a_walk(ids_N, scores_N, labels_N, n, cap, seed):
@@ -32,7 +32,7 @@ def by_a_walk(ids_N, scores_N, labels_N, n, cap, seed):
 
 def batches(ids_N, scores_N, labels_N, num_parts):
     """The rows as the walk reads them."""
-    known_N = np.where(labels_N < 0, labels_apart(ids_N), labels_of(hash64(labels_N, 0)))
+    known_N = np.where(labels_N < 0, labels_apart(ids_N), hash64(labels_N, 0) >> np.uint64(1))
     for places in np.array_split(np.arange(len(ids_N)), num_parts):
         yield ids_N[places], scores_N[places], lambda some, places=places: known_N[places][some]
 

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from curation.config import DomainConfig, SelectionConfig
+from curation.config.filter import KeepConfig
 from curation.domains.chess import Chess
 from curation.errors import BudgetError, ConfigError
 from curation.hashing import derive, hash64, hash_unit
@@ -195,6 +196,11 @@ def test_a_risk_budget_says_that_nothing_is_guaranteed(pool: tuple[SelectJob, li
 def test_a_limit_that_is_neither_count_nor_share_is_refused(limit: Any):
     with pytest.raises(ValidationError, match=r"share of n"):
         SelectionConfig.model_validate({"budget": {"n": 5}, "max_per_label": limit})
+
+
+def test_filters_have_no_cap():
+    with pytest.raises(ValidationError, match="max_per_label: a filter decides row by row"):
+        KeepConfig.model_validate({"n": 5, "max_per_label": 2})
 
 
 def test_what_cannot_be_counted_by_is_refused():

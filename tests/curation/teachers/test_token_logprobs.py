@@ -6,7 +6,9 @@ import torch
 
 from curation.config import DecodingConfig, ModelConfig, TeacherConfig
 from curation.models import load_model, load_tokenizer
+from curation.tables.schemas import LOGPROBS, OF_TOKENS
 from curation.teachers import Request, load_teacher
+from curation.teachers.completions import completion_batch
 from tests.curation.teachers.test_options import MEAN, SUM, char_model, mcqa_requests, reference, rows_of
 
 K = 5
@@ -33,6 +35,8 @@ def make(ref, **settings):
 def check(row, expected):
     """The first K, then zeros; float16 holds them to 2e-3 (below 8 in size, to 4e-3 above)."""
     assert len(row["token_logprobs"]) == K
+    ends = [min(expected), expected[0], expected[-1]] if len(expected) else [None] * 3
+    assert [row[name] for name in LOGPROBS] == [None if end is None else pytest.approx(end, abs=1e-4) for end in ends]
     padded = (list(expected) + [0.0] * K)[:K]
     np.testing.assert_allclose(row["token_logprobs"], padded, rtol=5e-4, atol=1e-4)
     if 0 < len(expected) <= K:
@@ -73,10 +77,11 @@ def test_error_rows_have_none_and_nobody_else_pays(model_ref):
     requests = [*mcqa_requests("letters"), Request(row_id=-1, prompt="", options=("a", "b"))]
     requests += [Request(row_id=1000, prompt="Why?")]
     rows = rows_of(make(model_ref).label(requests, DecodingConfig(max_tokens=3), seed=0))
-    assert rows[-1]["error"] is not None and rows[-1]["token_logprobs"] is None
+    assert rows[-1]["error"] is not None
+    assert [rows[-1][name] for name in OF_TOKENS] == [None] * 4 and rows[1000]["min_logprob"] < 0
     for teacher, how in ((make(model_ref), {"states": False}), (make(model_ref, token_logprobs=0), {})):
         for batch in teacher.label(requests, DecodingConfig(max_tokens=3), seed=0, **how):
-            assert "token_logprobs" not in batch.schema.names
+            assert not {*OF_TOKENS} & {*batch.schema.names}
 
 
 def test_the_scripted_teacher_gives_its_mean_for_each_word():
@@ -84,3 +89,30 @@ def test_the_scripted_teacher_gives_its_mean_for_each_word():
     rows = rows_of(teacher.label([Request(row_id=1, prompt="Which?", options=(" a b",) * 2)], SUM, seed=0))
     mean = rows[1]["mean_logprob"]
     np.testing.assert_allclose(rows[1]["token_logprobs"], [mean, mean, 0], rtol=1e-3)
+    assert [rows[1][name] for name in LOGPROBS] == [mean] * 3
+
+
+def test_tokens_in_the_middle_may_be_left_out_but_for_the_least():
+    def batch(rows):
+        return completion_batch(
+            row_ids=[1, 2, 3],
+            completions=["a", "", None],
+            mean_logprobs=[-1.0, None, None],
+            token_logprobs=rows,
+            num_token_logprobs=2,
+            num_prompt_tokens=[1, 1, None],
+            num_output_tokens=[5, 0, None],
+            truncated=[False, False, None],
+            states={},
+            state_dtype="float16",
+            errors=[None, None, "bad: x"],
+        )
+
+    found = batch([[-1.0, -2.0, -4.0, -0.5], [], []])
+    assert found.equals(batch([[-1.0, -2.0, -3.0, -4.0, -0.5], [], []]))
+    assert [found.column(name).to_pylist() for name in LOGPROBS] == [
+        [-4.0, None, None],
+        [-1.0, None, None],
+        [-0.5, None, None],
+    ]
+    assert batch([]).column("min_logprob").null_count == 3

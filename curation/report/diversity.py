@@ -1,0 +1,133 @@
+"""How varied the selected labels are, and how many rows are taken of the right labels that the pool has.
+
+Labels are counted by their hashes, in streams. Up to ``MOST_LABELS`` different ones are counted exactly, 16 bytes each.
+From there on they are counted by the first ``FOLDED_BITS`` bits of their hashes: labels that fall together count as
+one, so perplexity and number are then lower bounds, and are said to be.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from curation.arms import ARMS, TRUST, Fitted
+from curation.refs import TableRef
+from curation.report.measured import GradedSet
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord
+from curation.tables import io, scans
+from curation.tables.text_hashes import BITS, Hashes, hashed
+from curation.trust import get_trust
+
+MOST_LABELS = 1 << 20
+FOLDED_BITS = 20
+MUCH = 0.5
+"""From this share of the right labels on, wrong ones have to be selected with them, however good trust is."""
+
+CAP = ("max_per_label", "asked", "limited_by")
+"""Fields of the budget that say what a cap on labels left."""
+
+
+@dataclass(kw_only=True)
+class LabelCounts:
+    """How often each label occurs."""
+
+    label_G: Hashes = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+    count_G: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    bits: int = BITS
+    """Of their hashes that tell labels apart."""
+
+    def add(self, label_N: Hashes, count_N: npt.NDArray[np.int64] | None = None, bits: int = BITS) -> None:
+        """Count labels, each once, or as often as ``count_N`` says."""
+        if bits > self.bits:
+            label_N = label_N >> np.uint64(bits - self.bits)
+        elif bits < self.bits:
+            self._fold(bits)
+        labels = np.concatenate([self.label_G, label_N])
+        counts = np.concatenate([self.count_G, np.ones(len(label_N), dtype=np.int64) if count_N is None else count_N])
+        self.label_G, place_N = np.unique(labels, return_inverse=True)
+        self.count_G = np.bincount(place_N, counts, minlength=len(self.label_G)).astype(np.int64)
+        if len(self.label_G) > MOST_LABELS and self.bits > FOLDED_BITS:
+            self._fold(FOLDED_BITS)
+
+    def _fold(self, bits: int) -> None:
+        label_G, count_G, self.bits = self.label_G >> np.uint64(self.bits - bits), self.count_G, bits
+        self.label_G, self.count_G = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64)
+        self.add(label_G, count_G, bits)
+
+    @property
+    def perplexity(self) -> float | None:
+        """E to the entropy of the labels' shares: of k equally frequent labels k; ``None`` without a label."""
+        if not len(self.count_G):
+            return None
+        share_G = self.count_G / self.count_G.sum()
+        return float(np.exp(-(share_G * np.log(share_G)).sum()))
+
+    def to_json(self) -> Json:
+        """Their number, perplexity, and the share of the most frequent one."""
+        num_rows = int(self.count_G.sum())
+        return {
+            "num_rows": num_rows,
+            "num_labels": len(self.label_G),
+            "perplexity": self.perplexity,
+            "largest": float(self.count_G.max() / num_rows) if num_rows else None,
+            "is_bound": self.bits < BITS,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Read:
+    """What a pass over some rows found."""
+
+    labels: LabelCounts
+    trust: float
+    """The sum of their trust."""
+
+
+def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: GradedSet | None) -> Json:
+    """The labels of each arm and of the pool's parsed rows, and n as a share of the right labels to be expected.
+
+    ``arm`` is the one whose rows are judged. Right labels are counted where the pool is graded, and scaled up to all
+    labelled rows. Else they are expected from the arm's trust, if it is fitted and so calibrated: its sum over the
+    parsed rows.
+    """
+    function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted) else ARMS[arm].trust
+    whole = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
+    arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
+    right = None
+    if pool is not None and len(pool):
+        right = {"basis": "audit", "expected": pool.num_right * num_pool / len(pool)}
+    elif pool is None and function is not None:
+        right = {"basis": "trust", "expected": whole.trust}
+    if right is not None:
+        share = record.n / right["expected"] if right["expected"] else None
+        right |= {"n": record.n, "share": share, "is_much": share is None or share > MUCH}
+    cap = {key: record.budget[key] for key in CAP} if record.budget.get("max_per_label") is not None else None
+    return {"arms": arms, "pool": whole.labels.to_json(), "right": right, "cap": cap}
+
+
+def _read(ref: TableRef, filter: str | None, function: str | None) -> _Read:
+    """The labels of a table's parsed rows, and their trust under a function of which the table has the columns."""
+    features = [] if function is None else get_trust(function, 0).features
+    columns = {name: f"`{name}`" for name in dict.fromkeys(["label", *features])}
+    parsed = "label IS NOT NULL" if filter is None else f"({filter}) AND label IS NOT NULL"
+
+    def read(fragments: Sequence[int] | None) -> _Read:
+        return _counted(scans.batches(ref, columns, parsed, fragments), function)
+
+    found, trust = LabelCounts(), 0.0
+    for part in scans.mapped(ref, read):
+        found.add(part.labels.label_G, part.labels.count_G, part.labels.bits)
+        trust += part.trust
+    return _Read(labels=found, trust=trust)
+
+
+def _counted(batches: Iterable[pa.RecordBatch], function: str | None) -> _Read:
+    trust, found, total = None if function is None else get_trust(function, 0), LabelCounts(), 0.0
+    for batch in batches:
+        found.add(hashed(batch.column("label")))
+        if trust is not None:
+            total += float(np.nansum(trust.score(batch).astype(np.float64)))
+    return _Read(labels=found, trust=total)

@@ -1,0 +1,57 @@
+"""Whether the guarantee of a risk-controlled budget is claimed, what it assumes, and why it is withheld."""
+
+from curation.report.measures import Json
+from curation.report.record import GenerationRecord, RunRecord
+
+UNLABELLED_KINDS = ("no_gold", "bad_answer", "no_box", "illegal_move")
+"""Kinds of error rows of a labelled split that would be healthy in the pool, where nobody reads gold labels."""
+
+
+def guarantee(run: RunRecord, record: GenerationRecord) -> Json | None:
+    """The guarantee of a risk-controlled budget, its assumption, and in ``withheld`` why it is not claimed."""
+    risk = record.budget["risk"]
+    if risk is None:
+        return None
+    splits, strength = run.config["splits"], record.shift["calibration"]["strength"]
+    no_gold = sum(
+        number for kind, number in run.prepare_counts["calibration"]["errors"].items() if kind in UNLABELLED_KINDS
+    )
+    dropped = sum(run.overlap["dropped"].get(split, 0) for split in ("calibration", "pool"))
+    by_construction = splits["calibration"]["from"] == splits["pool"]["from"] and not no_gold and not dropped
+    by_construction = by_construction and not by_gold(record)  # in the pool this excludes only rows with a gold label
+    withheld = None
+    if not record.n:
+        withheld = "nothing is selected"
+    elif record.budget.get("asked") is not None:
+        withheld = (
+            f"selection.max_per_label leaves {record.n:,} of {record.budget['asked']:,} certified rows, and those of "
+            "rarer labels may have more wrong labels"
+        )
+    elif risk["rule"] == "hoeffding":
+        withheld = "the uncorrected rule holds for each threshold by itself, not for the one that the search chose"
+    elif record.index:
+        withheld = (
+            "an earlier generation's selection was calibrated on the same rows, so this generation's scores are not "
+            "independent of them"
+        )
+    elif not by_construction and strength != "none shown":
+        withheld = "only the user's word says that calibration rows are like the pool's; their hidden states are " + (
+            "too few to compare" if strength == "untested" else "different"
+        )
+    return {
+        "text": risk["guarantee"],
+        "exchangeable": "by construction: both are random parts of one source"
+        if by_construction
+        else "on the user's word"
+        + (f": {no_gold:,} calibration rows without a usable gold label were left out" if no_gold else "")
+        + (f"; {dropped:,} rows of both were dropped for what other splits ask" if dropped else ""),
+        "claimed": withheld is None,
+        "withheld": withheld,
+        "needed": risk["needed"],
+        "needed_basis": risk["needed_basis"],
+    }
+
+
+def by_gold(record: GenerationRecord) -> bool:
+    """Whether rows are excluded for all arms only because their gold completion is too long."""
+    return any(found["num_gold_only"] for found in record.too_long.values())
