@@ -46,10 +46,10 @@ def check(config: RunConfig) -> Iterator[Checked]:
     if (shares := config.num_shares) > 1:
         num = max(1, len(config.generations))
         left = f"; {shares - num} more are left for generations that are added later" if shares > num else ""
-        told = (
+        dealt = (
             f"{num} generations label one of {shares} shares of the pool each, about {sizes['pool'] // shares:,} rows"
         )
-        yield Checked("split", told + left)
+        yield Checked("split", dealt + left)
     yield from (Checked("rows", line) for line in check_preview(preview(config, files), config))
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
