@@ -54,5 +54,6 @@ def chain_chart(chain: Json, name: str) -> str:
         percents(axes.yaxis)
         axes.set_xlabel("generation: the students' base")
         axes.set_ylabel("test accuracy")
-        figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
+        if lines or chain["first_teacher"] is not None:
+            figure.legend(loc="outside upper left", ncols=2, columnspacing=1.4)
         return svg(figure, name)

@@ -110,14 +110,16 @@ def finish(of: RunConfig, **outputs: Any) -> tuple[Any, set[str]]:
     return known, {name for name, item in opened.manifest.stages.items() if item is not before.get(name)}
 
 
+FEW = {"selection": {"budget": {"n": 10}, "arms": ["naive", "neural"]}, "splits": CONFIG["splits"] | {"audit": False}}
+"""Fewer stages, for runs."""
 GO_ON = {"go_on": True, "signs": {}, "reasons": []}
 STOP = {"go_on": None, "absent": {"go_on": "the chain stops after generation 0: no signal"}, "reasons": ["no signal"]}
 
 
 def test_another_generation_does_nothing_again(tmp_path):
-    finish(config(2, tmp_path), go_on=GO_ON, held_out={"num_trained": 1})
+    finish(config(2, tmp_path, **FEW), go_on=GO_ON, held_out={"num_trained": 1})
     records = Manifest.load(tmp_path / "run").stages
-    longer = config(3, tmp_path)
+    longer = config(3, tmp_path, **FEW)
     planned = list(statuses(open_run(longer, save=False).chain.stages, Manifest.load(longer.directory).records))
     assert {status.state for status in planned} == {"done", "new", "waits"}  # and none has changed
     _, done = finish(longer, go_on=GO_ON, held_out={"num_trained": 1})
@@ -128,7 +130,8 @@ def test_another_generation_does_nothing_again(tmp_path):
 
 
 def test_a_chain_that_stops_says_why_and_goes_on_without_the_rule(tmp_path):
-    stopped = config(2, tmp_path)
+    few = FEW | {"chain": CONFIG["chain"] | {"shallow": []}}
+    stopped = config(2, tmp_path, **few)
     known, _ = finish(stopped, go_on=STOP, held_out={"num_trained": 1})
     reached = {name.partition("/")[0] for name, found in known.items() if not isinstance(found, Skipped)}
     assert "gen-0" in reached and not reached & {"gen-1-naive", "gen-1-predecessor"}
@@ -136,7 +139,9 @@ def test_a_chain_that_stops_says_why_and_goes_on_without_the_rule(tmp_path):
     status = {item.stage.name: item.words for item in open_run(stopped, save=False).statuses}
     assert status["gen-1/select"] == "nothing to do: the chain stops after generation 0: no signal"
     before = Manifest.load(stopped.directory).stages
-    known, done = finish(config(2, tmp_path, chain=CONFIG["chain"] | {"stop": None}), held_out={"num_trained": 1})
+    known, done = finish(
+        config(2, tmp_path, **few | {"chain": few["chain"] | {"stop": None}}), held_out={"num_trained": 1}
+    )
     assert not any(isinstance(found, Skipped) for found in known.values())
     assert not done & before.keys() and "gen-1/student-neural" in done
 
@@ -168,7 +173,7 @@ def test_nothing_is_labelled_before_the_rows_are_compared(tmp_path):
     def refuse(task, **_):
         raise ConfigError("row 7 trained the teacher")
 
-    of = config(2, tmp_path)
+    of = config(2, tmp_path, **FEW)
     opened = open_run(of, save=True)
     for stage in opened.chain.stages:
         made_up(stage)

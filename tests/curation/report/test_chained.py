@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_report import NUM_TEST, SAME, graded, make_run, right_on_test
+from test_report import NUM_POOL, NUM_TEST, SAME, N, graded, make_run, right_on_test
 
 from curation.domains.grading import read_grades
-from curation.report import ChainRecord, RunRecord, SpentRecord, StageRecord, collect
+from curation.report import ChainRecord, GenerationRecord, RunRecord, SpentRecord, StageRecord, collect
+from curation.report.chained import chained
 from curation.report.html import render
+from curation.tables import io
 
 SHALLOW = {"neural": 0.5, "naive": 0.3}
 REASONS = ["neural trust has no AUC"]
@@ -72,6 +74,31 @@ def _made(folder: Path) -> Path:
     return folder
 
 
+def part(record: GenerationRecord) -> dict:
+    """What the chain's part reads of a generation's, by hand."""
+    arms = [
+        {"name": arm, "num_selected": io.count(ref), "purity": {"value": 0.5 + record.index / 4}}
+        for arm, ref in record.selections.items()
+    ]
+    auc = {"value": 0.5 + record.index / 4}
+    return {
+        "index": record.index,
+        "student_base": {"name": "bases/student"},
+        "teacher_model": {"name": f"teacher {record.index}"},
+        "teacher": {"test": {"value": 0.25}, "pool": None},
+        "arms": arms,
+        "num_pool": NUM_POOL,
+        "trust": {"validation": {"parsed": {"functions": {"neural": {"auc": auc}}}}},
+        "shift": record.shift,
+    }
+
+
+@pytest.fixture(scope="module")
+def found(chain: RunRecord) -> dict:
+    """The chain's part of the report."""
+    return chained(chain, [part(record) for record in chain.generations], part)
+
+
 @pytest.fixture(scope="module")
 def report(chain: RunRecord) -> dict:
     return collect(chain)
@@ -81,8 +108,8 @@ def right(chain: RunRecord, index: int, name: str) -> np.ndarray:
     return right_on_test(replace(chain, generations=[chain.generations[index]]), name)
 
 
-def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, report: dict) -> None:
-    lines = {(line["kind"], line["arm"]): line["accuracy"] for line in report["chain"]["lines"]}
+def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, found: dict) -> None:
+    lines = {(line["kind"], line["arm"]): line["accuracy"] for line in found["lines"]}
     naive, before = (chain.chain.branches[name][0] for name in ("naive", "predecessor"))
     shallow = {arm: read_grades(chain.chain.shallow["1"][arm]["tests"][0]).correct_N for arm in SHALLOW}
     expected = {
@@ -100,19 +127,18 @@ def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, report: di
             None if graded is None else pytest.approx(graded.mean()) for graded in points
         ], line
         assert all(point is None or (point["n"] == NUM_TEST and point["low"] < point["high"]) for point in lines[line])
-    found = report["chain"]["first_teacher"]["value"]
-    assert found == pytest.approx(right(chain, 0, "teacher").mean())
+    assert found["first_teacher"] == {"value": 0.25} and found["bases"] == ["bases/student"] * 2
 
 
-def test_differences_are_paired_by_row(chain: RunRecord, report: dict) -> None:
-    found = {(item["generation"], item["first"], item["second"]): item for item in report["chain"]["differences"]}
+def test_differences_are_paired_by_row(chain: RunRecord, found: dict) -> None:
+    pairs = {(item["generation"], item["first"], item["second"]): item for item in found["differences"]}
     neural, naive = "chain, neural trust", "chain, naive"
     shallow = read_grades(chain.chain.shallow["1"]["neural"]["tests"][0]).correct_N
-    last = found[1, neural, "shallow from the first teacher, neural trust"]
+    last = pairs[1, neural, "shallow from the first teacher, neural trust"]
     ours = right(chain, 1, "neural").astype(int) - shallow.astype(int)
     assert last["difference"] == pytest.approx(ours.mean()) and last["num_first_only"] == (ours > 0).sum()
     assert last["low"] < last["difference"] < last["high"] and last["n"] == NUM_TEST
-    seconds = {(first, second) for at, first, second in found if at == 1}
+    seconds = {(first, second) for at, first, second in pairs if at == 1}
     assert seconds == {
         (neural, "shallow from the first teacher, neural trust"),
         (naive, "shallow from the first teacher, naive"),
@@ -122,18 +148,17 @@ def test_differences_are_paired_by_row(chain: RunRecord, report: dict) -> None:
         (naive, "ground truth"),
         (neural, "its teacher"),
     }
-    assert not [first for at, first, second in found if at == 0 and "shallow" in first + second]
+    assert not [first for at, first, second in pairs if at == 0 and "shallow" in first + second]
 
 
-def test_teachers_costs_and_decisions(chain: RunRecord, report: dict) -> None:
-    teachers = {(item["line"], item["generation"]): item for item in report["chain"]["teachers"]}
+def test_teachers_costs_and_decisions(chain: RunRecord, found: dict) -> None:
+    teachers = {(item["line"], item["generation"]): item for item in found["teachers"]}
     assert list(teachers) == [("neural", 0), ("neural", 1), ("naive", 1), ("predecessor", 1)]
-    (arm,) = [arm for arm in report["generations"][1]["arms"] if arm["name"] == "neural"]
-    assert teachers["neural", 1]["purity"] == arm["purity"] != teachers["predecessor", 1]["purity"]
-    validation = report["generations"][1]["trust"]["validation"]["parsed"]["functions"]["neural"]["auc"]
-    assert teachers["neural", 1]["auc_validation"] == validation
-    assert teachers["naive", 1]["num_selected"] == arm["num_selected"]
-    costs = {(item["generation"], item["line"]): item for item in report["chain"]["costs"]}
+    assert [item["name"] for item in teachers.values()] == ["teacher 0", "teacher 1", "teacher 1", "teacher 1"]
+    main = teachers["neural", 1]
+    assert main["purity"] == main["auc_validation"] == {"value": 0.75} and main["auc_pool"] is None
+    assert main["num_selected"] == N and main["shift"] == SAME["auc"] | {"strength": SAME["strength"]}
+    costs = {(item["generation"], item["line"]): item for item in found["costs"]}
     assert {key: (item["num_stages"], item["seconds"]) for key, item in costs.items()} == {
         (0, "main"): (2, 11.0),
         (1, "main"): (1, 5.0),
@@ -141,11 +166,24 @@ def test_teachers_costs_and_decisions(chain: RunRecord, report: dict) -> None:
         (1, "shallow"): (1, 2.0),
     }
     assert [item["output_tokens"] for item in costs.values()] == [7, 0, 7, 0]
+    assert found["ended"] == chain.chain.ended and [d["reasons"] for d in found["decisions"]] == [[], REASONS]
+
+
+@pytest.mark.slow
+def test_the_page_shows_the_chain(chain: RunRecord, report: dict, found: dict) -> None:
+    for key in ("lines", "differences", "costs"):
+        assert report["chain"][key] == found[key]
+    teachers = {(item["line"], item["generation"]): item for item in report["chain"]["teachers"]}
+    (arm,) = [arm for arm in report["generations"][1]["arms"] if arm["name"] == "neural"]
+    assert teachers["neural", 1]["purity"] == arm["purity"] != teachers["predecessor", 1]["purity"]
+    validation = report["generations"][1]["trust"]["validation"]["parsed"]["functions"]["neural"]["auc"]
+    assert teachers["neural", 1]["auc_validation"] == validation
     page = render(report)
     assert "2 of 3 generations" in page and "neural trust has no AUC" in page and 'id="chain-' in page
     assert "After generation 1: stop" in page and "25.0\u00a0% certified" in page
 
 
+@pytest.mark.slow
 def test_a_chain_without_tests_gold_or_rule_has_a_page(chain: RunRecord) -> None:
     generations = [replace(record, tests={}, training={}) for record in chain.generations]
     bare = replace(chain.chain, branches={}, shallow={}, decisions=[], ended=None)
