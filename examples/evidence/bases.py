@@ -107,8 +107,8 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
     "equations": (
         EQUATIONS,
         {
-            "teacher": Made(init=shape(64, 3), rows=(0, 9_000), epochs=1, pairs=boxed, until=0.42),
-            "small": Made(init=SMALL, rows=(10_000, 51_000), epochs=1, pairs=mixed, until=0.85),
+            "teacher": Made(init=shape(64, 3), rows=(0, 4_000), epochs=1, pairs=boxed, until=0.42),
+            "small": Made(init=SMALL, rows=(10_000, 31_000), epochs=1, pairs=mixed, until=0.85),
         },
     ),
 }
