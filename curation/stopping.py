@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+AGAIN_SECONDS = 0.05
+"""After which a signal's error that was lost is raised again."""
 LOOK_SECONDS = 0.2
 """The interval at which a wait checks whether it was interrupted."""
 
@@ -104,20 +106,40 @@ def stopped_by_signals(farewell: Callable[[signal.Signals], None] | None = None)
         return
     numbers = (signal.SIGTERM,) if farewell is None else (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, signals.handle) for number in numbers}
+    unraisable, sys.unraisablehook = sys.unraisablehook, _raised_again(sys.unraisablehook)
     _listening = True
     try:
         yield signals
     finally:
         _listening = False
         signals.close()
+        sys.unraisablehook = unraisable
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def stop(thread: threading.Thread) -> None:
-    """Raise :class:`Stopped` in another thread, as soon as it runs Python code again."""
+def stop(thread: threading.Thread, error: type[BaseException] = Stopped) -> None:
+    """Raise :class:`Stopped`, or another error, in a thread as soon as it runs Python code again."""
     assert thread.ident is not None, "a thread that was started"
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stopped))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error))
+
+
+def _raised_again(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A hook of ``sys.unraisablehook`` that raises a signal's error again where Python would only print it.
+
+    It does where a handler ran in a finaliser, or in what runs around a fork: the signal would be lost. Another thread
+    raises it a moment later, since this hook's own errors are ignored too.
+    """
+
+    def seen(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt | Stopped):
+            hook(unraisable)
+            return
+        again = threading.Timer(AGAIN_SECONDS, stop, (threading.main_thread(), unraisable.exc_type))
+        again.daemon = True
+        again.start()
+
+    return seen
 
 
 def waited_for(call: Callable[[], Result]) -> Result:
