@@ -238,6 +238,20 @@ def test_an_option_that_begins_another_ends_by_an_end_token(base):
         np.testing.assert_allclose(row["state_output_last"], expected, atol=1e-4)
 
 
+def test_a_gate_stops_rows_before_their_stepwise_answer(base, examples):
+    class Odd:
+        states = ("prompt_last",)
+
+        def __call__(self, prompts):
+            return np.array(prompts.column("row_id")) % 2 == 1
+
+    requests = asked(examples[:10], STEPWISE)
+    whole = rows_of(teacher_of(base).label(requests, STEPWISE, seed=0))
+    gated = rows_of(teacher_of(base).label(requests, STEPWISE, seed=0, gate=Odd()))
+    for row_id, row in gated.items():
+        assert row["error"] is None and row["completion"] == (whole[row_id]["completion"] if row_id % 2 else None)
+
+
 def test_length_and_stop_strings_do_not_limit_listed_answers(base, examples):
     decoding = DecodingConfig(constrained="stepwise", max_tokens=1, stop=("e", "d"))
     rows = rows_of(teacher_of(base).label(asked(examples[:20], decoding), decoding, seed=0))
