@@ -24,7 +24,7 @@ from curation.trust import get_trust
 MOST_LABELS = 1 << 20
 FOLDED_BITS = 20
 MUCH = 0.5
-"""From this share of the right labels on, wrong ones have to be selected with them, however good trust is."""
+"""Above this share of the right labels, wrong ones are selected with them unless trust ranks almost without error."""
 
 CAP = ("max_per_label", "asked", "limited_by")
 """Fields of the budget that say what a cap on labels left."""
