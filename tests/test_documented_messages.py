@@ -47,7 +47,6 @@ ELSEWHERE = {
     "No space left on device": ("test_full_store.py", "No space left on device"),
     "audit: ... nothing is selected yet": ("curation/commands/test_audit.py", "nothing is selected yet"),
     "the chain stops after generation": ("curation/pipeline/test_chains.py", "the chain stops after generation 0"),
-    "shares of the pool are too few": ("curation/config/test_config.py", "shares of the pool are too few"),
     "--port": ("curation/commands/test_audit_page.py", "cannot be used"),
     "verdicts.jsonl were cut off": ("curation/commands/test_audit_log.py", "num_torn"),
 }
