@@ -105,7 +105,7 @@ class _Describing:
         self._decisions: list[Stage] = []
 
     def chain(self, prepared: Stage) -> Chain:
-        """All of it."""
+        """All generations of all chains."""
         config, main = self._config, self._main
         leading, *others = config.chain.arms
         lines = {arm: [main[0]] for arm in others}
@@ -156,7 +156,10 @@ class _Describing:
         branch: str,
         shallow: Described | None = None,
     ) -> Described:
-        """The next generation of a chain, taught by the student of ``arm``; ``shallow``: see :class:`Generation`."""
+        """The next generation of a chain, taught by the student of ``arm``.
+
+        ``shallow``: the first generation, on whose selections the base is trained too.
+        """
         index = len(line)
         generation = replace(
             self._first,
