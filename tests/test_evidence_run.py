@@ -8,35 +8,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from examples.evidence import cells, make_equations, tables
+from examples.evidence import cells, tables
 from examples.evidence.__main__ import results
 
-BASES = Path(cells.__file__).parents[1] / "bases"
+EXAMPLES = Path(cells.__file__).parents[1]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_cells_leave_results_that_a_later_cell_in_their_directory_does_not_change(tmp_path):
-    drawn, paths = make_equations.problems({1: 1.0}, seed=3), {}
-    for name, num_rows in (("problems", 700), ("tests", 120), ("longer", 60), ("differences", 60)):
+    lines = (EXAMPLES / "data" / "sums.jsonl").read_text().splitlines()  # sums that the shipped small models know
+    rows = [row | {"solution": rf"\boxed{{{row['answer']}}}"} for row in map(json.loads, lines)]
+    paths, first = {}, 0
+    for name, num_rows in (("problems", 1000), ("tests", 120), ("longer", 60), ("differences", 60)):
         paths[name] = tmp_path / f"{name}.parquet"
-        rows = [make_equations.row(*next(drawn)) for _ in range(num_rows)]
-        pq.write_table(pa.Table.from_pylist(rows, schema=make_equations.SCHEMA), paths[name])
+        pq.write_table(pa.Table.from_pylist(rows[first : first + num_rows]), paths[name])
+        first += num_rows
     small = (
         *(f"sources.{name}.path={path}" for name, path in paths.items()),
-        "splits.source.rows=300",
+        "splits.source.rows=600",
         "splits.pool.rows=400",
         "splits.test.rows=100",
         "splits.probes.longer.rows=50",
         "splits.probes.differences.rows=50",
-        f"teacher.model.path={BASES / 'sums_teacher'}",
+        f"teacher.model.path={EXAMPLES / 'bases' / 'sums_teacher'}",
         "teacher.chunk_rows=200",
         "trust.max_steps=40",
         "trust.cpus_per_worker=1",
         "selection.budget.n=40",
         "student.epochs=1",
         "student.cpus_per_worker=1",
-        f"generations=[{{student: {{path: {BASES / 'sums'}}}}}]",
+        f"generations=[{{student: {{path: {EXAMPLES / 'bases' / 'sums'}}}}}]",
     )
     task = next(task for task in cells.TASKS if task.name == "equations")
     capped = next(task for task in cells.TASKS if task.name == "equations-capped")
