@@ -27,7 +27,7 @@ class EngineConfig(Section):
     equal_within: Annotated[int, Field(ge=0, le=1_000)] = 50
     """Centipawns by which two moves may differ and still count as equal."""
     timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Longest start of the engine, and longest search; a row whose search takes longer becomes an error row."""
+    """Longest search; a row whose search takes longer becomes an error row."""
 
 
 class GradientsConfig(Section):

@@ -17,6 +17,8 @@ from curation.escaping import quoted
 
 GAMES = "/usr/games"
 """Where Debian and Ubuntu install ``stockfish``; it is not in every ``PATH``."""
+START_SECONDS = 60.0
+"""Longest start of an engine, which may read a network of weights from a busy disk."""
 MOST_FAILURES = 3
 """So many failed rows in a row, and the engine is not asked about the rest of a chunk."""
 
@@ -111,8 +113,7 @@ class UciEngine:
         config = self._config
         process: chess.engine.SimpleEngine | None = None
         try:
-            process = chess.engine.SimpleEngine.popen_uci(self._path, timeout=config.timeout_seconds)
-            process.timeout = config.timeout_seconds
+            process = chess.engine.SimpleEngine.popen_uci(self._path, timeout=START_SECONDS)
             fixed = {"Threads": 1, "Hash": config.hash_mb}
             known = {name: value for name, value in fixed.items() if name in process.options}
             process.configure({**config.options, **known})
@@ -120,7 +121,7 @@ class UciEngine:
             if process is not None:
                 process.close()
             late = isinstance(error, TimeoutError)
-            why = f"gave no answer to `uci` within {config.timeout_seconds:g} s" if late else ""
+            why = f"gave no answer to `uci` within {START_SECONDS:g} s" if late else ""
             raise ConfigError(
                 f"analyze.engine: {self._path} {why or f'does not work as a UCI engine ({str(error)[:200]})'}; name an "
                 "engine in analyze.engine.path, or mend analyze.engine.options"

@@ -58,9 +58,9 @@ def chess_run(folder: Path, weak: list[str | None]) -> tuple[AdvantageJob, Table
 
 def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(advantage, "CHUNK_ROWS", 4)
-    weak = ["d1d8", "d1d8", "h2h3", None, "h2h3", "d1d7", "d1d7", "g1f1", "d1e1", "d1e1", None, "h2h3"]
+    weak = ["d1d8", "d1d8", "h2h3", None, "h2h3", "d1d7", "d1d7", "g1f1", "d1e1", "d1c1", None, "h2h3"]
     job, grades, selection = chess_run(tmp_path, weak)
-    engine = EngineConfig(path=material, options={"Hang": "e1"}, timeout_seconds=1.2)
+    engine = EngineConfig(path=material, options={"Hang": "e1", "Die": "c1"}, timeout_seconds=3.0)
     job = AdvantageJob(**{**vars(job), "engine": engine})
     few = save(tmp_path, "few", io.read(selection).filter(pa.array(np.isin(np.arange(NUM), [1, 2, 9]))))
     table, found = advantages(job, {"all": selection, "few": few}, grades, str(tmp_path / "out.lance"), seed=0)
@@ -69,10 +69,10 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     assert sorted(rows) == [2, 4, 5, 6, 7, 8, 9, 11]  # neither right nor unparsed ones
     assert (rows[2]["gold_cp"], rows[2]["chosen_cp"], rows[2]["engine"]) == (900, -900, "Material 1")
     assert rows[7]["chosen_mate"] == -1 and rows[7]["chosen_cp"] is None and rows[7]["error"] is None
-    assert [rows[at]["error"].split(":")[0] for at in (8, 9)] == ["engine_timeout"] * 2  # a queen on e1 hangs it
+    assert [rows[at]["error"].split(":")[0] for at in (8, 9)] == ["engine_timeout", "engine_failed"]
     every = found["all"]
     assert (every["num_selected"], every["num_unparsed"], every["num_differing"], every["n"]) == (12, 2, 8, 6)
-    assert every["errors"] == {"engine_timeout": 2} and every["stronger"]["value"] == 0
+    assert every["errors"] == {"engine_failed": 1, "engine_timeout": 1} and every["stronger"]["value"] == 0
     assert every["median_gap"] == 1_800 and every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
     assert found["few"]["num_selected"] == 3 and found["few"]["n"] + sum(found["few"]["errors"].values()) == 2
 
