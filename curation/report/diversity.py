@@ -96,14 +96,16 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
     function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted) else ARMS[arm].trust
     whole = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
     arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
-    right = None
+    basis, expected = "audit" if pool is not None else "trust", None
     if pool is not None and len(pool):
-        right = {"basis": "audit", "expected": pool.num_right * num_pool / len(pool)}
+        expected = pool.num_right * num_pool / len(pool)
     elif pool is None and function is not None:
-        right = {"basis": "trust", "expected": whole.trust}
-    if right is not None:
-        share = record.n / right["expected"] if right["expected"] else None
-        right |= {"n": record.n, "share": share, "is_much": share is None or share > MUCH}
+        expected = whole.trust
+    right = None
+    if expected is not None:
+        share = record.n / expected if expected else None
+        much = share is None or share > MUCH
+        right = {"basis": basis, "expected": expected, "n": record.n, "share": share, "is_much": much}
     cap = {key: record.budget[key] for key in CAP} if record.budget.get("max_per_label") is not None else None
     return {"arms": arms, "pool": whole.labels.to_json(), "right": right, "cap": cap}
 
