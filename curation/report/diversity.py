@@ -96,7 +96,7 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
     function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted) else ARMS[arm].trust
     whole = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
     arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
-    right = None
+    right: Json | None = None
     if pool is not None and len(pool):
         right = {"basis": "audit", "expected": pool.num_right * num_pool / len(pool)}
     elif pool is None and function is not None:

@@ -89,7 +89,7 @@ def decomposed(arms: Sequence[Json], selected: Mapping[str, Ints], tests: Tests,
     if any(name not in tests or name not in selected for name in names):
         return None
     reason = withheld([arm for arm in arms if arm["name"] in names])
-    if reason is None and not np.array_equal(*(np.sort(selected[name]) for name in names[:2])):
+    if reason is None and not np.array_equal(np.sort(selected[REFERENCE_ARM]), np.sort(selected[REFERENCE_GOLD])):
         reason = f"the arms {REFERENCE_ARM} and {REFERENCE_GOLD} have different rows"
     if reason is not None:
         return {"withheld": reason}
