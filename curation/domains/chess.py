@@ -37,7 +37,7 @@ class Chess:
     """
 
     name = "chess"
-    forms = (("fen", "moves"), ("FEN", "Moves"))
+    forms: tuple[tuple[str, ...], ...] = (("fen", "moves"), ("FEN", "Moves"))
     columns = pa.schema([("fen", pa.string()), ("rating", pa.int32())])
 
     def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
