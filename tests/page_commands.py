@@ -67,9 +67,22 @@ def _listed(text: str) -> list[str]:
     return [item.strip() for line in text.strip().splitlines() for item in line.split(" | ")]
 
 
+ANALYSED = "test_analysis_run.py::test_an_analysis_is_killed_resumed_cached_and_shown"
+EXPLAINED = "test_analysis_run.py::test_a_row_and_a_student_of_it_are_explained"
+_ANALYSED = """
+    curate analyze runs/quickstart | curate analyze CONFIG
+    curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
+"""
+_EXPLAINED = """
+    curate explain runs/quickstart 19604 | curate explain runs/quickstart --student neural --rows 20
+    curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
+"""
+
 OFFLINE: dict[str, str] = {
     **dict.fromkeys(_listed(_OWN), OWN),
     **dict.fromkeys(_listed(_PAGE), PAGE),
+    **dict.fromkeys(_listed(_ANALYSED), ANALYSED),
+    **dict.fromkeys(_listed(_EXPLAINED), EXPLAINED),
     "curate audit runs/my-run --serve --port 8123": "test_audit_in_browser.py::"
     "test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server",
     "curate filter packages/chess pool/ -o filtered --certified 0.1": "test_filter.py::"
@@ -109,6 +122,7 @@ class Cannot(NamedTuple):
 _AWS = Cannot("starts or asks machines of AWS", "test_cluster_files.py::test_ray_up_takes_the_cluster_file")
 _GPUS = Cannot("takes GPUs, models and data sets of the hub", "test_paper_examples.py::test_run_is_valid")
 _LONG = Cannot("takes minutes to hours", "test_examples.py::test_examples_read_as_configurations")
+_CELLS = "test_cells_have_directories_and_seeds_of_their_own_and_load"
 _ABLATION = Cannot("takes minutes to hours", "test_ablation_run.py::test_the_shipped_ablations_are_valid")
 _CI = Cannot("is the test run itself, or a part of it", "test_docs.py::test_targets_and_modules_of_shell_blocks_exist")
 
@@ -148,6 +162,7 @@ CANNOT: dict[str, Cannot] = {
         _LONG,
     ),
     "curate ablate FILE": _ABLATION,
+    "python -m examples.evidence --write-docs": Cannot("takes hours", "test_evidence.py::" + _CELLS),
     **dict.fromkeys(("make run", "make test", "make test-slow", "make test-vllm", "make test-tracking"), _CI),
     **dict.fromkeys(("make check", "make docs", ".ci/run"), _CI),
 }

@@ -65,6 +65,8 @@ class Scribe:
                 chosen = {arm: chosen[arm] for arm in self.config.selection.arms}
                 rows = {arm: item["table"] for arm, item in chosen.items()}
                 return {"budget": generation.budget, "arms": chosen, "rows_of": rows}
+            case "held":
+                return {"num_rows": {}, "num_trained": 0}
             case "student":
                 return {"model": model, "training": generation.training[what]}
             case "test":

@@ -564,7 +564,8 @@ def test_a_base_that_passes_the_teacher_by_itself_takes_the_claim_away(run: RunR
     for arm in report["arms"]:  # the paired difference is that of the means, on the same rows
         change = arm["accuracy"]["value"] - report["base"]["value"]
         assert arm["against_base"]["difference"] == pytest.approx(change) and arm["against_base"]["n"] > 0
-    generation = {"teacher": {"test": {"value": 0.41, "low": 0.38, "high": 0.44}}, "base": report["base"]}
+    teacher = {"test": {"value": 0.41, "low": 0.38, "high": 0.44}}
+    generation = {"teacher": teacher, "base": report["base"], "asked_unlike": None}
     main = {"against_teacher": {"difference": 0.153, "low": 0.12, "high": 0.187}, "weak_to_strong": True}
     for low, words in ((0.01, ": weak-to-strong."), (-0.03, "the training is not shown to help (+2.0 points [")):
         (line,) = _weak_to_strong(generation, {**main, "against_base": {"difference": 0.02, "low": low, "high": 0.05}})
