@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -51,10 +52,15 @@ def finish(run: SumsRun, *arguments: str) -> dict[str, Any]:
 
 
 def selected(directory: Path) -> dict[str, bytes]:
-    """The files of all selections and students, by their place."""
+    """The files of all selections and students, by place without fingerprints: those have the tables' versions in them.
+
+    A table that was committed in other steps has another version, and the same rows.
+    """
     kept = [*directory.glob("gen-*/select-*/*.jsonl"), *directory.glob("gen-*/select-*/*.parquet")]
     kept += directory.glob("gen-*/student-*/model/*.safetensors")
-    return {str(path.relative_to(directory)): path.read_bytes() for path in kept}
+    places = [re.sub(r"-[0-9a-f]{8}/", "/", str(path.relative_to(directory))) for path in kept]
+    assert len(set(places)) == len(places), places
+    return {place: path.read_bytes() for place, path in zip(places, kept, strict=True)}
 
 
 def records(directory: Path) -> dict[str, Any]:
