@@ -214,6 +214,7 @@ RISK = {
     "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "neural"]},
     "student": SMALL,
     "generations": [{"student": TINY}],
+    "chain": {},
     "evaluation": {"num_runs": 2, "decoding": {"temperature": 0.7}},
 }
 
