@@ -88,7 +88,7 @@ def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: d
         by_task.setdefault(cell.task.name, []).append(cell)
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
+        "versions": dict(versions()),
         "cores": os.cpu_count(),
         "gates": gate_results(checked),
         "tasks": {
