@@ -7,7 +7,14 @@ import time
 
 import pytest
 
+from curation import stopping
 from curation.stopping import Stopped, stopped_by_signals
+
+
+@pytest.fixture(autouse=True)
+def _nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Ray of other tests of this process may listen already; a context within it does nothing."""
+    monkeypatch.setattr(stopping, "_listening", False)
 
 
 class KillsOnDeletion:
