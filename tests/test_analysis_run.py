@@ -20,6 +20,7 @@ from curation.tables import io
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "tests" / "material_engine.py"
 pytestmark = pytest.mark.slow
+BATCH = {"global_batch_size": 16, "micro_batch_size": 16}
 
 
 def curate(*arguments: object) -> str:
@@ -53,12 +54,12 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
         "teacher": {
             "model": {"path": str(ROOT / "examples/bases/teacher")},
-            "adapt": {"preset": "scratch", "epochs": 2, "learning_rate": 5e-4, "global_batch_size": 32},
+            "adapt": {"preset": "scratch", "epochs": 2, "learning_rate": 5e-4, **BATCH},
             "decoding": {"max_tokens": 4},
         },
         "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
         "selection": {"budget": {"n": 100}, "arms": ["naive", "neural", "ground_truth"]},
-        "student": {"preset": "scratch", "epochs": 1, "global_batch_size": 16},
+        "student": {"preset": "scratch", "epochs": 1, **BATCH},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
         "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
         "ray": {"num_cpus": 2},

@@ -117,24 +117,23 @@ def value(
 
 
 def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: GradientsConfig) -> Out:
-    selected: Stage = record["selections"][config.selection.arms[0]].stage
     recipe, seed = config.student, derive(config.seed, "gradients")
     stages = {
         arm: Stage(
             name=f"gen-{record['index']}/gradients-{arm}",
             work=differentiate,
             inputs={
-                "digest": selected.value("arms", arm, "digest"),
+                "digest": table.stage.value("arms", arm, "digest"),
                 "base": record["student_base"],
                 "gradients": gradients.without(gradients.RESOURCES),
                 "max_length": recipe.max_length,
                 "chat_template": recipe.chat_template,
                 "seed": seed,
             },
-            settings={"rows": selected.table("rows_of", arm), "resources": gradients.resources},
+            settings={"rows": table.stage.table("rows_of", arm), "resources": gradients.resources},
             takes={"CPU": float(gradients.cpus)} | ({"GPU": gradients.gpus} if gradients.gpus else {}),
         )
-        for arm in config.selection.arms
+        for arm, table in record["selections"].items()  # later ones lack arms with a chain of their own
     }
     stage = Stage(
         name=f"gen-{record['index']}/coherence",

@@ -12,10 +12,11 @@ from curation.commands.export.student import Student
 from curation.config import RunConfig
 from curation.config.load import parse_config
 from curation.errors import ConfigError, RunFailedError
+from curation.pipeline.analysing import describe_analysis
 from curation.pipeline.chain import Chain, describe
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
-from curation.rundir.graph import Done, Skipped, Stage, plain, statuses
+from curation.rundir.graph import Done, Skipped, Stage, ordered, plain, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.merging import with_outs
 from curation.rundir.run import Run
@@ -87,6 +88,14 @@ def test_one_run_has_all_lines_and_what_is_equal_once():
         assert len({fingerprint({**found, "model": 0}) for found in asked}) == 1
     assert [stages[f"gen-{index}/label-pool"].inputs["share"]["index"] for index in range(3)] == [0, 1, 2]
     assert not {name for name in stages if name.endswith("-naive/test-base") or name.endswith("-naive/test-teacher")}
+
+
+def test_an_analysis_of_a_chain_reads_the_arms_that_each_generation_has():
+    of = config(3)
+    found = [ordered([outs]) for outs in describe_analysis(of, described(of))]
+    names = [{stage.name for stage in stages} for stages in found]
+    assert "gen-0/gradients-naive" in names[0] and "gen-1/gradients-neural" in names[1]
+    assert "gen-1/gradients-naive" not in names[1]
 
 
 def test_a_chain_of_one_arm_is_what_it_was():
