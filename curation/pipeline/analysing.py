@@ -101,19 +101,19 @@ def value(
     uri = str(task.directory / "advantages.lance")
     with task.progress() as update:
         table, arms = advantages(job, selections, grades, uri, seed=seed, guard=task.guard, progress=update)
-    num_failed = io.count(table, filter="error IS NOT NULL")
+    num_rows, num_failed = io.count(table), io.count(table, filter="error IS NOT NULL")
     if num_failed:
-        task.say(f"{num_failed:,} of {io.count(table):,} rows could not be valued; the table has their errors")
+        task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
     names = sorted({name for name in io.read(table, columns=["engine"])["engine"].to_pylist() if name})
     found = {
         "engine": ", ".join(names),
         "nodes": engine.nodes,
         "equal_within": engine.equal_within,
-        "num_rows": io.count(table),
+        "num_rows": num_rows,
         "num_failed": num_failed,
         "arms": arms,
     }
-    return Done(outputs={"found": found, "table": table.to_json()}, rows=io.count(table))
+    return Done(outputs={"found": found, "table": table.to_json()}, rows=num_rows)
 
 
 def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: GradientsConfig) -> Out:
