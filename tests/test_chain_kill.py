@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from fading_teacher import RIGHT
@@ -19,6 +20,7 @@ from curation.rundir.manifest import Manifest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NUM_POOL, NUM_TEST, SHARES = 900, 20, 3
+GENERATION = {"student": {"init": {"hidden_size": 16, "num_layers": 1}}}
 PATH = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -33,7 +35,7 @@ def make_run(directory: Path, num: int, **chain: Any) -> SumsRun:
         sections={
             "selection": {"budget": {"n": 40}, "arms": ["naive", "neural"]},
             "student": {"preset": "scratch", "epochs": 1},
-            "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 1}}}] * num,
+            "generations": [GENERATION] * num,
             "evaluation": {"num_runs": 1, "decoding": {"temperature": 0, "max_tokens": 4}},
             "chain": {"arms": ["neural", "naive"], "shallow": ["first_teacher"], "shares": SHARES, **chain},
             "trust": {"width": 16, "depth": 1, "max_steps": 60, "learning_rate": 1e-2, "validation_fraction": 0.4},
@@ -51,16 +53,27 @@ def finish(run: SumsRun, *arguments: str) -> dict[str, Any]:
     return json.loads((run.directory / "report.json").read_text())
 
 
-def selected(directory: Path) -> dict[str, bytes]:
-    """The files of all selections and students, by place without fingerprints: those have the tables' versions in them.
+FINGERPRINT = re.compile(r"-[0-9a-f]{8}/")
+"""A stage's directory has the versions of the tables that it read in its name: the same rows, committed in other steps,
+are another version."""
+REVISION = re.compile(r"[0-9a-f]{16}")
+"""Of a teacher: a digest of its list of files, with sizes and times. Its weights are compared themselves."""
 
-    A table that was committed in other steps has another version, and the same rows.
-    """
+
+def selected(directory: Path) -> dict[str, Any]:
+    """What all selections and students hold, by place, without fingerprints and revisions."""
     kept = [*directory.glob("gen-*/select-*/*.jsonl"), *directory.glob("gen-*/select-*/*.parquet")]
     kept += directory.glob("gen-*/student-*/model/*.safetensors")
-    places = [re.sub(r"-[0-9a-f]{8}/", "/", str(path.relative_to(directory))) for path in kept]
+    places = [FINGERPRINT.sub("/", str(path.relative_to(directory))) for path in kept]
     assert len(set(places)) == len(places), places
-    return {place: path.read_bytes() for place, path in zip(places, kept, strict=True)}
+    return {place: content(path) for place, path in zip(places, kept, strict=True)}
+
+
+def content(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        return path.read_bytes()
+    rows = path.read_text() if path.suffix == ".jsonl" else json.dumps(pq.read_table(path).to_pylist(), default=str)
+    return REVISION.sub("", FINGERPRINT.sub("/", rows))  # a row names its teacher
 
 
 def records(directory: Path) -> dict[str, Any]:
@@ -92,7 +105,7 @@ def test_killed_in_the_second_generation_it_equals_the_undisturbed_one_and_a_thi
     assert [arm["purity"] for arm in resumed["arms"]] == [arm["purity"] for arm in undisturbed["arms"]]
 
     before, started = records(run.directory), len(run.events("started"))
-    longer = finish(make_run(tmp_path, 3, stop=None))
+    longer = finish(run, "--set", f"generations={json.dumps([GENERATION] * 3)}")
     after = records(run.directory)
     assert {name: after[name] for name in before} == before
     again = [event["stage"] for event in run.events("started")[started:]]

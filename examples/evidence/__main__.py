@@ -8,6 +8,7 @@ docs/evidence.md from ``results.json``; ``--plan`` prints what is missing and ho
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import curation
+from curation.stopping import Stopped, exit_code, stopped_by_signals
 from examples.evidence import cells as plan
 from examples.evidence.cells import CHAINS, HERE, ROOT, TASKS, Cell, CellFailedError
 from examples.evidence.gates import Gate, gates, told
@@ -42,8 +45,7 @@ def make_inputs(cells: Sequence[Cell], workers: int) -> None:
         for model in cell.config.models.values():
             folder = Path(str(model.path))
             needed.setdefault(folder.parent.name, set()).add(folder.name)
-    for task, names in needed.items():
-        make_bases(task, HERE / "data" / task / "bases.parquet", HERE / "bases" / task, names=names)
+    make_bases(needed, HERE / "data", HERE / "bases", workers=workers)
 
 
 class Progress:
@@ -112,6 +114,25 @@ def print_plan(todo: Sequence[Cell]) -> None:
     print(f"{'left':{width}}  {left / 60:.0f} minutes, and {inputs:.0f} for rows and bases where they are missing")
 
 
+def do(first: Sequence[Cell], others: Sequence[Cell], given: argparse.Namespace) -> bool:
+    """Do the ``first`` cells and check their gates, then the ``others``; whether nothing speaks against results."""
+    progress = Progress(first if given.gates else [*first, *others])
+    for cell in first:
+        progress.do(cell)
+    checked = check_gates(first)
+    failed = [name for name, found in checked.items() if not all(gate.passed for gate in found)]
+    if failed and not given.no_gates:
+        say(f"gates failed for {', '.join(failed)}: results would not be believed; --no-gates goes on anyway")
+        return False
+    for place in range(0 if given.gates else len(others)):
+        progress.do(others[place])
+        found = results(checked, others[: place + 1], progress.seconds)
+        part = given.results.with_suffix(".part")
+        part.write_text(json.dumps(found, indent=1) + "\n")
+        part.rename(given.results)
+    return True
+
+
 def main() -> int:
     """Run what is asked for; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -120,7 +141,7 @@ def main() -> int:
     parser.add_argument("--tasks", nargs="+", choices=names, default=names)
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "evidence", help="where the run directories go")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that make rows")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that make rows and models")
     parser.add_argument("--gates", action="store_true", help="check the gates, and stop")
     parser.add_argument("--no-gates", action="store_true", help="go on where a gate fails")
     parser.add_argument("--plan", action="store_true", help="print what is missing, and do nothing")
@@ -136,25 +157,17 @@ def main() -> int:
         make_inputs(first if given.gates else [*first, *others], given.workers)
         say(f"rows and bases are there ({(time.monotonic() - started) / 60:.1f} minutes)")
         try:
-            progress = Progress([*first, *others])
-            for cell in first:
-                progress.do(cell)
-            checked = check_gates(first)
-            failed = [name for name, found in checked.items() if not all(gate.passed for gate in found)]
-            if failed and not given.no_gates:
-                say(f"gates failed for {', '.join(failed)}: results would not be believed; --no-gates goes on anyway")
-                return 1
-            if given.gates:
-                return 0
-            for place in range(len(others)):
-                progress.do(others[place])
-                found = results(checked, others[: place + 1], progress.seconds)
-                part = given.results.with_suffix(".part")
-                part.write_text(json.dumps(found, indent=1) + "\n")
-                part.rename(given.results)
+            with stopped_by_signals(), curation.session():
+                if not do(first, others, given):
+                    return 1
         except CellFailedError as error:
             say(str(error))
-            return 128 - error.code if error.code < 0 else error.code
+            return 1
+        except (KeyboardInterrupt, Stopped) as stopped:
+            say("stopped; the same command goes on")
+            return exit_code(signal.SIGTERM if isinstance(stopped, Stopped) else signal.SIGINT)
+        if given.gates:
+            return 0
         say(f"results: {given.results}")
     if given.write_docs:
         from examples.evidence.tables import write_docs

@@ -12,8 +12,10 @@ Every model learns from rows of its own (the first of the task's file), which no
 
 import argparse
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,6 +39,7 @@ from train.tokens import Pair
 
 logger = logging.getLogger(__name__)
 
+HERE = Path(__file__).resolve().parent
 SEED = 50
 BOX, TEXT = r"\boxed", r"\text"
 NUM_VALIDATION, MOST_ROUNDS = 1_000, 30
@@ -57,6 +60,12 @@ class Made:
     until: float | None = None
     """Small models learn addition all at once, so ``epochs`` are repeated, at a constant learning rate, until this
     share of ``NUM_VALIDATION`` rows that it does not learn from is right."""
+
+    @property
+    def cost(self) -> int:
+        """What decides how long it takes: the longest is begun first."""
+        first, last = self.rows
+        return (last - first) * self.epochs * self.init.hidden_size
 
 
 def score_sheet(rows: list[Row]) -> Iterator[Pair]:
@@ -98,7 +107,7 @@ TASKS: dict[str, tuple[Domain, dict[str, Made]]] = {
     "mates": (
         MATES,
         {
-            "teacher": Made(init=shape(64, 3), rows=(0, 30_000), epochs=3, pairs=score_sheet),
+            "teacher": Made(init=shape(64, 3), rows=(0, 18_000), epochs=3, pairs=score_sheet),
             "small": Made(init=SMALL, rows=BASE_ROWS, epochs=2, pairs=score_sheet),
             "medium": Made(init=shape(128, 4), rows=BASE_ROWS, epochs=2, pairs=score_sheet),
             "large": Made(init=shape(160, 4), rows=BASE_ROWS, epochs=2, pairs=score_sheet),
@@ -164,30 +173,47 @@ def accuracy(domain: Domain, model: ModelRef, rows: list[Row]) -> float:
     return right / len(rows)
 
 
-def make_bases(task: str, rows: Path, output: Path, *, names: Collection[str] = ()) -> None:
-    """Train the models of a task that are missing in ``output``, from its file of rows; of all, or of these names."""
-    domain, all_made = TASKS[task]
-    missing = [name for name in all_made if name in (names or all_made) and not (output / name).is_dir()]
-    if not missing:
-        return
-    table = pq.read_table(rows)
-    for name in missing:
-        made = all_made[name]
-        output.mkdir(parents=True, exist_ok=True)
-        make_base(domain, made, table.slice(made.rows[0], made.rows[1] - made.rows[0]).to_pylist(), output / name)
+def make_bases(wanted: Mapping[str, Collection[str]], data: Path, output: Path, *, workers: int) -> None:
+    """Train the models that are missing.
+
+    Args:
+        wanted: names of models, by task.
+        data: the folder with ``TASK/bases.parquet``, the rows to learn from.
+        output: the folder for ``TASK/NAME``.
+        workers: processes, each with one thread: models this small train hardly faster with two.
+    """
+    missing = [(task, name) for task, names in wanted.items() for name in names if not (output / task / name).is_dir()]
+    missing.sort(key=lambda key: -TASKS[key[0]][1][key[1]].cost)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
+        trained = [pool.submit(_make, task, name, data, output) for task, name in missing]
+        for one in trained:
+            one.result()
+
+
+def _one_thread() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(1)
+
+
+def _make(task: str, name: str, data: Path, output: Path) -> None:
+    domain, models = TASKS[task]
+    made, (first, last) = models[name], models[name].rows
+    rows = pq.read_table(data / task / "bases.parquet").slice(first, last - first).to_pylist()
+    (output / task).mkdir(parents=True, exist_ok=True)
+    make_base(domain, made, rows, output / task / name)
 
 
 def main() -> None:
     """Train the models that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
-    parser.add_argument("rows", type=Path, help="the Parquet file of rows to learn from")
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--only", nargs="+", metavar="NAME", default=())
+    parser.add_argument("--data", type=Path, default=HERE / "data")
+    parser.add_argument("--output", type=Path, default=HERE / "bases")
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(2)
-    make_bases(given.task, given.rows, given.output, names=given.only)
+    names = given.only or TASKS[given.task][1]
+    make_bases({given.task: names}, given.data, given.output, workers=given.workers)
 
 
 if __name__ == "__main__":

@@ -1,28 +1,26 @@
-"""The cells of the experiment: each is one ``curate run`` in a run directory of its own, done once.
+"""The cells of the experiment: each is a run in a run directory of its own, done once.
 
 A cell that is done leaves a stamp with the fingerprint of its configuration and its input files, and with its seconds.
-A cell that was cut off goes on where it stopped, because the same ``curate run`` resumes it.
+A cell that was cut off goes on where it stopped, because a run resumes.
 """
 
 import hashlib
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import curation
 from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.domains.grading import Graded
+from curation.errors import RunFailedError, UserError
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -31,14 +29,7 @@ DEVELOPMENT_SEED = 1000
 
 
 class CellFailedError(Exception):
-    """A cell's run ended with another exit code than 0."""
-
-    def __init__(self, name: str, code: int, log: Path) -> None:
-        super().__init__(name, code, str(log))
-        self.name, self.code, self.log = name, code, log
-
-    def __str__(self) -> str:
-        return f"{self.name}: curate run ended with exit code {self.code}; its output is in {self.log}"
+    """A cell's run failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,28 +215,23 @@ def cells(home: Path, names: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
 
 
 def run(cell: Cell) -> float:
-    """Do a cell, or go on with it; the seconds that it took in all.
+    """Do a cell, or go on with it; the seconds that it took in all. Runs of a ``curation.session`` share processes.
 
     Raises:
-        CellFailedError: ``curate run`` failed, or was stopped.
+        CellFailedError: the run failed.
     """
     cell.stamp.parent.mkdir(parents=True, exist_ok=True)
     spent, log = cell.kept("spent.json"), cell.kept("output.log")
     before = json.loads(spent.read_text()) if spent.is_file() else 0.0
     started = time.monotonic()
-    command = [sys.executable, "-m", "curation.cli", "run", str(HERE / cell.task.config)]
-    command += [part for setting in cell.settings for part in ("--set", setting)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with log.open("a") as output:
-        child = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-        with _forwarding(child):
-            code = child.wait()
-    seconds = before + time.monotonic() - started
-    spent.write_text(json.dumps(seconds))
-    if code:
-        raise CellFailedError(cell.name, code, log)
+    try:
+        with log.open("a") as output, redirect_stderr(output):
+            curation.run(cell.config)
+    except (UserError, RunFailedError) as error:
+        raise CellFailedError(f"{cell.name}: {error}; what it said is in {log}") from error
+    finally:
+        seconds = before + time.monotonic() - started
+        spent.write_text(json.dumps(seconds))
     keep(cell)
     part = cell.stamp.with_suffix(".part")
     part.write_text(json.dumps({"fingerprint": cell.fingerprint, "seconds": round(seconds, 1)}))
@@ -262,18 +248,3 @@ def keep(cell: Cell) -> None:
     tests = read_tests(member(str(cell.directory)).run.generations[-1].tests)
     arrays = {name: np.stack([run.row_ids_N, run.correct_N.astype(np.int64)]) for name, (run,) in tests.items()}
     np.savez_compressed(cell.kept("tests.npz"), **arrays)
-
-
-@contextmanager
-def _forwarding(child: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass SIGTERM and SIGINT on to the run, which commits what it has and ends."""
-
-    def forward(number: int, frame: object) -> None:
-        child.send_signal(number)
-
-    kept = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
