@@ -165,16 +165,18 @@ class Cell:
 
     @property
     def fingerprint(self) -> str:
-        """Of the configuration and of the names, sizes and times of its input files."""
+        """Of the configuration and of the names, sizes and times of its input files, rows and models."""
         config = self.config
         files = [Path(str(source.path)) for source in config.sources.values()]
+        for model in config.models.values():
+            files += sorted(path for path in Path(str(model.path)).iterdir() if path.is_file())
         told = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         text = json.dumps([config.model_dump(mode="json", by_alias=True), told], default=str, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def done(self) -> dict[str, Any] | None:
-        """The stamp; ``None`` where it is missing, or of another configuration or other files."""
+        """The stamp; ``None`` where it is missing, or of another configuration or other files, of models too."""
         if not self.stamp.is_file():
             return None
         stamp: dict[str, Any] = json.loads(self.stamp.read_text())
