@@ -46,9 +46,9 @@ class Chess:
         Raises:
             RowError: ``null_field``, ``bad_fen``, ``illegal_move`` (the opponent's), ``bad_rating``.
         """
-        board = _board(_cell(raw, "fen"))
+        board = read_fen(cell(raw, "fen"))
         _push(board, _moves(raw)[0], "the opponent's move")
-        return {"fen": board.fen(en_passant="fen"), "rating": _whole(_cell(raw, "rating"))}
+        return {"fen": board.fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, Any]) -> str | None:
         """The second move of ``moves`` in UCI notation; ``None`` if the row ends after the opponent's move.
@@ -59,7 +59,7 @@ class Chess:
         moves = _moves(raw)
         if len(moves) < 2:
             return None
-        board = _board(_cell(raw, "fen"))
+        board = read_fen(cell(raw, "fen"))
         _push(board, moves[0], "the opponent's move")
         return _push(board, moves[1], "the gold move").uci()
 
@@ -73,7 +73,7 @@ class Chess:
         return "\n\n".join([*blocks, self._position(example)])
 
     def _position(self, example: Example) -> str:
-        board = _board(example["fen"])
+        board = read_fen(example["fen"])
         fields = example["fen"].split()
         lists = {
             colour: "; ".join(
@@ -99,7 +99,7 @@ class Chess:
         The moves' counters and the rating are left out, because they do not change the best move.
         """
         board, side, castling, square = example["fen"].split()[:4]
-        if square != "-" and not _board(example["fen"]).has_legal_en_passant():
+        if square != "-" and not read_fen(example["fen"]).has_legal_en_passant():
             square = "-"
         return Identity(f"{board} {side} {castling} {square}")
 
@@ -109,7 +109,7 @@ class Chess:
 
     def candidates(self, example: Example) -> tuple[str, ...]:
         """The legal moves in the order of their UCI notation; none begins with another: promotions name their piece."""
-        return tuple(sorted(f" {move.uci()}" for move in _board(example["fen"]).legal_moves))
+        return tuple(sorted(f" {move.uci()}" for move in read_fen(example["fen"]).legal_moves))
 
     def position(self, example: Example) -> str:
         """The position as FEN; the row's labels are moves in it."""
@@ -124,7 +124,7 @@ class Chess:
         words = completion.strip().split()
         if not words:
             return None
-        board = _board(example["fen"])
+        board = read_fen(example["fen"])
         word = words[0]
         try:
             uci = _UCI.fullmatch(word.lower())
@@ -166,13 +166,13 @@ class Chess:
         return Vocabulary(words=tuple(words), pattern=pattern)
 
 
-def _cell(raw: Mapping[str, Any], name: str) -> Any:
+def cell(raw: Mapping[str, Any], name: str) -> Any:
     """A column by our name (``fen``), or by the name in the published file (``FEN``, ``Moves``, ``Rating``)."""
     published = name.upper() if name == "fen" else name.capitalize()
     return raw.get(name, raw.get(published))
 
 
-def _whole(rating: Any) -> int | None:
+def whole_number(rating: Any) -> int | None:
     """A rating as a whole number; a column with nulls may hold ``700.0``."""
     if rating is None:
         return None
@@ -183,7 +183,12 @@ def _whole(rating: Any) -> int | None:
     raise RowError(f"bad_rating: {quoted(str(rating))} is not a whole number")
 
 
-def _board(fen: Any) -> chess.Board:
+def read_fen(fen: Any) -> chess.Board:
+    """A position.
+
+    Raises:
+        RowError: ``null_field``: it is empty; ``bad_fen``: it is no FEN, or no game can have it.
+    """
     if not isinstance(fen, str) or not fen.strip():
         raise RowError("null_field: fen is empty")
     try:
@@ -198,7 +203,7 @@ def _board(fen: Any) -> chess.Board:
 
 
 def _moves(raw: Mapping[str, Any]) -> list[str]:
-    moves = _cell(raw, "moves")
+    moves = cell(raw, "moves")
     words = moves.split() if isinstance(moves, str) else []
     if not words:
         raise RowError("null_field: moves is empty")

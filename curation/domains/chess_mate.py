@@ -11,7 +11,7 @@ from typing import Any
 import chess
 
 from curation.domains import Example
-from curation.domains.chess import Chess, _board, _cell, _whole
+from curation.domains.chess import Chess, cell, read_fen, whole_number
 from curation.errors import RowError
 from curation.escaping import quoted
 from curation.hashing import derive
@@ -33,9 +33,9 @@ class ChessMate(Chess):
         Raises:
             RowError: as :meth:`curation.domains.chess.Chess.read`.
         """
-        if _cell(raw, "moves"):
+        if cell(raw, "moves"):
             return super().read(raw)
-        return {"fen": _board(_cell(raw, "fen")).fen(en_passant="fen"), "rating": _whole(_cell(raw, "rating"))}
+        return {"fen": read_fen(cell(raw, "fen")).fen(en_passant="fen"), "rating": whole_number(cell(raw, "rating"))}
 
     def gold(self, raw: Mapping[str, Any]) -> str:
         """All mating moves in UCI notation, sorted, with a space between them.
@@ -43,7 +43,7 @@ class ChessMate(Chess):
         Raises:
             RowError: as :meth:`read`; ``no_mate`` if no move mates.
         """
-        board = _board(self.read(raw)["fen"])
+        board = read_fen(self.read(raw)["fen"])
         if not (mates := sorted(move.uci() for move in mating_moves(board))):
             raise RowError(f"no_mate: no move mates in {quoted(board.fen(), 100)}")
         return " ".join(mates)
@@ -59,7 +59,7 @@ class ChessMate(Chess):
 
     def difficulty(self, example: Example) -> float | None:
         """The number of legal moves."""
-        return float(_board(example["fen"]).legal_moves.count())
+        return float(read_fen(example["fen"]).legal_moves.count())
 
 
 def mating_moves(board: chess.Board) -> list[chess.Move]:
