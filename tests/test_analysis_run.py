@@ -58,7 +58,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "decoding": {"max_tokens": 4},
         },
         "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
-        "selection": {"budget": {"n": 100}, "arms": ["naive", "neural", "ground_truth"]},
+        "selection": {"budget": {"n": 60}, "arms": ["naive", "neural", "ground_truth"]},
         "student": {"preset": "scratch", "epochs": 1, **BATCH},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
         "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
@@ -121,10 +121,10 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
 def test_a_row_and_a_student_of_it_are_explained(config: Path) -> None:
     run = config.parent / "run"
     told = json.loads(curate("explain", run, "--student", "neural", "--rows", 3, "--json"))
-    assert told["num_rows"] == told["rows_trained"] == 100 and [row["rank"] for row in told["rows"]] == [0, 1, 2]
+    assert told["num_rows"] == told["rows_trained"] == 60 and [row["rank"] for row in told["rows"]] == [0, 1, 2]
     assert all(Path(path).is_file() for path in told["files"].values())
-    assert told["read_all"] == f"curate inspect {run} gen-0/select/neural --rows 100"
-    assert len(json.loads(curate("inspect", run, "gen-0/select/neural", "--rows", 100, "--json"))["sample"]) == 100
+    assert told["read_all"] == f"curate inspect {run} gen-0/select/neural --rows 60"
+    assert len(json.loads(curate("inspect", run, "gen-0/select/neural", "--rows", 60, "--json"))["sample"]) == 60
     row_id = told["rows"][0]["row_id"]
     row = json.loads(curate("explain", run, row_id, "--json"))
     arm = row["generations"][0]["arms"]["neural"]
