@@ -21,6 +21,7 @@ from curation.stopping import Stopped, exit_code, stopped_by_signals
 from examples.evidence import cells as plan
 from examples.evidence.cells import CHAINS, HERE, ROOT, TASKS, Cell, CellFailedError
 from examples.evidence.gates import Gate, gates, told
+from examples.evidence.recipes import recipe_cells
 
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "evidence.md"
@@ -84,11 +85,13 @@ def check_gates(found: Sequence[Cell]) -> dict[str, list[Gate]]:
 def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: dict[str, float]) -> dict[str, Any]:
     """What ``results.json`` holds."""
     from curation.cluster.versions import versions
+    from examples.evidence.recipes import is_recipe, recipe_results
     from examples.evidence.results import gate_results, task_results
 
     by_task: dict[str, list[Cell]] = {}
     for cell in finished:
         by_task.setdefault(cell.task.name, []).append(cell)
+    recipes = [cell for cell in finished if is_recipe(cell)]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": dict(versions()),
@@ -97,8 +100,9 @@ def results(checked: dict[str, list[Gate]], finished: Sequence[Cell], seconds: d
         "tasks": {
             name: task_results(of_task, by_task.get(f"{name}-capped", ()))
             for name, of_task in by_task.items()
-            if name != CHAINS and not name.endswith("-capped")
+            if name != CHAINS and not name.endswith("-capped") and not is_recipe(of_task[0])
         },
+        "recipes": recipe_results(recipes),
         "chain": [cell.report["chain"] for cell in by_task.get(CHAINS, ())],
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
     }
@@ -148,7 +152,8 @@ def main() -> int:
     parser.add_argument("--write-docs", action="store_true", help="fill docs/evidence.md from the results")
     given = parser.parse_args()
     home = given.home.absolute()
-    first, others = plan.gate_cells(home, given.tasks), plan.cells(home, given.tasks, given.seeds)
+    first = plan.gate_cells(home, given.tasks)
+    others = [*plan.cells(home, given.tasks, given.seeds), *recipe_cells(home, given.tasks)]
     if given.plan:
         print_plan([*first, *others])
         return 0

@@ -98,6 +98,16 @@ TASKS = (
 )
 
 
+def development(name: str) -> tuple[str, ...]:
+    """What makes a task's file a run on its development split."""
+    return (
+        f"sources.tests.path={HERE / 'data' / name / 'development.parquet'}",
+        "splits.test.rows=3000",
+        "splits.probes={}",
+        "trust.options={}",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """One run."""
@@ -117,12 +127,9 @@ class Cell:
         settings += self.task.settings
         if self.gates:
             settings += [
-                f"sources.tests.path={HERE / 'data' / self.task.name / 'development.parquet'}",
-                "splits.test.rows=3000",
+                *development(self.task.name),
                 "splits.pool.rows=20000",
-                "splits.probes={}",
                 "selection.arms=[naive_parsed, neural, ground_truth]",
-                "trust.options={}",
             ]
         return settings
 
@@ -169,8 +176,8 @@ class Cell:
         config = self.config
         files = [Path(str(source.path)) for source in config.sources.values()]
         for model in config.models.values():
-            files += sorted(path for path in Path(str(model.path)).iterdir() if path.is_file())
-        told = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+            files += sorted(Path(str(model.path)).glob("*"))
+        told = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
         text = json.dumps([config.model_dump(mode="json", by_alias=True), told], default=str, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

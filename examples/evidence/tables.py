@@ -74,6 +74,17 @@ def decomposition(results: Results) -> str:
     return table(["task", "neural minus ground truth", "wrong labels", "choice of rows"], rows)
 
 
+def recipes(results: Results) -> str:
+    """What each recipe of a student makes of the rows of each arm, on development splits."""
+    heads, rows = [], []
+    for name, found in results["recipes"].items():
+        for recipe in found:
+            heads = [f"{arm} %" for arm in recipe["arms"]]
+            right = [percent(arm["accuracy"]["value"]) for arm in recipe["arms"].values()]
+            rows.append([WORDS.get(name, name), recipe["words"], percent(recipe["teacher"]["value"]), *right])
+    return table(["task", "recipe", "teacher %", *heads], rows)
+
+
 def regimes(results: Results) -> str:
     """Quality of the trust function in and out of its distribution."""
     rows = [
@@ -144,7 +155,7 @@ def times(results: Results) -> str:
 def tables(results: Results) -> dict[str, str]:
     """All tables by name."""
     found = {f"arms-{name}": arms(task) for name, task in results["tasks"].items()}
-    for made in (gates, decomposition, regimes, times):
+    for made in (gates, decomposition, regimes, times, *([recipes] if results["recipes"] else [])):
         found[made.__name__] = made(results)
     for made in (chain, chain_differences, chain_costs) if results["chain"] else ():
         found[made.__name__.replace("_", "-")] = made(results)
