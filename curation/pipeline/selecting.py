@@ -236,7 +236,7 @@ def selecting(
     if METHODS[recipe.method].learns == "labels":
         texts = {"source": "label", "samples": None}
     inputs = {"choice": choice, "texts": texts, "teacher": teacher, "generation": generation}
-    return Stage(name=name, work=select, inputs=inputs, rows=rows)
+    return Stage(name=name, work=select, inputs=inputs, revision=2, rows=rows)  # gold arms have rules
 
 
 def select(

@@ -100,13 +100,14 @@ class Chooser:
         """The rows of an arm, in rank order."""
         if not self._n:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        seed = derive(self._job.seed, "ties")
-        if arm.gold:
-            return self._cut_gold(arm, seed)
-        if arm.rule == TOP:
-            return self.top(arm)
+        return self._cut_gold(arm) if arm.gold else self._by_rule(arm)
+
+    def _by_rule(self, arm: Arm) -> Cut:
+        return self.top(arm) if arm.rule == TOP else self._chosen(arm, self.candidates(arm), self._n)
+
+    def _chosen(self, arm: Arm, candidates: Candidates, num: int) -> Cut:
         rule: Selector = code(arm.rule.made_by)()
-        return rule.cut(self.candidates(arm), self._n, seed)
+        return rule.cut(candidates, num, derive(self._job.seed, "ties"))
 
     def scores(self, arm: Arm) -> PoolScores:
         """What ranks the rows that an arm may take."""
@@ -175,15 +176,21 @@ class Chooser:
     def _gold(self) -> Gold:
         return self._job.gold
 
-    def _cut_gold(self, arm: Arm, seed: int) -> Cut:
+    def _cut_gold(self, arm: Arm) -> Cut:
         """A gold arm's rows: fewer than the budget if too few can be taught.
 
         An arm that draws takes the first rows of the draw that can be taught. An arm that ranks takes the rows of its
         weak twin, without those that cannot be taught; replacing them would make a different selection.
         """
         if arm.ranked or self._job.texts.source in ("answer", "label"):
-            cut = self.top(arm)
+            cut = self._by_rule(arm)
             return replace(cut, row_ids_n=cut.row_ids_n[~missing(cut.row_ids_n, self._gold.teachable)])
+        if arm.rule != TOP:
+            candidates = self.candidates(arm)
+            unteachable_N = missing(candidates.row_ids_N, self._gold.teachable)
+            raw_score_N = np.where(unteachable_N, np.nan, candidates.raw_score_N)
+            num = min(self._n, int(np.isfinite(raw_score_N).sum()))
+            return self._chosen(arm, replace(candidates, raw_score_N=raw_score_N), num)
         scores = self.scores(arm)
         if self._cap is not None:
             left = self._capped(arm, scores.num_rows).row_ids_n
@@ -192,7 +199,7 @@ class Chooser:
         num_taught = scores.num_scored
         if not num_taught:
             return Cut(row_ids_n=np.zeros(0, dtype=np.int64), threshold=None)
-        return scores.top(min(self._n, num_taught), seed)
+        return scores.top(min(self._n, num_taught), derive(self._job.seed, "ties"))
 
     def top(self, arm: Arm) -> Cut:
         """The best rows of an arm."""

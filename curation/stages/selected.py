@@ -125,7 +125,9 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
 
     Replaces what an interrupted run left there.
     """
-    parquet, jsonl, digest = stem.with_suffix(".parquet"), stem.with_suffix(".jsonl"), ListDigest()
+    # an arm of one's own has a dot in its name
+    parquet, jsonl, lance = (stem.with_name(f"{stem.name}.{end}") for end in ("parquet", "jsonl", "lance"))
+    digest = ListDigest()
     lengths = Lengths()
     with staged(parquet) as path, staged(jsonl) as text:
         with pq.ParquetWriter(path, schemas.SELECTION) as writer, text.open("w") as file:
@@ -140,7 +142,7 @@ def write_rows(parts: Iterable[pa.Table], stem: Place) -> Written:
                 lengths.add(part["completion"])
         with pq.ParquetFile(path) as written:
             batches = (batch.cast(schemas.SELECTION) for batch in written.iter_batches(PART_ROWS))
-            table = io.write_batches(batches, schemas.SELECTION, str(stem.with_suffix(".lance")))
+            table = io.write_batches(batches, schemas.SELECTION, str(lance))
     return Written(
         table=table,
         parquet=str(parquet),

@@ -20,6 +20,8 @@ from curation.stages.budget import Scored
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
 from curation.stages.select import Selection, adaptation_rows, select
+from curation.stages.selected import write_rows
+from curation.storage.paths import place
 from curation.tables import io, schemas
 
 SEED, N = 5, 60
@@ -344,10 +346,10 @@ def test_stratified_draws_by_the_pools_own_difficulties(made: Made, tmp_path: Pa
 def test_distribution_aware_draws_by_the_teachers_accuracy_and_is_an_oracle(made: Made, tmp_path: Path):
     (selection,) = run(made, tmp_path, selection=budget(made, ("naive_distribution_aware",), n=N)).values()
     bins, right, known = bins_of(made, 10), np.zeros(11), np.zeros(11)
-    for row_id, place in bins.items():
+    for row_id, bin_ in bins.items():
         if row_id in made.gold:
-            known[place] += 1
-            right[place] += made.rows[row_id]["label"] == made.gold[row_id]
+            known[bin_] += 1
+            right[bin_] += made.rows[row_id]["label"] == made.gold[row_id]
     quotas = profile(made, ids_of(selection))
     assert quotas == allocate(right / np.maximum(known, 1), np.bincount(list(bins.values())), N).tolist()
     assert ids_of(selection) == drawn(made, quotas) and selection.oracle
@@ -363,6 +365,26 @@ def test_matched_has_the_difficulties_of_the_reference_arm(made: Made, tmp_path:
     assert profile(made, ids_of(chosen["naive_matched"])) == quotas
     assert ids_of(chosen["naive_matched"]) == drawn(made, quotas)
     assert set(ids_of(chosen["naive_matched"])) != set(ids_of(chosen[reference]))
+
+
+def test_a_rule_of_a_gold_arm_chooses_among_rows_with_gold_and_is_no_plain_draw(made: Made, tmp_path: Path):
+    everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, schemas.AUDIT)
+    arms = ("neural", "naive_matched", "ground_truth", "ground_truth@matched", "neural_gold@stratified")
+    chosen = run(made, tmp_path, selection=budget(made, arms, n=N), audit=everyone)
+    matched = chosen["ground_truth@matched"]
+    assert profile(made, ids_of(matched)) == profile(made, ids_of(chosen["neural"]))
+    assert set(ids_of(matched)) != set(ids_of(chosen["ground_truth"]))
+    assert {row["label_source"] for row in rows_of(matched)} == {"gold"}
+    assert profile(made, ids_of(chosen["neural_gold@stratified"])) != profile(made, ids_of(chosen["neural"]))
+    some = run(made, tmp_path / "some", selection=budget(made, arms, n=N))["ground_truth@matched"]
+    assert some.num_rows == N and set(ids_of(some)) <= set(made.gold)
+
+
+def test_files_of_an_arm_have_its_whole_name_with_dots(tmp_path: Path):
+    written = write_rows([schemas.SELECTION.empty_table()], place(tmp_path) / "mine.arms:OWN")
+    assert [Path(name).name for name in (written.parquet, written.jsonl, written.table.uri)] == [
+        f"mine.arms:OWN.{end}" for end in ("parquet", "jsonl", "lance")
+    ]
 
 
 def test_gold_of_the_neural_rows_is_the_neural_selection_with_other_answers(made: Made, tmp_path: Path):
