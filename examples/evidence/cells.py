@@ -53,12 +53,12 @@ class Task:
 
 
 GRPO = (
-    "student={method: grpo, preset: scratch, epochs: 6, rollouts: {max_tokens: 16}, cpus_per_worker: 2}",
+    "student={method: grpo, preset: scratch, epochs: 3, rollouts: {max_tokens: 16}, cpus_per_worker: 2}",
     "selection.budget.n=1000",
-    "selection.arms=[naive_parsed, internal_confidence, neural, neural_gold, ground_truth]",
+    "selection.arms=[naive_parsed, internal_confidence, neural, ground_truth]",
     "trust.options={}",
 )
-"""What GRPO changes in the file of arithmetic: 188 steps of 32 prompts with 8 answers each."""
+"""What GRPO changes in the file of arithmetic: 94 steps of 32 prompts with 8 answers each."""
 CHAINS = "chain"
 """The task with several generations."""
 CAPPED = ("selection.arms=[neural, internal_confidence]", "trust.options={}")
@@ -73,21 +73,21 @@ CHAIN = (
 """What a chain of three generations changes in the file of mate in one: each labels a quarter of the pool."""
 
 TASKS = (
-    Task(name="mates", config="mates.yaml", words="mate in one, SFT", seconds=600, gate_seconds=270),
+    Task(name="mates", config="mates.yaml", words="mate in one, SFT", seconds=220, gate_seconds=140),
     Task(
         name="mates-capped",
         config="mates.yaml",
         words="mate in one, SFT, at most 20 rows of a move",
-        seconds=150,
+        seconds=60,
         settings=(*CAPPED, "selection.max_per_label=20"),
         of="mates",
     ),
-    Task(name="equations", config="equations.yaml", words="arithmetic, SFT", seconds=540, gate_seconds=240),
+    Task(name="equations", config="equations.yaml", words="arithmetic, SFT", seconds=260, gate_seconds=200),
     Task(
         name="equations-capped",
         config="equations.yaml",
         words="arithmetic, SFT, at most 10 rows of a result",
-        seconds=120,
+        seconds=60,
         settings=(*CAPPED, "selection.max_per_label=10"),
         of="equations",
     ),

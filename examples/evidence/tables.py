@@ -8,6 +8,12 @@ from typing import Any
 Results = Mapping[str, Any]
 
 WORDS = {"mates": "Mate in one, SFT", "equations": "Arithmetic, SFT", "grpo": "Arithmetic, GRPO"}
+OTHERS = {
+    "ground_truth": "ground truth",
+    "teacher": "teacher",
+    "naive_parsed": "naive",
+    "internal_confidence": "I-conf",
+}
 YES = {True: "yes", False: "**no**"}
 _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
@@ -52,14 +58,21 @@ def arms(task: Results) -> str:
                 arm["words"],
                 "" if arm["purity"] is None else percent(arm["purity"]["value"]),
                 estimate(arm.get("accuracy")),
-                *(
-                    difference(against.get(other))
-                    for other in ("ground_truth", "teacher", "naive_parsed", "internal_confidence")
-                ),
+                *(difference(against.get(other)) for other in OTHERS),
             ]
         )
-    heads = ["model", "purity", "test accuracy", "minus ground truth", "minus teacher", "minus naive", "minus I-conf"]
-    return table(heads, rows)
+    return table(["model", "purity", "test accuracy", *(f"minus {words}" for words in OTHERS.values())], rows)
+
+
+def claim(results: Results) -> str:
+    """What the page claims: the neural arm, without and with a cap, against the others."""
+    rows = []
+    for name, task in results["tasks"].items():
+        for arm in ("neural", "neural, capped"):
+            if (found := task["arms"].get(arm)) is not None:
+                against = [difference(found["against"].get(other)) for other in OTHERS]
+                rows.append([f"{WORDS.get(name, name)}, {len(task['seeds'])} seeds", found["words"], *against])
+    return table(["task", "arm", *(f"minus {words}" for words in OTHERS.values())], rows)
 
 
 def decomposition(results: Results) -> str:
@@ -155,7 +168,7 @@ def times(results: Results) -> str:
 def tables(results: Results) -> dict[str, str]:
     """All tables by name."""
     found = {f"arms-{name}": arms(task) for name, task in results["tasks"].items()}
-    for made in (gates, decomposition, regimes, times, *([recipes] if results["recipes"] else [])):
+    for made in (claim, gates, decomposition, regimes, times, *([recipes] if results.get("recipes") else [])):
         found[made.__name__] = made(results)
     for made in (chain, chain_differences, chain_costs) if results["chain"] else ():
         found[made.__name__.replace("_", "-")] = made(results)
