@@ -16,7 +16,7 @@ run: $(INSTALLED)
 tune: $(INSTALLED)
 	$(BIN)/curate tune examples/quickstart.yaml
 
-## The experiment of docs/evidence.md: about four hours on two cores; goes on where it was stopped.
+## The experiment of docs/evidence.md: about three hours on two cores; goes on where it was stopped.
 evidence: $(INSTALLED)
 	$(BIN)/python -m examples.evidence --write-docs
 
