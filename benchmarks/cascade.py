@@ -1,6 +1,6 @@
 """What a first cut on the prompt's state saves: ``python -m benchmarks.cascade --seeds 0 1 2 [--task sums]``.
 
-- ``--task chess``: the quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles.
+- ``--task chess``: the quickstart's teacher (adapted on 1,500 puzzles) answers 28,000 of the shipped puzzles freely.
 - ``--task sums``: a small teacher from scratch answers 16,000 problems with their steps (``benchmarks.worked_sums``).
 
 Each row is answered once (``runs/cascade-TASK``; what is done there is not done again). Each seed deals them anew: rows
@@ -66,8 +66,9 @@ class Task(NamedTuple):
 
 
 def chess(rows: int) -> list[str]:
-    """The quickstart's source, with more rows."""
-    return [f"splits.source={{from: puzzles, rows: {rows}}}", "splits.test={from: puzzles, rows: 500}"]
+    """The quickstart's source with more rows, answered freely."""
+    free = "teacher.decoding={max_tokens: 4}"
+    return [free, f"splits.source={{from: puzzles, rows: {rows}}}", "splits.test={from: puzzles, rows: 500}"]
 
 
 def sums(rows: int) -> list[str]:

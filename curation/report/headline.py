@@ -48,7 +48,7 @@ MODELS = {TEACHER: "weak teacher", BASE: "student's base"}
 """Words for tested models that are not arms."""
 CONTROLS = {
     "naive_parsed": "a uniform draw of parsed labels",
-    "naive": "a uniform draw of all labels, of which unparsed ones count as wrong",
+    "naive": "a uniform draw of all labels",
 }
 """Arms that choose without trust, in words."""
 
@@ -66,6 +66,7 @@ def _selection(generation: Json, main: Json, arms: Mapping[str, Json]) -> str:
     text += f": {with_interval(main['purity'])} of their labels are right"
     controls = [
         f"{with_interval(control['purity'])} with {words}"
+        + (", of which unparsed ones count as wrong" if control["num_unparsed"] else "")
         for name, words in CONTROLS.items()
         if (control := arms.get(name)) is not None and control is not main and control["purity"] is not None
     ]
