@@ -155,7 +155,9 @@ def _figures(generation: Json) -> dict[str, Markup]:
     if generation["difficulty"] is not None:
         drawn["difficulty"] = charts.difficulty_chart(generation["difficulty"], f"{prefix}-difficulty")
     if (purity := generation["purity_by_difficulty"]) is not None:
-        behind = {"all pool rows": purity["all"], "parsed pool rows": purity["parsed"]}
+        behind = {"all pool rows": purity["all"]}
+        if purity["parsed"] != purity["all"]:
+            behind["parsed pool rows"] = purity["parsed"]
         place = f"{prefix}-purity-by-difficulty"
         drawn["purity_by_difficulty"] = charts.bins_chart(
             purity["edges"], purity["arms"], place, y="share of right labels", behind=behind
