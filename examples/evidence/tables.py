@@ -168,7 +168,7 @@ def times(results: Results) -> str:
 def tables(results: Results) -> dict[str, str]:
     """All tables by name."""
     found = {f"arms-{name}": arms(task) for name, task in results["tasks"].items()}
-    for made in (claim, gates, decomposition, regimes, times, *([recipes] if results.get("recipes") else [])):
+    for made in (claim, gates, decomposition, regimes, times, *([recipes] if results["recipes"] else [])):
         found[made.__name__] = made(results)
     for made in (chain, chain_differences, chain_costs) if results["chain"] else ():
         found[made.__name__.replace("_", "-")] = made(results)
