@@ -80,9 +80,10 @@ def test_it_waits_for_no_cpu_that_the_actors_of_a_pass_keep(tmp_path, local_ray)
             return True
 
     busy = [local_ray.remote(Busy).options(num_cpus=1).remote() for _ in range(2)]
-    local_ray.get([actor.ready.remote() for actor in busy])
+    # One waits for ever if actors that earlier tests keep warm hold a CPU; then none is left either.
+    local_ray.wait([actor.ready.remote() for actor in busy], num_returns=2, timeout=10)
     ref = passed(tmp_path, 100)
-    assert local_ray.available_resources().get("CPU", 0) == 0
+    assert local_ray.available_resources().get("CPU", 0) < 1
     assert len(io.open_table(compact(ref, 1)).get_fragments()) == 5
     for actor in busy:
         local_ray.kill(actor)
