@@ -242,7 +242,7 @@ def test_the_examples_are_warned_of_nothing_and_decode_as_they_did(path: Path) -
     given = yaml.safe_load(path.read_text())
     for section, found in (("teacher", config.teacher.decoding), ("evaluation", config.evaluation.decoding)):
         told = given.get(section, {}).get("decoding", {})
-        assert found == DecodingConfig(max_tokens=told.get("max_tokens", 8), stop=told.get("stop", ["\n"]))
+        assert found == DecodingConfig(**({"max_tokens": 8, "stop": ["\n"]} | told))
     assert config.evaluation.num_runs == 1 and config.trust.preset == given["trust"]["preset"]
 
 
