@@ -25,7 +25,7 @@ CONFIG = {
     "name": "tested",
     "sources": {"puzzles": {"path": str(ROOT / "examples/data/puzzles.parquet")}},
     "splits": {
-        "source": {"from": "puzzles", "rows": 1500},
+        "source": {"from": "puzzles", "rows": 600},
         "test": {"from": "puzzles", "rows": NUM_TEST},
         "pool": {"from": "puzzles", "rows": 300},
     },
