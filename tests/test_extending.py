@@ -73,8 +73,9 @@ EXAMPLES = examples()
 
 def installed(directory: Path, seams: tuple[str, ...]) -> None:
     """The package's code in a directory, with the new files and a line for each."""
+    ignored = shutil.ignore_patterns("__pycache__")
     for package in ("curation", "train"):
-        shutil.copytree(ROOT / package, directory / package)  # with what is compiled of it
+        shutil.copytree(ROOT / package, directory / package, ignore=ignored)
     for seam in seams:
         example = EXAMPLES[seam]
         new, registry = directory / example.path, directory / example.registry
