@@ -41,7 +41,7 @@ test-tracking: $(INSTALLED)
 check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
 ## The site: build/docs/index.html. Warnings are errors; links within it are checked, those to other places listed.

@@ -1,4 +1,5 @@
 import os
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,6 +16,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 ROOT = Path(__file__).parents[1]
+STARTUP = Path(__file__).parent / "startup"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STARTUP), os.environ.get("PYTHONPATH"))))
+runpy.run_path(str(STARTUP / "sitecustomize.py"))  # here too: this process has started without it
 PUZZLES = ROOT / "examples" / "data" / "puzzles.parquet"
 
 

@@ -112,7 +112,7 @@ def test_own_domain_of_the_page_runs_from_the_command_line(tmp_path):
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "curation.cli", "run", str(tmp_path / "own.yaml")]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     report = json.loads((tmp_path / "run" / "report.json").read_text())

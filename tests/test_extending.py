@@ -147,7 +147,7 @@ def run(directory: Path, config: dict[str, Any], *verb: str) -> subprocess.Compl
             rows.writerow([f"{word} soup {number}", ["negative", "positive"][(word in ("good", "warm")) == right]])
     (directory / "extended.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "curation.cli", *(verb or ["run"]), str(directory / "extended.yaml")]
-    environment = os.environ | {"PYTHONPATH": f"{directory}:{ROOT}"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT), os.environ["PYTHONPATH"]])}
     return subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, timeout=500)
 
 
