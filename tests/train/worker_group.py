@@ -49,6 +49,9 @@ def train_until_killed(task: dict[str, Any], num_workers: int, directory: Path, 
 
 
 def _work(task: dict[str, Any], variables: dict[str, str], stderr: Path) -> None:
+    with stderr.open("w") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+
     import torch
     from transformers import TrainerCallback
 
@@ -62,8 +65,6 @@ def _work(task: dict[str, Any], variables: dict[str, str], stderr: Path) -> None
             if state.global_step == task["kill_at"] and args.process_index == args.world_size - 1:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    with stderr.open("w") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
     os.environ |= variables
     if variables:
         torch.distributed.init_process_group("gloo")
