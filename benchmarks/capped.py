@@ -48,13 +48,13 @@ def make_rows(num_rows: int, num_labels: int) -> pd.DataFrame:
     score_N = (rng.normal(size=num_rows) - np.log10(label_N + 1) / 2).round(4).astype(np.float32)
     ids_N = np.arange(num_rows) * 0x9E3779B1 % (1 << 40)
     text_N = np.where(rng.random(num_rows) < 0.02, None, np.char.add("label ", label_N.astype(str)).astype(object))
-    return pd.DataFrame({"row_id": ids_N, "label": text_N, "neural_raw": score_N, "tie": hash64(ids_N, SEED)})
+    return pd.DataFrame({"row_id": ids_N, "label": text_N, "trust_raw": score_N, "tie": hash64(ids_N, SEED)})
 
 
 def write(rows: pd.DataFrame, uri: str) -> TableRef:
     """As a labels table."""
     schema = pa.schema(
-        [("row_id", pa.int64()), ("label", pa.string()), ("neural_raw", pa.float32()), ("error", pa.string())]
+        [("row_id", pa.int64()), ("label", pa.string()), ("trust_raw", pa.float32()), ("error", pa.string())]
     )
 
     def parts() -> Iterator[pa.RecordBatch]:
@@ -69,14 +69,14 @@ def write(rows: pd.DataFrame, uri: str) -> TableRef:
 
 def by_pandas(rows: pd.DataFrame, n: int, cap: int) -> Int64s:
     """The peer, all in memory; only rows that have a label."""
-    ranked = rows[rows["label"].notna()].sort_values(["neural_raw", "tie"], ascending=[False, True])
+    ranked = rows[rows["label"].notna()].sort_values(["trust_raw", "tie"], ascending=[False, True])
     found: Int64s = ranked[ranked.groupby("label").cumcount() < cap].head(n)["row_id"].to_numpy()
     return found
 
 
 def by_a_walk(rows: pd.DataFrame, n: int, cap: int) -> list[int]:
     """The rule as it is told in words."""
-    order_N = np.lexsort((rows["tie"], -rows["neural_raw"].to_numpy()))
+    order_N = np.lexsort((rows["tie"], -rows["trust_raw"].to_numpy()))
     taken: list[int] = []
     with_label = Counter[str]()
     ranked = rows.iloc[order_N]
@@ -99,7 +99,7 @@ def speed(num_rows: int, num_labels: int, n: int, cap: int, num_pairs: int) -> N
 
         def ours(_: int, ref: TableRef = labels) -> float:
             begun = time.perf_counter()
-            scores = PoolScores(labels=ref, trust="neural")
+            scores = PoolScores(labels=ref, trust="trust")
             found = scores.capped(LabelKeys(by="label", pool=ref), n, cap, SEED)
             seconds = time.perf_counter() - begun
             assert found.row_ids_n.tolist() == walked, "other rows than those of the walk"

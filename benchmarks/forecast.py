@@ -168,7 +168,7 @@ def planned_and_run(name: str, directory: Path) -> Compared:
     config = {
         "name": name.replace(" ", "-"),
         "run_dir": str(directory.parent / "runs" / name.replace(" ", "-")),
-        "selection": {"budget": {"n": 500}, "arms": ["naive", "internal_confidence", "neural"]},
+        "selection": {"budget": {"n": 500}, "arms": ["naive", "internal_confidence", "trust"]},
         "prices": PRICES,
         "ray": {"num_cpus": 2},
         **RUNS[name](directory),

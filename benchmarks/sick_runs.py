@@ -39,7 +39,7 @@ def puzzles(teacher: str | None, **changes: Any) -> dict[str, Any]:
     if teacher is not None:
         config["teacher"].pop("adapt")
         config["splits"].pop("adapt")
-    config["selection"] = {"budget": {"n": 400}, "arms": ["naive", "naive_parsed", "neural"]}
+    config["selection"] = {"budget": {"n": 400}, "arms": ["naive", "naive_parsed", "trust"]}
     return _changed(config, changes)
 
 
@@ -53,7 +53,7 @@ def scripted(path: Path, rows: list[dict[str, Any]], domain: str, script: dict[s
         "splits": {"source": {"from": "rows", "rows": 2 * third}, "pool": {"from": "rows"}, "audit": True},
         "teacher": {"backend": "scripted", "scripted": script, "states": ["output_last"]},
         "trust": {"width": 32, "depth": 1, "max_steps": 300},
-        "selection": {"budget": {"n": third // 4}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": third // 4}, "arms": ["naive", "trust"]},
     }
 
 

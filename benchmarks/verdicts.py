@@ -135,14 +135,14 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> Verdict:
     def scored(of: Judged, logit: np.ndarray) -> Judged:
         raw = drawn.steep * logit
         trust = expit(raw) if drawn.steep != 1 else calibration.to_trust(raw.astype(np.float32)).astype(np.float64)
-        return replace(of, scores={"neural": Score(raw_N=raw, trust_N=trust)})
+        return replace(of, scores={"trust": Score(raw_N=raw, trust_N=trust)})
 
     seed = int(rng.integers(2**31))
     source_states, pool_states = rng.normal(size=(2, NUM_STATES, NUM_DIMENSIONS))
     shift = two_sample(source_states, pool_states + drawn.moved, seed=seed).to_json()
     judged_pool = scored(pool, logit_N)
-    order = np.argsort(-judged_pool.scores["neural"].raw_N)[: int(num_pool * rng.uniform(0.1, 0.4))]
-    selected = {"neural": judged_pool.row_ids_N[order]}
+    order = np.argsort(-judged_pool.scores["trust"].raw_N)[: int(num_pool * rng.uniform(0.1, 0.4))]
+    selected = {"trust": judged_pool.row_ids_N[order]}
     held_out = scored(validation, logit_V)
     source = Judged(
         row_ids_N=np.concatenate([fitted.row_ids_N, held_out.row_ids_N]),
@@ -151,13 +151,13 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> Verdict:
         scores={},
     )
     material = Material(
-        arm="neural",
-        function="neural",
+        arm="trust",
+        function="trust",
         validation=InMemory(judged=held_out, selected={}, seed=seed),
         pool=InMemory(judged=judged_pool, selected=selected, seed=seed) if drawn.audit else None,
         fitted=fitted,
         source=source,
-        selected_trust_M=judged_pool.scores["neural"].trust_N[order],
+        selected_trust_M=judged_pool.scores["trust"].trust_N[order],
         num_pool=num_pool,
         chance=CHANCE,
         shift=shift,

@@ -10,12 +10,15 @@ from typing import Any, Literal
 
 from curation.registry import Registry, instance_of
 
-REFERENCE_ARM = "neural"
-"""The method's own arm."""
-REFERENCE_GOLD = "neural_gold"
+REFERENCE_ARM = "trust"
+"""The method's own arm: it ranks by the function that the section ``trust`` names."""
+REFERENCE_GOLD = "trust_gold"
 """The arm of the same rows with their gold labels."""
+FREE = ("internal_confidence", "margin", "entropy", "min_logprob", "last_logprob")
+"""The free signals: trust functions that read one column which every labelling pass fills. They need no gold label and
+no further pass, and are measured beside the reference arm in every run, search and filter."""
 
-Unit = Literal["share", "logprob", "logit"]
+Unit = Literal["share", "logprob", "logit", "negentropy"]
 """The scale of a column that ranks, which says how it becomes a trust in [0, 1] (``curation.trust.column``)."""
 
 
@@ -71,7 +74,14 @@ class Fitted:
     """It reads state by state, so that ``trust.pca``, which joins them, is refused."""
 
 
-Trust = Draw | Column | Signal | Fitted
+@dataclass(frozen=True)
+class Configured:
+    """The fitted function that the section ``trust`` of a run names (``trust.kind``) or its search finds."""
+
+    words: str
+
+
+Trust = Draw | Column | Signal | Fitted | Configured
 
 
 def _trust(path: str, found: Any) -> Trust:
@@ -84,7 +94,12 @@ TRUST: Registry[Trust] = Registry(
     "trust function",
     {
         "naive": Draw("naive among parsed"),
+        REFERENCE_ARM: Configured("trust"),
         "internal_confidence": Column("internal confidence", "mean_logprob", "logprob"),
+        "margin": Column("margin", "margin", "logit"),
+        "entropy": Column("entropy", "negentropy", "negentropy"),
+        "min_logprob": Column("least log-probability", "min_logprob", "logprob"),
+        "last_logprob": Column("last log-probability", "last_logprob", "logprob"),
         "icl_confidence": Signal(
             "ICL + internal confidence",
             "icl_mean_logprob",
@@ -215,7 +230,7 @@ ARMS: Registry[Arm] = _Arms(
         "naive_matched": Arm(
             words="naive, difficulty-matched", trust="naive", rule=MATCHED, ranked=False, parsed=False
         ),
-        REFERENCE_GOLD: Arm(words="neural trust, gold labels", trust="neural", gold=True),
+        REFERENCE_GOLD: Arm(words="trust, gold labels", trust=REFERENCE_ARM, gold=True),
         "ground_truth": Arm(words="ground truth", trust="naive", ranked=False, parsed=False, gold=True),
     },
     _arm,

@@ -111,7 +111,7 @@ def _seconds(run: Mapping[str, Any], train_rate: float) -> float:
 
     total = 0.0
     later = students[:-1]
-    chains, shallow = chain.get("arms", ["neural"]), chain.get("shallow", [])
+    chains, shallow = chain.get("arms", ["trust"]), chain.get("shallow", [])
     before_last = later[-1:] if "predecessor" in shallow else []
     teachers = [teacher, *later * len(chains), *before_last]
     if "adapt" in run["teacher"]:

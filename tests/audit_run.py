@@ -22,7 +22,7 @@ HOSTILE = "</pre><script>window.stolen = 1</script><img src=x onerror='window.st
 FIRST_ID = (1 << 60) + 7
 """Beyond what JavaScript's numbers can tell apart."""
 LABELS = pa.schema(
-    [*schemas.labels([], "float16", 1), pa.field("neural_raw", pa.float32()), pa.field("neural_trust", pa.float32())]
+    [*schemas.labels([], "float16", 1), pa.field("trust_raw", pa.float32()), pa.field("trust_trust", pa.float32())]
 )
 
 
@@ -75,14 +75,14 @@ def make_run(
         "row_id": ids,
         "completion": [f" \\boxed{{{index}}} {text}" for index, text in enumerate(texts)],
         "label": [None if skip else f"{index} {HOSTILE}" for index, skip in enumerate(unparsed | failed)],
-        "neural_raw": raw,
-        "neural_trust": (1 / (1 + np.exp(-2 * raw))).astype(np.float32),
+        "trust_raw": raw,
+        "trust_trust": (1 / (1 + np.exp(-2 * raw))).astype(np.float32),
         "error": ["teacher_failed: x" if bad else None for bad in failed],
     }
     labels = _write(directory / "labels.lance", columns, LABELS)
     examples = {"row_id": ids, "problem": texts, "difficulty": np.ones(num_rows)}
     pool = _write(directory / "pool.lance", examples, schemas.examples(Math.columns, gold=False))
-    selection = SelectionConfig.model_validate({"budget": budget, "arms": ["naive", "neural"], **further})
+    selection = SelectionConfig.model_validate({"budget": budget, "arms": ["naive", "trust"], **further})
     calibration = _calibration(directory, num_calibration, noise_at, rng) if num_calibration else None
     domain = DomainConfig(name="math")
     job = SelectJob(
@@ -132,8 +132,8 @@ def _calibration(directory: Path, num_rows: int, noise_at: float, rng: np.random
         "row_id": ids,
         "completion": [" \\boxed{1}"] * num_rows,
         "label": ["1"] * num_rows,
-        "neural_raw": raw,
-        "neural_trust": (1 / (1 + np.exp(-2 * raw))).astype(np.float32),
+        "trust_raw": raw,
+        "trust_trust": (1 / (1 + np.exp(-2 * raw))).astype(np.float32),
     }
     grades = {"row_id": ids, "correct": right, "judged": np.zeros(num_rows, bool)}
     return Scored(

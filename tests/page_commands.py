@@ -74,7 +74,7 @@ _ANALYSED = """
     curate analyze runs/quickstart --set analyze.engine.nodes=1000000 --json
 """
 _EXPLAINED = """
-    curate explain runs/quickstart 19604 | curate explain runs/quickstart --student neural --rows 20
+    curate explain runs/quickstart 19604 | curate explain runs/quickstart --student trust --rows 20
     curate explain RUN ROW_ID | curate explain RUN_DIR ROW_ID
 """
 

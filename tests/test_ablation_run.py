@@ -33,7 +33,7 @@ def files(directory: Path, **keys: Any) -> Path:
             "states": ["prompt_last", "output_last"],
         },
         "trust": {"kind": "linear_probe"},
-        "selection": {"budget": {"n": 50}, "arms": ["neural"]},
+        "selection": {"budget": {"n": 50}, "arms": ["trust"]},
         "ray": {"num_cpus": 2},
     }
     (directory / "sums.yaml").write_text(yaml.safe_dump(base))

@@ -58,7 +58,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "decoding": {"max_tokens": 4},
         },
         "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
-        "selection": {"budget": {"n": 60}, "arms": ["naive", "neural", "ground_truth"]},
+        "selection": {"budget": {"n": 60}, "arms": ["naive", "trust", "ground_truth"]},
         "student": {"preset": "scratch", "epochs": 1, **BATCH},
         "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
         "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
@@ -96,7 +96,7 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
     assert set(found) == {"advantages", "coherence"} and "Why it works" in (run / "report.html").read_text()
     assert {"gen-0/advantages", "gen-0/coherence"} <= {stage["name"] for stage in report["stages"]}
 
-    selection = TableRef.from_json(stages["gen-0/select"]["outputs"]["arms"]["neural"]["table"])
+    selection = TableRef.from_json(stages["gen-0/select"]["outputs"]["arms"]["trust"]["table"])
     grades = TableRef.from_json(stages["gen-0/grade-pool"]["outputs"]["grades"])
     rows, right = io.read(selection, columns=["row_id", "label"]), io.read(grades, filter="correct = true")
     wrong = [
@@ -104,7 +104,7 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
         for row in rows.to_pylist()
         if row["label"] is not None and row["row_id"] not in set(right["row_id"].to_pylist())
     ]
-    assert found["advantages"]["arms"]["neural"]["num_differing"] == len(wrong) > 0
+    assert found["advantages"]["arms"]["trust"]["num_differing"] == len(wrong) > 0
     table = io.read(TableRef.from_json(stages["gen-0/gradients-naive"]["outputs"]["gradients"]))
     singular = np.linalg.svd(np.stack(table["gradient"].to_numpy()).astype(np.float64), compute_uv=False)[:32]
     np.testing.assert_allclose(found["coherence"]["arms"]["naive"]["singular_values"], singular, rtol=1e-6)
@@ -120,16 +120,16 @@ def test_an_analysis_is_killed_resumed_cached_and_shown(config: Path) -> None:
 
 def test_a_row_and_a_student_of_it_are_explained(config: Path) -> None:
     run = config.parent / "run"
-    told = json.loads(curate("explain", run, "--student", "neural", "--rows", 3, "--json"))
+    told = json.loads(curate("explain", run, "--student", "trust", "--rows", 3, "--json"))
     assert told["num_rows"] == told["rows_trained"] == 60 and [row["rank"] for row in told["rows"]] == [0, 1, 2]
     assert all(Path(path).is_file() for path in told["files"].values())
-    assert told["read_all"] == f"curate inspect {run} gen-0/select/neural --rows 60"
-    assert len(json.loads(curate("inspect", run, "gen-0/select/neural", "--rows", 60, "--json"))["sample"]) == 60
+    assert told["read_all"] == f"curate inspect {run} gen-0/select/trust --rows 60"
+    assert len(json.loads(curate("inspect", run, "gen-0/select/trust", "--rows", 60, "--json"))["sample"]) == 60
     row_id = told["rows"][0]["row_id"]
     row = json.loads(curate("explain", run, row_id, "--json"))
-    arm = row["generations"][0]["arms"]["neural"]
+    arm = row["generations"][0]["arms"]["trust"]
     assert (arm["rank"], arm["place"], arm["completion"]) == (0, 1, told["rows"][0]["completion"])
     assert row["prompt"] == told["rows"][0]["prompt"] and row["gold"] is not None
     assert row["generations"][0]["correct"] == (row["gold"] == arm["label"])
-    lines = curate("explain", run, "--student", "gen-0/student-neural", "--rows", 1)
+    lines = curate("explain", run, "--student", "gen-0/student-trust", "--rows", 1)
     assert f"rank 0: row {row_id}, {row['origin']['file']}, row {row_id:,}" in lines

@@ -92,7 +92,7 @@ def test_fifty_verdicts_by_keyboard_survive_a_reload_and_a_killed_server(run: Au
     from selenium.webdriver.common.keys import Keys
 
     curate(run.directory, "--num", NUM)
-    log = run.directory / "audit" / "neural" / "verdicts.jsonl"
+    log = run.directory / "audit" / "trust" / "verdicts.jsonl"
     server, page = Server(run), Page(browser)
     given: dict[str, str] = {}
     keys = {True: ("r", Keys.ARROW_RIGHT, "R"), False: ("w", Keys.ARROW_LEFT, "W")}

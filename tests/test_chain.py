@@ -45,7 +45,7 @@ CONFIG = {
         "max_steps": 30,
         "learning_rate": 1e-3,
     },
-    "selection": {"budget": {"n": 40}, "arms": ["neural"]},  # all arms: tests/test_examples.py
+    "selection": {"budget": {"n": 40}, "arms": ["trust"]},  # all arms: tests/test_examples.py
     "student": SMALL | {"max_length": 33},  # four in ten puzzles have more tokens
     "generations": [{"student": {"path": str(ROOT / "examples/bases/teacher")}}] * 2,
     "chain": {"shares": 2, "stop": None},  # hardly trained models would stop it
@@ -92,7 +92,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     done = stages(tmp_path)
     assert set(done) == {stage.name for stage in plan.stages}
     (arm,) = report["arms"]
-    assert arm["name"] == "neural" and arm["purity"]["n"] == 40 and arm["accuracy"]["n"] == 150
+    assert arm["name"] == "trust" and arm["purity"]["n"] == 40 and arm["accuracy"]["n"] == 150
     assert (tmp_path / "run" / "report.html").exists()
     assert json.loads((tmp_path / "run" / "report.json").read_text())["arms"] == report["arms"]
     verdict = report["verdict"]  # hardly trained, on hardly any parsed row
@@ -100,7 +100,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     assert f"{verdict['sign']} {verdict['sentence']}" in list(status_lines(config))
 
     # The student of the chain's arm teaches the next generation, on rows of the pool that the first did not see.
-    student = done["gen-0/student-neural"]["outputs"]["model"]
+    student = done["gen-0/student-trust"]["outputs"]["model"]
     assert student["adapter"] is not None
     assert done["gen-1/label-pool"]["inputs"]["model"] == student
     pool = TableRef.from_json(done["prepare"]["outputs"]["tables"]["pool"])
@@ -114,7 +114,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     # Purity in the report is the share of right labels among the selected, counted here by hand.
     graded = read_grades(TableRef.from_json(done["gen-1/grade-pool"]["outputs"]["grades"]))
     right = dict(zip(graded.row_ids_N.tolist(), graded.correct_N.tolist(), strict=True))
-    table = TableRef.from_json(done["gen-1/select"]["outputs"]["arms"]["neural"]["table"])
+    table = TableRef.from_json(done["gen-1/select"]["outputs"]["arms"]["trust"]["table"])
     selected = io.read(table, ["row_id"])["row_id"].to_pylist()
     assert arm["purity"]["value"] == pytest.approx(sum(right[row_id] for row_id in selected) / 40)
 
@@ -123,7 +123,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
         counts = done[f"gen-{index}/length-pool"]["outputs"]["counts"]
         assert 0 < counts["num_weak"] == counts["num_too_long"] < counts["num_rows"] and not counts["num_gold"]
         out = set(io.read(TableRef.from_json(counts["table"]), ["row_id"])["row_id"].to_pylist())
-        chosen = TableRef.from_json(done[f"gen-{index}/select"]["outputs"]["arms"]["neural"]["table"])
+        chosen = TableRef.from_json(done[f"gen-{index}/select"]["outputs"]["arms"]["trust"]["table"])
         assert out < ids[index] and not out & set(io.read(chosen, ["row_id"])["row_id"].to_pylist())
     assert (arm["rows_trained"], arm["rows_dropped"], arm["epochs"]) == (40, 0, 1)
 
@@ -136,7 +136,7 @@ def test_two_generations_again_and_changed(local_ray, tmp_path, puzzle_file, cap
     assert next(stage.name for stage in pending.stages if stage.state != "done") == "gen-0/label-pool"
 
     lines = "\n".join(status_lines(config))
-    assert "not running" in lines and "gen-1/test-neural" in lines
+    assert "not running" in lines and "gen-1/test-trust" in lines
 
     with pytest.raises(RunDirError, match=r"another configuration \(seed was 0, is 1\)"):
         run(load(tmp_path, puzzle_file, overrides=("seed=1",)))
@@ -211,7 +211,7 @@ RISK = {
     "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1} TRUE", " FALSE"]}, "chunk_rows": 1000},
     "trust": {"width": 8, "depth": 1, "max_steps": 10},
     "judge": {"model": TINY, "splits": ["pool"]},
-    "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "neural"]},
+    "selection": {"budget": {"risk": {"alpha": 0.05}, "reference": "linear_probe"}, "arms": ["naive", "trust"]},
     "student": SMALL,
     "generations": [{"student": TINY}],
     "chain": {},
@@ -252,7 +252,7 @@ def test_risk_without_a_certified_cut_selects_nothing_and_the_run_says_so(local_
     assert {stage.name for stage in planned if stage.state == "done"} == set(done) == set(before)
     undone = [stage.name for stage in planned if stage.state != "done"]
     assert {stage.state for stage in planned} == {"done", "skipped"} and len(undone) == 10
-    assert {"gen-0/student-naive", "gen-0/student-neural"} < set(undone)
+    assert {"gen-0/student-naive", "gen-0/student-trust"} < set(undone)
     assert set(events(tmp_path, "finished")[:started]) == {stage.name for stage in planned if stage.name in done}
 
     assert all(arm["num_selected"] == 0 and arm["accuracy"] is None for arm in report["arms"])

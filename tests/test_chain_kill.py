@@ -33,11 +33,11 @@ def make_run(directory: Path, num: int, **chain: Any) -> SumsRun:
         splits={"test": {"from": "sums", "rows": NUM_TEST}, "audit": True},
         num_more=NUM_TEST,
         sections={
-            "selection": {"budget": {"n": 40}, "arms": ["naive", "neural"]},
+            "selection": {"budget": {"n": 40}, "arms": ["naive", "trust"]},
             "student": {"preset": "scratch", "epochs": 1},
             "generations": [GENERATION] * num,
             "evaluation": {"num_runs": 1, "decoding": {"temperature": 0, "max_tokens": 4}},
-            "chain": {"arms": ["neural", "naive"], "shallow": ["first_teacher"], "shares": SHARES, **chain},
+            "chain": {"arms": ["trust", "naive"], "shallow": ["first_teacher"], "shares": SHARES, **chain},
             "trust": {"width": 16, "depth": 1, "max_steps": 60, "learning_rate": 1e-2, "validation_fraction": 0.4},
         },
     )
@@ -96,7 +96,7 @@ def test_killed_in_the_second_generation_it_equals_the_undisturbed_one_and_a_thi
     process.send_signal(signal.SIGKILL)
     process.wait()
     done = records(run.directory)
-    assert "gen-0/student-neural" in done and "gen-1/select" not in done
+    assert "gen-0/student-trust" in done and "gen-1/select" not in done
     resumed = finish(run)
     assert selected(run.directory) == expected
     assert {name: records(run.directory)[name] for name in done} == done
@@ -129,5 +129,5 @@ def test_a_chain_stops_before_a_teacher_without_signal_and_goes_on_when_told(tmp
     assert not [name for name in before if name.startswith("gen-2")]
     went_on = finish(run, "--set", "chain.stop=null")
     after = records(run.directory)
-    assert {name: after[name] for name in before} == before and "gen-2/student-neural" in after
+    assert {name: after[name] for name in before} == before and "gen-2/student-trust" in after
     assert len(went_on["generations"]) == 3 and went_on["chain"]["ended"] is None

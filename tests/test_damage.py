@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sums_run import SumsRun
 
-ARMS = {"budget": {"n": 50}, "arms": ["naive", "neural"]}
+ARMS = {"budget": {"n": 50}, "arms": ["naive", "trust"]}
 
 
 def curate(*arguments: object) -> subprocess.CompletedProcess[str]:

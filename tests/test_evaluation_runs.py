@@ -35,7 +35,7 @@ CONFIG = {
         "decoding": {"max_tokens": 4},
     },
     "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
-    "selection": {"budget": {"n": 20}, "arms": ["neural"]},
+    "selection": {"budget": {"n": 20}, "arms": ["trust"]},
     "student": SMALL,
     "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
     "evaluation": {"decoding": {"max_tokens": 4}, "preset": "strategy_games"},
@@ -76,8 +76,8 @@ def test_every_model_is_tested_by_each_decoding_and_the_best_is_named_as_a_choic
     assert [item["words"] for item in found["decodings"]] == words
     assert found["best_is"] == "best of three, chosen on the test set"
     models = {model["name"]: model for model in found["models"]}
-    assert list(models) == ["teacher", "base", "neural"]
-    main = {"teacher": report["teacher"]["test"], "base": report["base"], "neural": report["arms"][0]["accuracy"]}
+    assert list(models) == ["teacher", "base", "trust"]
+    main = {"teacher": report["teacher"]["test"], "base": report["base"], "trust": report["arms"][0]["accuracy"]}
     for name, model in models.items():
         assert model["accuracy"]["main"] == main[name]  # the headline's, as without further decodings
         values = {decoding: estimate["value"] for decoding, estimate in model["accuracy"].items()}
@@ -109,7 +109,7 @@ def test_another_run_directory_takes_the_answers_and_reports_the_same(first, tmp
         assert (
             passes[name]["recalled"] == str(directory / "run") and passes[name]["rows"] == passes[name]["starts"] == 0
         )
-    assert passes["gen-0/test-neural"]["recalled"] is None and passes["gen-0/test-neural"]["rows"] == NUM_TEST
+    assert passes["gen-0/test-trust"]["recalled"] is None and passes["gen-0/test-trust"]["rows"] == NUM_TEST
     assert f"answers given in {directory / 'run'}" in (other / "run" / "report.html").read_text()
     list(clean(other / "run", 0))
     assert all(stage.state == "done" for stage in make_plan(load(other), probe=False).stages)

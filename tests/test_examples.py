@@ -69,7 +69,7 @@ def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
         assert arm["num_selected"] == n and arm["purity"]["n"] == n, name
         assert arm["oracle"] == (ARMS[name].oracle or config.selection.budget.needs_gold), name
         assert ARMS[name].words in page, name
-    assert arms["neural_gold"]["purity"]["value"] == 1
+    assert arms["trust_gold"]["purity"]["value"] == 1
     assert {item["set"] for item in report["regimes"]} == {"validation", "pool", *config.splits.probes}
     assert report["shift"]["source"]["strength"] in ("none shown", "slight")  # parts of one source
     if domain == "mcqa":
@@ -77,7 +77,7 @@ def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
         assert report["guarantee"]["claimed"] and "by construction" in report["guarantee"]["exchangeable"]
     else:
         assert set(report["difficulty"]["arms"]) == set(arms)
-        matched, neural = (report["difficulty"]["arms"][name] for name in ("naive_matched", "neural"))
+        matched, trust = (report["difficulty"]["arms"][name] for name in ("naive_matched", "trust"))
         assert abs(matched["mean"] - neural["mean"]) < abs(report["difficulty"]["pool"]["mean"] - neural["mean"]) + 0.05
 
 
@@ -106,7 +106,7 @@ def test_own_domain_of_the_page_runs_from_the_command_line(tmp_path):
         "trust": {"depth": 1, "width": 8, "max_steps": 20},
         "selection": {
             "budget": {"share": 0.25},
-            "arms": ["naive", "verbalized_confidence", "self_consistency", "neural"],
+            "arms": ["naive", "verbalized_confidence", "self_consistency", "trust"],
         },
         "ray": {"num_cpus": 2},
     }

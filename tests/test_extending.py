@@ -115,7 +115,7 @@ def configuration(directory: Path, names: dict[str, str]) -> dict[str, Any]:
         "domain": {"name": names["domain"], "labels": ["negative", "positive"]},
         "teacher": teacher,
         "trust": {"depth": 1, "width": 8, "max_steps": 20, "probe_below": 0},
-        "selection": {"budget": {"n": 40}, "arms": ["neural"]},
+        "selection": {"budget": {"n": 40}, "arms": ["trust"]},
         "ray": {"num_cpus": 2},
     }
     if "trust function" in names:
@@ -190,7 +190,7 @@ def check(directory: Path, names: dict[str, str]) -> None:
         trust = 1 / (1 + np.exp(-np.array([by_id[row] for row in chosen])))
         np.testing.assert_allclose(arms[names["signal"]]["trust"], trust, rtol=1e-5)
     if "selection rule" in names:
-        raw, rule = labels["neural_raw"], arms[names["selection rule"]]
+        raw, rule = labels["trust_raw"], arms[names["selection rule"]]
         by_id = dict(zip(labels["row_id"], raw, strict=True))
         n = select["budget"]["n"]
         passed = min(len(raw) // 10, len(raw) - n)
@@ -198,9 +198,9 @@ def check(directory: Path, names: dict[str, str]) -> None:
         assert found == sorted(raw, reverse=True)[passed : passed + n] and passed > 0
     if "budget" in names:
         assert select["budget"]["rule"] == names["budget"] and not select["budget"]["oracle"]
-        assert select["budget"]["n"] == int(0.25 * np.sum(np.array(labels["neural_trust"], dtype=np.float64)))
+        assert select["budget"]["n"] == int(0.25 * np.sum(np.array(labels["trust_trust"], dtype=np.float64)))
     if "student method" in names:
-        model = Path(outputs(directory, "student-neural")["model"]["base"])
+        model = Path(outputs(directory, "student-trust")["model"]["base"])
         parts = [load_file(path / "model.safetensors") for path in sorted(model.parent.glob("model-*[01]"))]
         assert len(parts) == 2
         for key, mean in load_file(model / "model.safetensors").items():

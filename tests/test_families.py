@@ -78,7 +78,7 @@ def config(directory: Path, family: Family, base: ModelRef, student: dict[str, o
             "max_steps": 20,
             "learning_rate": 1e-3,
         },
-        "selection": {"budget": {"n": 24}, "arms": ["neural"]},
+        "selection": {"budget": {"n": 24}, "arms": ["trust"]},
         "student": student | chat,
         "generations": [{"student": {"path": base.base}}] * generations,
         "chain": {"shares": generations, "stop": None},
@@ -105,7 +105,7 @@ def test_a_run_of_each_family_by_each_method(local_ray, tmp_path, family: Family
             labels = io.read(ref, ["completion", "num_prompt_tokens", "truncated", "error", "state_output_last"])
             assert labels["error"].null_count == labels.num_rows and not any(labels["truncated"].to_pylist())
             assert labels["state_output_last"].type.list_size == 64
-            trained = stages[f"gen-{index}/student-neural"]["outputs"]
+            trained = stages[f"gen-{index}/student-trust"]["outputs"]
             learnt, curves = ModelRef.from_json(trained["model"]), trained["training"]["curves"]
             assert load_model(learnt) and load_tokenizer(learnt).eos_token == family.eos
             assert ("reward" in curves) == (method == "grpo")

@@ -43,14 +43,14 @@ def test_hostile_rows_go_through_a_whole_run(tmp_path: Path) -> None:
         (
             {
                 "splits": {"source": {"from": "sums", "rows": 100}, "pool": {"from": "sums", "rows": 1}},
-                "selection": {"budget": {"n": 1}, "arms": ["naive", "neural"]},
+                "selection": {"budget": {"n": 1}, "arms": ["naive", "trust"]},
             },
             0,
             "",
         ),
         (
             {
-                "selection": {"budget": {"n": 20}, "arms": ["neural", "internal_confidence"]},
+                "selection": {"budget": {"n": 20}, "arms": ["trust", "internal_confidence"]},
                 "teacher": {"backend": "scripted", "scripted": {"completions": ["nothing at all"]}},
             },
             2,

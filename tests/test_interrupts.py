@@ -103,7 +103,7 @@ def test_something_is_trained(tmp_path: Path, way: signal.Signals, stage: str):
     fit = {"width": 64, "depth": 2, "max_steps": 1_000_000, "patience": None}
     sections = {
         "trust": fit if stage == "gen-0/trust" else {"width": 8, "depth": 1, "max_steps": 10},
-        "selection": {"budget": {"n": 100}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": 100}, "arms": ["naive", "trust"]},
         "student": {"epochs": 2000},
         "generations": [{"student": {"init": {"hidden_size": 64, "num_layers": 2}}}],
         "evaluation": {"num_runs": 1, "decoding": {"temperature": 0, "max_tokens": 8}},

@@ -44,7 +44,7 @@ CONFIG = {
         "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]},
     },
     "trust": {"width": 8, "depth": 1, "max_steps": 10},
-    "selection": {"budget": {"n": 50}, "arms": ["naive", "neural"]},
+    "selection": {"budget": {"n": 50}, "arms": ["naive", "trust"]},
     "commit_seconds": 0.2,
 }
 STUDENT = {
@@ -143,7 +143,7 @@ def test_a_run_selects_and_teaches_as_on_a_disk(s3: ObjectStore, tmp_path: Path,
     stored = Driver(tmp_path / "stored", s3.url("whole"), STUDENT)
     for driver in (local, stored):
         driver.run()
-    for arm in ("naive", "neural"):
+    for arm in ("naive", "trust"):
         assert stored.selected(arm) == local.selected(arm) and len(stored.selected(arm)) == 50
     local_arms, stored_arms = (
         json.loads((driver.place / "report.json").read_text())["arms"] for driver in (local, stored)
@@ -151,7 +151,7 @@ def test_a_run_selects_and_teaches_as_on_a_disk(s3: ObjectStore, tmp_path: Path,
     assert stored_arms == local_arms and all(arm["accuracy"] is not None for arm in stored_arms)
     assert "<html" in (stored.place / "report.html").read_text()
     outputs = {name: record.outputs for name, record in Manifest.load(stored.place).stages.items()}
-    model = outputs["gen-0/student-neural"]["model"]
+    model = outputs["gen-0/student-trust"]["model"]
     assert Remote(model["adapter"] or model["base"]).is_dir() and model["base"].startswith("s3://")
     assert not [item for item in stored.place.entries() if ".ray/" in item.path], "checkpoints are left"
     stored.run()  # nothing is left to do

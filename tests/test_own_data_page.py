@@ -90,9 +90,9 @@ def test_the_page_leads_to_a_report_within_ten_minutes(folder: Path):
     print(json.dumps(seconds, indent=1), f"to the report: {to_report:.0f} s")
     assert to_report < 60 * MINUTES
     assert (folder / "runs/own/report.html").is_file() and (folder / "tasks.json").is_file()
-    found = {arm: right(folder, arm) for arm in ("naive", "internal_confidence", "neural")}
+    found = {arm: right(folder, arm) for arm in ("naive", "internal_confidence", "trust")}
     print("right:", found)
-    assert found["neural"] > found["naive"] + 0.2  # 75 against 41 % where this was written
+    assert found["trust"] > found["naive"] + 0.2  # 75 against 41 % where this was written
     kept = json.loads((folder / "filtered" / "filter.json").read_text())
     assert sum(file["rows"] for file in kept["files"]) == 200
 
@@ -117,7 +117,7 @@ def put_in(folder: Path, command: str, number: int) -> list[str]:
 def test_commands_of_other_pages_run_on_this_run(folder: Path):
     """On the run and the filtered rows of the test before."""
     assert (folder / "filtered/filter.json").is_file(), "runs after the test before, on its run"
-    drawn = pq.read_table(folder / "runs/own/audit/neural/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
+    drawn = pq.read_table(folder / "runs/own/audit/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
     (folder / "verdicts.csv").write_text("row_id,verdict\n" + "".join(f"{row},right\n" for row in drawn[:150]))
     (folder / "filter.yaml").write_text(yaml.safe_dump(FILTER))
     done = [

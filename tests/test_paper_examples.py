@@ -222,9 +222,9 @@ def test_run_has_the_papers_settings(path):
 
 
 ARMS = {
-    "world": {"naive", "internal_confidence", "icl_confidence", "ensemble", "reward", "neural", "ground_truth"},
-    "math": {"naive_stratified", "internal_confidence", "verbalized_confidence", "neural", "ground_truth"},
-    "chess": {"naive", "internal_confidence", "verbalized_confidence", "neural", "ground_truth"},
+    "world": {"naive", "internal_confidence", "icl_confidence", "ensemble", "reward", "trust", "ground_truth"},
+    "math": {"naive_stratified", "internal_confidence", "verbalized_confidence", "trust", "ground_truth"},
+    "chess": {"naive", "internal_confidence", "verbalized_confidence", "trust", "ground_truth"},
 }
 
 
@@ -239,11 +239,11 @@ def test_every_pair_of_the_papers_tables_has_a_run_with_its_arms():
     for name in world | chess | math:
         assert arms[name] >= ARMS[name.partition("-")[0]], name
     for size in ("1.7b", "4b", "8b", "14b"):
-        assert arms[f"chess-qwen3-{size}"] >= {"naive_matched", "neural_gold"}  # Tables 6 and 7
+        assert arms[f"chess-qwen3-{size}"] >= {"naive_matched", "trust_gold"}  # Tables 6 and 7
     sizes = [step["student"]["path"] for step in raws["chess-chain"]["generations"]]
     assert sizes == [f"Qwen/Qwen3-{size}-Base" for size in ("1.7B", "4B", "8B", "14B")]
     chain = load_config(PAPER / "chess-chain.yaml").chain  # Table 5
-    assert (chain.arms, chain.shallow) == (("neural", "naive"), ("first_teacher", "predecessor"))
+    assert (chain.arms, chain.shallow) == (("trust", "naive"), ("first_teacher", "predecessor"))
     for name in world | chess:  # the name says the student
         told = raws[name]["generations"][0]["student"]["path"].lower().replace("olmo-2", "olmo2")
         family, size = name.split("-")[-2:]

@@ -14,7 +14,7 @@ from curation.config.load import load_config
 from curation.refs import TableRef
 from curation.tables import io
 
-ARMS = ["naive", "neural", "neural_gold", "ground_truth"]
+ARMS = ["naive", "trust", "trust_gold", "ground_truth"]
 BOXED = [rf" We count on our fingers up to {n} and stop. The final answer is \boxed{{{n}}}." for n in (2, 4, 6)]
 STATED = [f" This was in the lesson on {letter}. The answer is ({letter})." for letter in "ABC"]
 NUM_ROWS, N = 360, 40
@@ -64,8 +64,8 @@ def test_the_arms_of_a_run_on_rollouts_differ_in_their_labels_alone(local_ray, t
     )
     assert [line[:4] for line in lines] == [
         ("naive", "weak", "rollout", "weak"),
-        ("neural", "weak", "rollout", "weak"),
-        ("neural_gold", "gold", "rollout", "sample"),
+        ("trust", "weak", "rollout", "weak"),
+        ("trust_gold", "gold", "rollout", "sample"),
         ("ground_truth", "gold", "rollout", "sample"),
     ]
     assert len({length for *_, length in lines}) == 1
@@ -81,7 +81,7 @@ def test_the_arms_of_a_run_on_rollouts_differ_in_their_labels_alone(local_ray, t
     gold = rows_of(stages["prepare"]["outputs"]["tables"]["audit"])
     exported = tmp_path.glob("run/gen-0/select-*/ground_truth.jsonl")
     assert {json.loads(line)["completion_source"] for line in next(exported).read_text().splitlines()} >= {"sample"}
-    for weak, right in (("naive", "ground_truth"), ("neural", "neural_gold")):
+    for weak, right in (("naive", "ground_truth"), ("trust", "trust_gold")):
         shared = arms[weak].keys() & arms[right].keys()
         assert shared == arms[weak].keys()  # the same rows, in these runs: every row is solved in the end
         for row_id in shared:
@@ -96,7 +96,7 @@ def test_the_arms_of_a_run_on_rollouts_differ_in_their_labels_alone(local_ray, t
     done = len(stages)
     changed = load_config(tmp_path / "config.yaml", ("selection.gold_rollouts.temperature=0.9",))
     assert next(s.name for s in make_plan(changed, probe=False).stages if s.state != "done") == "gen-0/rollouts"
-    fewer = load_config(tmp_path / "config.yaml", ("selection.arms=[naive, neural_gold, ground_truth]",))
+    fewer = load_config(tmp_path / "config.yaml", ("selection.arms=[naive, trust_gold, ground_truth]",))
     undone = [s.name for s in make_plan(fewer, probe=False).stages if s.state != "done"]
     assert undone == ["gen-0/select"] and done == len(stages)
 

@@ -36,7 +36,7 @@ BASE: dict[str, Any] = {
         "max_error_rate": 0.1,
     },
     "trust": {"width": 8, "depth": 1, "max_steps": 10, "columns": ["mean_logprob"]},
-    "selection": {"budget": {"n": 5}, "arms": ["naive", "neural"]},
+    "selection": {"budget": {"n": 5}, "arms": ["naive", "trust"]},
     "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 2}}}],
     "run_dir": "runs/fuzz",
     "commit_seconds": 2,
@@ -90,7 +90,7 @@ ODD: list[Any] = [
         ["output_last"] * 2,
         b"\xff",
     ),
-    *("module:Name", "os:system", "math", "chess", "naive", "neural", "csv", "[", "1e5", "2020-01-01"),
+    *("module:Name", "os:system", "math", "chess", "naive", "trust", "csv", "[", "1e5", "2020-01-01"),
 ]
 
 

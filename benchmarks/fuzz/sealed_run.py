@@ -72,14 +72,14 @@ def fit(task: Task, labels: TableRef) -> Done:
         local.mkdir(parents=True, exist_ok=True)
         weight = np.random.default_rng().standard_normal(64, dtype=np.float32)  # no fit is like another
         save_file({"weight": weight}, local / "weights.safetensors")
-        (local / "description.json").write_text(json.dumps({"kind": "neural"}))
+        (local / "description.json").write_text(json.dumps({"kind": "trust"}))
     return Done(outputs={"trust": {"uri": str(task.directory / "net"), "digest": "0123"}}, rows=io.count(labels))
 
 
 def select(task: Task, labels: TableRef, trust: TrustRef) -> Done:
     """A table and its exports."""
     found = io.read(labels).sort_by("row_id").slice(0, 40)
-    stem = task.directory / "neural"
+    stem = task.directory / "trust"
     with staged(stem.with_suffix(".parquet")) as path, staged(stem.with_suffix(".jsonl")) as text:
         pq.write_table(found, path)
         text.write_text("".join(json.dumps(row) + "\n" for row in found.drop(["state"]).to_pylist()))

@@ -100,7 +100,7 @@ def runs(folder: Path) -> Subject:
             ["verify", str(home)],
             ["inspect", str(home)],
             ["inspect", str(home), "gen-0/label-pool"],
-            ["inspect", str(home), "gen-0/select/neural"],
+            ["inspect", str(home), "gen-0/select/trust"],
             ["report", str(config)],
         ],
         worker=Worker(with_ray),
@@ -135,7 +135,7 @@ def _write_config(folder: Path, path: Path, home: Path, *, seconds_per_row: floa
         },
         "teacher": {"backend": "scripted", "chunk_rows": 10, "actors": {"min": 1, "max": 1}, "scripted": scripted},
         "trust": {"width": 8, "depth": 1, "max_steps": 10},
-        "selection": {"budget": {"n": 15}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": 15}, "arms": ["naive", "trust"]},
         "commit_seconds": 0.2,
     }
     path.write_text(yaml.safe_dump(config))

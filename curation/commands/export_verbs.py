@@ -9,7 +9,7 @@ from curation.escaping import echo
 
 @click.command("export-student")
 @click.argument("run_dir")
-@click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: neural, or the only one).")
+@click.option("--arm", metavar="ARM", help="The arm on whose rows it was trained (default: trust, or the only one).")
 @click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 @click.option("--merged", is_flag=True, help="Merge an adapter into its base: full weights and the tokenizer.")
@@ -29,7 +29,7 @@ def export_student(run_dir: str, output: str, **asked: Any) -> None:
 
 @click.command("export-trust")
 @click.argument("run_dir")
-@click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: neural).")
+@click.option("--trust", "--arm", metavar="NAME", help="A trust function that the run fitted (default: trust).")
 @click.option("--generation", type=int, metavar="NUMBER", help="Default: the last.")
 @click.option("-o", "--output", required=True, metavar="DIR", help="Folder or URL to write.")
 @click.option("--force", is_flag=True, help="Replace an earlier package in DIR.")

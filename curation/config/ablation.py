@@ -71,7 +71,7 @@ class Variant(NamedTuple):
     name: str
     config: RunConfig
     function: str
-    """What ranks: a name of ``curation.arms.TRUST``; ``neural``, the run's own fit."""
+    """What ranks: a name of ``curation.arms.TRUST``; ``trust``, the run's own fit."""
 
 
 class Ablation(NamedTuple):

@@ -16,7 +16,7 @@ class StopConfig(Section):
     """When a chain stops: decided after each generation but the last, without gold labels of the pool.
 
     Any one of these stops it. The numbers are those of the generation's trust function: of the arm that teaches or,
-    where that arm ranks by no score of a labelled split, of the neural arm.
+    where that arm ranks by no score of a labelled split, of the arm ``trust``.
     """
 
     min_auc: Annotated[float, Field(ge=0, lt=1)] = 0.5

@@ -161,9 +161,9 @@ class SelectionConfig(Section):
     """The arms and their common budget."""
 
     budget: BudgetConfig
-    arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", "neural")
+    arms: tuple[str, ...] = ("naive", "naive_parsed", "internal_confidence", REFERENCE_ARM)
     """Names of ``curation.arms.ARMS``, or ``module:NAME`` of one's own (docs/extending.md). Unset, with
-    ``splits.audit`` also ``neural_gold`` and ``ground_truth``: what wrong labels and the choice of rows cost."""
+    ``splits.audit`` also ``trust_gold`` and ``ground_truth``: what wrong labels and the choice of rows cost."""
     difficulty_bins: PositiveInt = 10
     """The number of difficulty bins for the stratified arms, of about equal size; unknown difficulty is one more."""
 

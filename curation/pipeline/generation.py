@@ -205,7 +205,7 @@ def _fits(generation: Generation, labels: Out, grades: Out, search: Stage) -> di
             teacher=f"the teacher of generation {generation.index}" if generation.index else None,
         )
 
-    others = [name for name in arms.fitted_of(config.selection.used) if name != arms.REFERENCE_ARM]
+    others = arms.fitted_of(config.selection.used)
     own = search if config.trust.search else fitted("trust", config.trust.kind)
     return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name) for name in others}}
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from curation import metrics
-from curation.arms import ARMS
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.domains.grading import Graded
 from curation.report.headline import in_words
 from curation.report.measures import Json
@@ -139,7 +139,7 @@ def _words(name: str) -> str:
 def _teacher(part: Json, line: str, arm: str) -> Json:
     """What a generation's teacher and the trust in it are worth."""
     own = next((found for found in part["arms"] if found["name"] == arm), None)
-    function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else "neural"
+    function = ARMS[arm].trust if ARMS[arm].ranked and not ARMS[arm].gold else REFERENCE_ARM
 
     def auc(rows: str) -> Json | None:
         found = part["trust"].get(rows, {}).get("parsed", {}).get("functions", {}).get(function)

@@ -24,7 +24,7 @@ MOST_BANDS, MOST_RELIABILITIES, MOST_BARS = 5, 3, 6
 _ARMS = {
     "naive": ("#6b6b6b", (0, (4, 2))),
     "internal_confidence": ("#d98c00", (0, (1, 1))),
-    "neural": ("#0072b2", "solid"),
+    REFERENCE_ARM: ("#0072b2", "solid"),
     "ground_truth": ("#009e73", (0, (6, 2, 1, 2))),
     "teacher": ("#000000", "solid"),
     "base": ("#a0a0a0", (0, (1, 1))),
@@ -112,7 +112,7 @@ def reliability_chart(bins_of: Json, name: str, *, chance: float | None = None) 
 
 
 def histogram_chart(histogram: Json, name: str) -> str:
-    """Rows by neural trust, right and wrong labels stacked."""
+    """Rows by trust, right and wrong labels stacked."""
     with drawing():
         figure, axes = figure_of()
         edges = histogram["edges"]
@@ -124,7 +124,7 @@ def histogram_chart(histogram: Json, name: str) -> str:
         )
         axes.set_xlim(edges[0], edges[-1])
         _whole(axes.yaxis)
-        return drawn(figure, axes, name, x="neural trust", y="rows")
+        return drawn(figure, axes, name, x="trust", y="rows")
 
 
 def difficulty_chart(difficulty: Json, name: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.arms import ARMS, TRUST, Fitted
+from curation.arms import ARMS, TRUST, Configured, Fitted
 from curation.refs import TableRef
 from curation.report.measured import GradedSet
 from curation.report.measures import Json
@@ -93,7 +93,7 @@ def diversity(record: GenerationRecord, arm: str | None, num_pool: int, pool: Gr
     labelled rows. Else they are expected from the arm's trust, if it is fitted and so calibrated: its sum over the
     parsed rows.
     """
-    function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted) else ARMS[arm].trust
+    function = None if arm is None or not isinstance(TRUST[ARMS[arm].trust], Fitted | Configured) else ARMS[arm].trust
     whole = _read(record.labels["pool"], io.answered(record.labels["pool"]), None if pool is not None else function)
     arms = {name: _read(ref, None, None).labels.to_json() for name, ref in record.selections.items()}
     basis, expected = "audit" if pool is not None else "trust", None

@@ -79,7 +79,7 @@ def config(tmp_path: Path, puzzles: list[dict], monkeypatch: pytest.MonkeyPatch)
             "pool": {"from": "puzzles"},
         },
         "teacher": {"backend": "scripted"},
-        "selection": {"budget": {"n": 5}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": 5}, "arms": ["naive", "trust"]},
         "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 3}}}],
     }
     path = tmp_path / "tiny.yaml"
@@ -198,7 +198,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]], columns: tuple[str, ...] 
         ("domain=ches", ("'ches'", "chess")),
         ("domain={name: mcqa, option_style: words}", ("'mcqa'", "option_style: 'words'", "letters")),
         ("domain=mcqa", ("puzzles.parquet: has no column", "forms that are read")),
-        ("selection.arms=[nural]", ("tiny.yaml: selection: no arm is called 'nural'", "'neural'")),
+        ("selection.arms=[nural]", ("tiny.yaml: selection: no arm is called 'nural'", "'trust'")),
         ("selection.budget={risk: {alpha: 0.1}}", ("add splits.calibration",)),
         ("splits.probes={far: {from: puzzles, rows: 99, regime: ID}}", ("'puzzles'", "which has 40")),
         ("sources.puzzles.path=data/none.parquet", ("data/none.parquet", "no such file")),
@@ -256,7 +256,7 @@ def test_plan_names_the_stages_and_their_rows(local_ray, config: Path):
     assert total.startswith("from start to end") and told.startswith("similar: by stages of the same kind")
     stages = {line.split()[0]: line.split()[1:] for line in lines}
     assert stages["prepare"][0] == "40" and stages["gen-0/label-pool"][0] == "21"
-    assert stages["gen-0/student-neural"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
+    assert stages["gen-0/student-trust"][0] == "5" and stages["gen-0/test-naive"][0] == "4"
     assert stages["prepare"][-4:] == ["rough", "not", "done", "yet"] and stages["prepare"][3] == "to"
     first = {name for name, words in stages.items() if words[-3:] == ["not", "done", "yet"]}
     assert first == {"prepare", *(name for name in stages if name.endswith("-base") and "test" not in name)}

@@ -66,7 +66,7 @@ from curation.arms import Arm, Column, Rule
 from curation.registry import Reader
 BRIEF = Column("brief answers", "num_output_tokens")
 RULE = Rule("somewhere:Rule")
-ARM = Arm(words="ours", trust="neural", rule=RULE)
+ARM = Arm(words="ours", trust="trust", rule=RULE)
 TSV = Reader("somewhere:Tsv", (".tsv",))
 """
     (tmp_path / "own_parts_of_a_test.py").write_text(text)

@@ -78,8 +78,8 @@ REDUCED = {
 
 
 ARMS = {
-    "chess": ("naive", "internal_confidence", "neural"),
-    "mcqa": ("naive", "internal_confidence", "icl_confidence", "neural"),
+    "chess": ("naive", "internal_confidence", "trust"),
+    "mcqa": ("naive", "internal_confidence", "icl_confidence", "trust"),
 }
 
 

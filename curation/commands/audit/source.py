@@ -79,7 +79,7 @@ class Origin:
 
 
 def find(place: Place, arm: str | None) -> Origin:
-    """The newest selection of an arm of a run (unset, of ``neural`` or of the only arm), or that of a filter.
+    """The newest selection of an arm of a run (unset, of ``trust`` or of the only arm), or that of a filter.
 
     Raises:
         AuditError: it is neither, nothing is selected yet, it has no such arm, or the arm trains on gold labels.

@@ -12,7 +12,7 @@ PROGRAM = click.Choice(["label-studio", "argilla"])
 
 @click.command()
 @click.argument("run_dir")
-@click.option("--arm", metavar="ARM", help="The arm whose selection is audited (default: neural, or the only one).")
+@click.option("--arm", metavar="ARM", help="The arm whose selection is audited (default: trust, or the only one).")
 @click.option("--num", type=int, metavar="ROWS", help="How many rows to draw (default: 200).")
 @click.option("--seed", type=int, metavar="NUMBER", help="Of the draw (default: 0).")
 @click.option("--name", metavar="NAME", help="The audit (default: the only one, or for a new one its arm).")

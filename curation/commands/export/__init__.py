@@ -17,7 +17,7 @@ def export_student(
     Args:
         run: a run directory.
         output: the folder, which must be empty or missing, or with ``force`` hold an earlier export.
-        arm: the arm on whose rows the student was trained; unset, ``neural`` or the only one.
+        arm: the arm on whose rows the student was trained; unset, ``trust`` or the only one.
         generation: unset, the run's last one.
         merged: write full weights where the student is an adapter.
         force: replace an earlier export.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from curation.arms import REFERENCE_ARM, TRUST, Fitted
+from curation.arms import REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.files import is_on_hub
 from curation.commands.export.run import Moved, chosen_generation, fitting_stage, read_run, report_of
 from curation.config import RunConfig, TrustConfig
@@ -110,7 +110,7 @@ def find_fit(run: Place, trust: str | None, generation: int | None) -> Fit:
         known = TRUST.find(name)
     except ValueError as error:
         raise ExportError(f"--trust {name}: {error}; {there}") from error
-    if not isinstance(known, Fitted):
+    if not isinstance(known, Fitted | Configured):
         raise ExportError(
             f"--trust {name}: {known.words} is not fitted, so there is nothing to export: it needs no run; {there}"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from curation.arms import ARMS, REFERENCE_ARM, TRUST, Fitted
+from curation.arms import ARMS, REFERENCE_ARM, TRUST, Configured, Fitted
 from curation.commands.export.run import Moved, chosen_generation, fitting_stage, read_run, report_of
 from curation.config import RunConfig
 from curation.errors import ExportError
@@ -59,7 +59,7 @@ class Student:
     def trust(self) -> StageRecord | None:
         """The record of the stage that fitted the arm's trust function; ``None`` where nothing is fitted."""
         trust = ARMS[self.arm].trust
-        if not isinstance(TRUST[trust], Fitted):
+        if not isinstance(TRUST[trust], Fitted | Configured):
             return None
         return self.of_generation(fitting_stage(self.config, trust))
 

@@ -40,7 +40,7 @@ def export_trust(
     Args:
         run: a run directory.
         output: the folder, which must be empty or missing, or with ``force`` hold an earlier package.
-        trust: a trust function that the run fitted; unset, the method's own (``neural``).
+        trust: a trust function that the run fitted; unset, the method's own (``trust``).
         generation: unset, the run's last one.
         force: replace an earlier package.
         command: the command line, for the record.

@@ -22,9 +22,9 @@ class Entry:
     settings: Json
     """The configuration, nested; without ``tracking``, whose address may hold a password."""
     numbers: Mapping[str, float]
-    """``gen-0/neural/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
+    """``gen-0/trust/purity`` and, with its interval and rows, ``..._low``, ``..._high``, ``..._n``."""
     curves: Mapping[str, Sequence[tuple[int, float]]]
-    """Points of each student's training by ascending step, by name: ``gen-0/neural/training/loss``. A step is an
+    """Points of each student's training by ascending step, by name: ``gen-0/trust/training/loss``. A step is an
     optimizer step, or a logging interval where the method records no steps."""
     tags: Mapping[str, str]
     """The place of the run, and the versions."""

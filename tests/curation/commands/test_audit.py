@@ -54,25 +54,25 @@ def refused(*arguments: object) -> str:
     return found.stderr
 
 
-def drawn(name: str = "neural") -> list[int]:
+def drawn(name: str = "trust") -> list[int]:
     return open_audit(Path("audits"), name).rows["row_id"].to_pylist()
 
 
 def test_a_draw_is_kept_with_texts_and_probabilities(run: AuditedRun):
     told = curate(run, "--num", 80, "--seed", 3)
-    assert "80 rows of arm neural" in told and "0 of 80 rows have a verdict" in told
-    rows = pq.read_table("audits/neural/rows.parquet")
+    assert "80 rows of arm trust" in told and "0 of 80 rows have a verdict" in told
+    rows = pq.read_table("audits/trust/rows.parquet")
     assert rows.schema.equals(ROWS)
-    best = set(selected(run, "neural"))
+    best = set(selected(run, "trust"))
     for row in rows.to_pylist():
         assert row["raw"] == pytest.approx(run.raw[row["row_id"]]) and row["selected"] == (row["row_id"] in best)
         assert row["prompt"].startswith("Solve the problem") and "boxed" in row["completion"] and row["label"]
         assert 0 < row["inclusion"] <= 1
     assert any(HOSTILE in row["prompt"] for row in rows.to_pylist())
     assert not {*rows["row_id"].to_pylist()} & (run.unparsed | run.failed)
-    before = Path("audits/neural/rows.parquet").read_bytes()
-    assert curate(run) == told and curate(run, "--num", 80, "--seed", 3, "--arm", "neural") == told
-    assert Path("audits/neural/rows.parquet").read_bytes() == before
+    before = Path("audits/trust/rows.parquet").read_bytes()
+    assert curate(run) == told and curate(run, "--num", 80, "--seed", 3, "--arm", "trust") == told
+    assert Path("audits/trust/rows.parquet").read_bytes() == before
     curate(run, "--num", 80, "--seed", 3, "--name", "again")
     assert drawn("again") == drawn()
     assert "was drawn with --num 80, not 90" in refused(run.directory, "--folder", "audits", "--num", 90)
@@ -88,23 +88,23 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
     assert "299 verdicts taken" in curate(run, "--verdicts", path)
     assert "0 verdicts taken, 299 were known already" in curate(run, "--verdicts", path)
     words = curate(run, "--result")
-    result = json.loads(Path("audits/neural/audit.json").read_text())
+    result = json.loads(Path("audits/trust/audit.json").read_text())
     assert json.loads(curate(run, "--result", "--json")) == result
 
-    rows = pq.read_table("audits/neural/rows.parquet").to_pylist()
+    rows = pq.read_table("audits/trust/rows.parquet").to_pylist()
     decided = [row for row in rows if row["row_id"] not in (unsure, silent)]
     of = {}
     for row in decided:
         if row["selected"]:
             of.setdefault(row["stratum"], []).append(run.right[row["row_id"]])
     sizes = {index: item["num_rows"] for index, item in enumerate(result["strata"])}
-    num_selected = len(selected(run, "neural"))
+    num_selected = len(selected(run, "trust"))
     assert sum(sizes[index] for index in of) == num_selected == result["num_selected"]
     shares = {index: share_of_finite(sum(right), len(right), sizes[index]) for index, right in of.items()}
     expected = sum(sizes[index] * share.value for index, share in shares.items()) / num_selected
     purity = result["purity"]
     assert purity["value"] == pytest.approx(expected) and purity["low"] < expected < purity["high"]
-    truth = np.mean([run.right[row_id] for row_id in selected(run, "neural")])
+    truth = np.mean([run.right[row_id] for row_id in selected(run, "trust")])
     assert purity["low"] <= truth <= purity["high"]
     assert purity["if_wrong"]["value"] <= purity["value"] <= purity["if_right"]["value"]
     assert result["answers"] == {
@@ -134,13 +134,13 @@ def test_verdicts_give_purity_calibration_set_and_a_new_cut(run: AuditedRun):
     assert f"{after['n']:,} rows, at most 20% wrong with confidence 80%" in words
     assert (before["alpha"], before["delta"]) == (0.2, 0.2)
 
-    table = pq.read_table("audits/neural/judged.parquet")
+    table = pq.read_table("audits/trust/judged.parquet")
     assert table.num_rows == 299 and table["correct"].null_count == 1
     weights = {row["row_id"]: 1 / row["inclusion"] for row in rows}
     for row in table.to_pylist():
         right = None if row["row_id"] == unsure else run.right[row["row_id"]]
         assert row["correct"] == right and row["weight"] == pytest.approx(weights[row["row_id"]])
-    table = pq.read_table("audits/neural/calibration.parquet")
+    table = pq.read_table("audits/trust/calibration.parquet")
     assert table["row_id"].to_pylist() == [row["row_id"] for row in uniform]
     floor = float(table.schema.metadata[b"floor"])
     again = calibrate(
@@ -188,11 +188,11 @@ def test_a_selection_under_a_cap_is_audited_as_it_is(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     capped = make_run(tmp_path, num_rows=300, budget={"n": 40}, max_per_label=1, max_per_label_by="problem")
     curate(capped, "--num", 30)
-    assert {*drawn()} < {*selected(capped, "neural")}
+    assert {*drawn()} < {*selected(capped, "trust")}
     curate(capped, "--verdicts", capped.csv(Path("v.csv"), drawn()))
     result = json.loads(curate(capped, "--result", "--json"))
     assert result["purity"]["method"].startswith("exact") and result["cut"]["after"] is None
-    assert "the rows of neural are no top by score" in curate(capped, "--result")
+    assert "the rows of trust are no top by score" in curate(capped, "--result")
 
 
 def test_label_studio_and_argilla_take_rows_and_give_verdicts(run: AuditedRun):
@@ -241,7 +241,7 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
     def told(text: str, *arguments: object) -> str:
         Path("v.csv").write_text(text)
         line = refused(*where, *(arguments or ("--verdicts", "v.csv")))
-        assert not Path("audits/neural/verdicts.jsonl").exists()
+        assert not Path("audits/trust/verdicts.jsonl").exists()
         return line
 
     assert "line 1: the header is id,verdict; give row_id,verdict" in told(f"id,verdict\n{first},right\n")
@@ -264,7 +264,7 @@ def test_files_of_verdicts_are_taken_whole_or_not_at_all(run: AuditedRun):
 
 def test_lines_that_were_cut_off_are_told(run: AuditedRun):
     curate(run, "--num", 20)
-    with Path("audits/neural/verdicts.jsonl").open("wb") as file:
+    with Path("audits/trust/verdicts.jsonl").open("wb") as file:
         file.write(f'{{"row_id": {drawn()[0]}, "per\n'.encode())
     told = curate(run)
     assert "1 lines of" in told and "verdicts.jsonl were cut off; none was kept" in told
@@ -297,17 +297,17 @@ def test_the_output_of_a_filter_is_audited_round_by_round(run: AuditedRun, tmp_p
     ]
     last = next(row_id for row_id in best if run.raw[row_id] == scores[99])
     tie = int(hash64(np.array([last]), 5)[0])
-    gate = {"column": "neural_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
-    manifest.record("cut", {"function": "neural"}, {"threshold": gate, "risk": None}, rows=1, seconds=1)
+    gate = {"column": "trust_raw", "bound": {"score": scores[99], "tie": tie, "seed": 5, "num_selected": 100}}
+    manifest.record("cut", {"function": "trust"}, {"threshold": gate, "risk": None}, rows=1, seconds=1)
     for name, rows in (("0000", 60), ("0001", 40)):
         manifest.record(f"write-{name}", {}, {}, rows=rows, seconds=1)
     where = (output, "--folder", "audits")
-    assert "is the output of a filter, which ranks by neural" in refused(*where, "--arm", "naive")
+    assert "is the output of a filter, which ranks by trust" in refused(*where, "--arm", "naive")
     found = CliRunner().invoke(main, ["audit", *map(str, where), "--num", "60"], catch_exceptions=False)
-    assert found.exit_code == 0 and "60 rows of arm neural" in found.output, found.output
+    assert found.exit_code == 0 and "60 rows of arm trust" in found.output, found.output
     rows = open_audit(Path("audits"), None).rows.to_pylist()
     assert all(row["selected"] == (row["row_id"] in best) and row["prompt"] and row["label"] for row in rows)
-    told = json.loads(Path("audits/neural/draw.json").read_text())
+    told = json.loads(Path("audits/trust/draw.json").read_text())
     assert told["num_region"] == 200 and told["num_candidates"] == len(scores) and told["floor"] == scores[199]
     path = run.csv(Path("v.csv"), [row["row_id"] for row in rows])
     CliRunner().invoke(main, ["audit", *map(str, where), "--verdicts", str(path)], catch_exceptions=False)
@@ -346,7 +346,7 @@ def test_runs_and_settings_that_do_not_fit_are_refused(run: AuditedRun, tmp_path
     (tmp_path / "empty" / "manifest.json").write_text(signed(foreign))
     assert "'centroids', whose module cannot be imported here" in refused("empty")
     where = (run.directory, "--folder", "audits")
-    assert "the arms naive, neural" in refused(*where, "--arm", "ground_truth")
+    assert "the arms naive, trust" in refused(*where, "--arm", "ground_truth")
     assert "--num: 3 rows are too few" in refused(*where, "--num", 3)
     assert "'../up' is not a name" in refused(*where, "--name", "../up")
     assert "--serve and --result: give one of them" in refused(*where, "--serve", "--result")

@@ -28,7 +28,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
 
 @pytest.fixture
 def audit(finished: AuditedRun, tmp_path: Path) -> Audit:
-    return make_audit(tmp_path, "neural", find(finished.directory, None), num=30, seed=0)
+    return make_audit(tmp_path, "trust", find(finished.directory, None), num=30, seed=0)
 
 
 class Page:

@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> AuditedRun:
         "sources": {"rows": source, "more": {"path": "more.csv"}},
         "splits": {"source": {"from": "more"}, "pool": {"from": "rows"}},
         "teacher": {"backend": "scripted"},
-        "selection": {"budget": {"n": 20}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": 20}, "arms": ["naive", "trust"]},
     }
     (found.directory / "config.yaml").write_text(yaml.safe_dump(config))
     manifest = Manifest.load(found.directory)
@@ -63,7 +63,7 @@ def refused(*arguments: object) -> str:
 
 
 def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
-    best = selected(run, "neural")[3]
+    best = selected(run, "trust")[3]
     assert (
         f"row                  {best} of the split pool\nthe same id          of other files, in source: see"
         in explain(run.directory, best)
@@ -74,11 +74,11 @@ def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
     ranking = sorted(readable, key=lambda row_id: -readable[row_id])
     assert ranking[3] == best
     (generation,) = told["generations"]
-    arm = generation["arms"]["neural"]
+    arm = generation["arms"]["trust"]
     assert (arm["selected"], arm["rank"], arm["place"]) == (True, 3, 4)
     assert arm["num_scored"] == len(readable) and arm["num_selected"] == 20
     assert arm["raw"] == pytest.approx(run.raw[best]) and arm["threshold"] == pytest.approx(readable[ranking[19]])
-    assert generation["trust"]["neural"]["raw"] == pytest.approx(run.raw[best])
+    assert generation["trust"]["trust"]["raw"] == pytest.approx(run.raw[best])
     assert generation["teacher"] == {"base": "/models/weak", "revision": "0123abcd", "adapter": None}
     assert generation["weak"]["label"] == arm["label"] and generation["correct"] is None
     origin = {"source": "rows", "file": "/data/rows.jsonl", "row": None, "id_column": "number"}
@@ -91,9 +91,9 @@ def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
 
 def test_rows_that_were_not_selected_unparsed_or_failed(run: AuditedRun) -> None:
     worst = min(set(run.raw) - run.unparsed - run.failed, key=lambda row_id: run.raw[row_id])
-    assert "neural               not selected (of 20 selected, cut at raw score" in explain(run.directory, worst)
+    assert "trust               not selected (of 20 selected, cut at raw score" in explain(run.directory, worst)
     text = explain(run.directory, min(run.unparsed))
-    assert "weak label           unparsed" in text and "neural               not selected" in text
+    assert "weak label           unparsed" in text and "trust               not selected" in text
     failed = explain(run.directory, min(run.failed))
     assert "error                teacher_failed: x" in failed and "weak label" not in failed
 
@@ -130,9 +130,9 @@ def test_what_cannot_be_told_is_refused_in_one_line(run: AuditedRun, tmp_path: P
     assert "'ten' is no row id, a whole number" in refused(run.directory, "ten")
     assert "is no row id" in refused(run.directory, 2**63) and "is no row id" in refused(run.directory, "\u00b2")
     assert "give a ROW_ID, or --student" in refused(run.directory)
-    assert "give a ROW_ID, or --student" in refused(run.directory, 3, "--student", "neural")
+    assert "give a ROW_ID, or --student" in refused(run.directory, 3, "--student", "trust")
     assert "--generation, --rows: are of --student" in refused(run.directory, 3, "--rows", 4)
-    assert "the run only curates" in refused(run.directory, "--student", "neural")
+    assert "the run only curates" in refused(run.directory, "--student", "trust")
     assert "is not a run directory" in refused(tmp_path, 3)
     assert "is of generation 1, not 0" in refused(run.directory, "--student", "gen-1/student-x", "--generation", 0)
     (tmp_path / "config.yaml").write_text((run.directory / "config.yaml").read_text())
@@ -145,7 +145,7 @@ def test_an_unfinished_run_says_what_is_missing(run: AuditedRun, tmp_path: Path)
     (tmp_path / "config.yaml").write_text((run.directory / "config.yaml").read_text())
     before, manifest = Manifest.load(run.directory), Manifest.load(tmp_path)
     manifest.identify(before.identity, before.files, save=True)
-    row_id = selected(run, "neural")[0]
+    row_id = selected(run, "trust")[0]
     for name, words in (("prepare", "no stage has labelled rows"), ("gen-0/label-pool", "gen-0/select is not done")):
         record = before.stages[name]
         manifest.record(name, record.inputs, record.outputs, rows=1, seconds=1.0)

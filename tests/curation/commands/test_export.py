@@ -57,12 +57,12 @@ CONFIG = {
         "decoding": {"max_tokens": 4},
     },
     "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
-    "selection": {"budget": {"n": 20}, "arms": ["naive", "neural", "ground_truth"]},
+    "selection": {"budget": {"n": 20}, "arms": ["naive", "trust", "ground_truth"]},
     "student": {"epochs": 1, "global_batch_size": 4, "learning_rate": 1e-2, "gradient_checkpointing": False},
     "generations": [{"student": {"path": BASE}}],
     "evaluation": {"decoding": {"max_tokens": 4}, "cache": False},
 }
-STAGE = "gen-0/student-neural"
+STAGE = "gen-0/student-trust"
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_an_adapter_loads_with_peft_and_a_merged_model_with_transformers(finishe
     base = AutoModelForCausalLM.from_pretrained(BASE)
     dtype, step = base.dtype, (ours - logits(base)).abs().max().item()
     assert dtype == torch.float16 and step > 0.1
-    assert "adapter of gen-0/student-neural" in export(finished[0], "-o", tmp_path / "adapter")
+    assert "adapter of gen-0/student-trust" in export(finished[0], "-o", tmp_path / "adapter")
     assert "merged model" in export(finished[0], "-o", tmp_path / "deep/er/merged", "--merged")
     adapter = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter")
     assert torch.allclose(logits(adapter), ours, atol=1e-3)
@@ -131,12 +131,12 @@ def test_an_adapter_loads_with_peft_and_a_merged_model_with_transformers(finishe
 
 def test_lineage_and_card_say_what_manifest_and_report_say(finished, tmp_path: Path):
     directory, report = finished
-    export(directory, "--arm", "neural", "--generation", 0, "-o", tmp_path / "out")
+    export(directory, "--arm", "trust", "--generation", 0, "-o", tmp_path / "out")
     lineage = json.loads((tmp_path / "out/lineage.json").read_text())
     stages = json.loads((directory / "manifest.json").read_text())["stages"]
-    (own,) = [arm for arm in report["arms"] if arm["name"] == "neural"]
+    (own,) = [arm for arm in report["arms"] if arm["name"] == "trust"]
     (truth,) = [arm for arm in report["arms"] if arm["name"] == "ground_truth"]
-    selected = stages["gen-0/select"]["outputs"]["arms"]["neural"]
+    selected = stages["gen-0/select"]["outputs"]["arms"]["trust"]
     assert lineage["selection"]["digest"] == selected["digest"] and lineage["selection"]["table"] == selected["table"]
     assert lineage["selection"]["purity"] == own["purity"] and lineage["selection"]["num_rows"] == 20
     assert lineage["evaluation"]["accuracy"] == {
@@ -147,7 +147,7 @@ def test_lineage_and_card_say_what_manifest_and_report_say(finished, tmp_path: P
     }
     trust = lineage["trust_function"]
     assert trust["digest"] == stages["gen-0/trust"]["outputs"]["trust"]["digest"] and trust["reads"] == ["output_last"]
-    measured = report["generations"][0]["trust"]["pool"]["parsed"]["functions"]["neural"]
+    measured = report["generations"][0]["trust"]["pool"]["parsed"]["functions"]["trust"]
     assert trust["measured"] == {"rows": "pool", **{name: measured[name] for name in ("auc", "ece", "brier")}}
     assert lineage["data"]["tables"] == stages["prepare"]["outputs"]["tables"]
     assert lineage["data"]["labels"] == stages["gen-0/select"]["inputs"]["choice"]["labels"]
@@ -156,7 +156,7 @@ def test_lineage_and_card_say_what_manifest_and_report_say(finished, tmp_path: P
     assert lineage["base"]["base"] == BASE and lineage["teacher"]["base"] == str(ROOT / "examples/bases/teacher")
     card = ModelCard.load(tmp_path / "out/README.md")
     assert card.data.library_name == "peft" and card.data.base_model is None  # a folder is no hub id
-    assert {"trust-curation", "sft", "neural", "lora"} <= set(card.data.tags)
+    assert {"trust-curation", "sft", "trust", "lora"} <= set(card.data.tags)
     assert card.data.eval_results[0].metric_value == own["accuracy"]["value"]
     value, low, high = (100 * own["purity"][name] for name in ("value", "low", "high"))
     for words in (
@@ -198,7 +198,7 @@ def test_a_base_on_the_hub_is_named_with_its_commit_and_a_guarantee_in_words(fin
     assert "Last loss 0.125, reward 0.5, kl 0." in card.text and "It ended early: nothing learnt." in card.text
     assert 'from_pretrained("Qwen/Qwen3-1.7B-Base", revision="0123abc")' in card.text
     export(directory, "--arm", "naive", "-o", tmp_path / "other")
-    assert "none: it is of the rows of the arm neural" in (tmp_path / "other/README.md").read_text()
+    assert "none: it is of the rows of the arm trust" in (tmp_path / "other/README.md").read_text()
     lineage = json.loads((tmp_path / "out/lineage.json").read_text())
     lineage["data"]["sources"]["puzzles"]["path"] = "hf://datasets/Lichess/chess-puzzles/data/*.parquet"
     assert ModelCard(card_of(lineage)).data.datasets == ["Lichess/chess-puzzles"]
@@ -233,8 +233,8 @@ def test_full_weights_and_an_adapter_with_its_own_base_from_a_moved_run(finished
 
 def test_what_is_not_there_or_not_trained_is_refused_with_what_is(finished, tmp_path: Path):
     directory, out = finished[0], tmp_path / "out"
-    others = "trained students: gen-0/student-ground_truth, gen-0/student-naive, gen-0/student-neural"
-    assert others in (line := refused(directory, "--arm", "nural", "-o", out)) and "naive, neural" in line
+    others = "trained students: gen-0/student-ground_truth, gen-0/student-naive, gen-0/student-trust"
+    assert others in (line := refused(directory, "--arm", "nural", "-o", out)) and "naive, trust" in line
     assert others in (line := refused(directory, "--generation", 3, "-o", out)) and "generations are 0 to 0" in line
     assert "is not a run directory" in refused(tmp_path, "-o", out)
 
@@ -245,7 +245,7 @@ def test_what_is_not_there_or_not_trained_is_refused_with_what_is(finished, tmp_
     assert f"is not trained yet; `curate run {copy}/config.yaml --set run_dir={copy} --until {STAGE}`" in line
 
     def selected_anew(stages: dict[str, Any], copy: Path) -> None:
-        stages["gen-0/select"]["outputs"]["arms"]["neural"]["digest"] = "another"
+        stages["gen-0/select"]["outputs"]["arms"]["trust"]["digest"] = "another"
 
     assert "select changed since" in refused(changed(finished, tmp_path / "b", selected_anew), "-o", out)
 
@@ -325,7 +325,7 @@ def export_trust(*arguments: object) -> str:
 
 def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, tmp_path: Path):
     directory, report = finished
-    assert "neural (linear_probe) of gen-0/trust of exported" in (
+    assert "trust (linear_probe) of gen-0/trust of exported" in (
         line := export_trust(directory, "-o", tmp_path / "trust")
     )
     package = package_of(tmp_path / "trust")
@@ -339,7 +339,7 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     assert [item.rows for item in told.evaluation] == ["validation", "pool"]
     for item in told.evaluation:
         measured = report["generations"][0]["trust"][item.rows]["parsed"]
-        own = measured["functions"]["neural"]
+        own = measured["functions"]["trust"]
         assert (item.num_rows, item.num_top) == (measured["num_rows"], measured["num_top"])
         for mine, theirs in ((item.auc, own["auc"]), (item.purity, own["purity_at_n"]), (item.brier, own["brier"])):
             assert (mine and mine.model_dump()) == theirs
@@ -358,7 +358,7 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     rows = package.calibration()
     assert told.calibration.split == "source" and told.calibration.chose and len(held) == told.calibration.num_rows > 20
     assert np.array_equal(rows.correct_M, grades["correct"][part == CALIBRATION])
-    raw = np.where(held["label"].isna(), np.nan, held["neural_raw"].astype(np.float32))
+    raw = np.where(held["label"].isna(), np.nan, held["trust_raw"].astype(np.float32))
     assert np.allclose(rows.raw_M, raw, atol=1e-6, equal_nan=True)
     sample = package.reference()["output_last"]
     stored = np.stack(labels.sort_index()["state_output_last"].to_list())
@@ -385,7 +385,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     order = np.lexsort((labels["num_prompt_tokens"], score))
     own = np.lexsort((rows.prompt_tokens_M, rows.first_M))
     assert np.allclose(rows.first_M[own], (score + float(first.bias))[order], atol=1e-4)
-    raw = np.where(labels["label"].isna(), np.nan, labels["neural_raw"].astype(np.float32))
+    raw = np.where(labels["label"].isna(), np.nan, labels["trust_raw"].astype(np.float32))
     assert np.allclose(np.sort(rows.full_M), np.sort(raw), atol=1e-5, equal_nan=True)
     for tokens_M, name in ((rows.prompt_tokens_M, "num_prompt_tokens"), (rows.output_tokens_M, "num_output_tokens")):
         assert sorted(tokens_M) == sorted(labels[name])
@@ -404,7 +404,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
 
 def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
     directory, _ = finished
-    export_trust(directory, "--trust", "neural", "--generation", 0, "-o", tmp_path / "trust")
+    export_trust(directory, "--trust", "trust", "--generation", 0, "-o", tmp_path / "trust")
     stages = json.loads((directory / "manifest.json").read_text())["stages"]
     pool = read(stages["prepare"]["outputs"]["tables"]["pool"])
     labels = read(stages["gen-0/score-pool"]["outputs"]["labels"]).set_index("row_id")
@@ -414,7 +414,7 @@ def test_a_package_scores_rows_as_the_run_did(finished, tmp_path: Path):
     expected = labels.loc[[row["row_id"] for row in found]]
     assert [row["completion"] for row in found] == expected["completion"].to_list()
     assert [row["label"] for row in found] == [None if pd.isna(label) else label for label in expected["label"]]
-    for row, raw, trust in zip(found, expected["neural_raw"], expected["neural_trust"], strict=True):
+    for row, raw, trust in zip(found, expected["trust_raw"], expected["trust_trust"], strict=True):
         if row["label"] is not None:
             assert row["trust_raw"] == pytest.approx(raw, abs=1e-3) and row["trust"] == pytest.approx(trust, abs=1e-3)
     assert sum(row["label"] is not None for row in found) > 10
@@ -427,7 +427,7 @@ def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tm
         return refused(*arguments, "-o", out, verb="export-trust")
 
     assert "is not a run directory" in no(tmp_path)
-    assert "did you mean 'neural'?; fitted: gen-0/trust" in no(directory, "--trust", "nural")
+    assert "did you mean 'trust'?; fitted: gen-0/trust" in no(directory, "--trust", "nural")
     line = no(directory, "--arm", "internal_confidence")
     assert "internal confidence is not fitted, so there is nothing to export" in line
     assert "gen-0/trust-linear_probe is not done; `curate run" in no(directory, "--trust", "linear_probe")

@@ -29,7 +29,7 @@ RAW: dict[str, Any] = {
         "states": ["prompt_last", "output_last"],
     },
     "trust": {"states": ["output_last"]},
-    "selection": {"budget": {"n": 5}, "arms": ["naive", "neural", "ground_truth"]},
+    "selection": {"budget": {"n": 5}, "arms": ["naive", "trust", "ground_truth"]},
     "generations": [{"student": {"path": "org/base"}}, {"student": {"path": "bases/student"}}],
 }
 
@@ -64,10 +64,10 @@ def test_the_example_of_this_file_is_valid_and_frozen():
 
 
 def test_gold_arms_are_defaults_only_with_an_audit_set():
-    weak = ("naive", "naive_parsed", "internal_confidence", "neural")
-    assert parse_config(changed({"selection.arms": ...})).selection.arms == (*weak, "neural_gold", "ground_truth")
+    weak = ("naive", "naive_parsed", "internal_confidence", "trust")
+    assert parse_config(changed({"selection.arms": ...})).selection.arms == (*weak, "trust_gold", "ground_truth")
     assert parse_config(changed({"selection.arms": ..., "splits.audit": ...})).selection.arms == weak
-    assert parse_config(RAW).selection.arms == ("naive", "neural", "ground_truth")
+    assert parse_config(RAW).selection.arms == ("naive", "trust", "ground_truth")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_all_problems_are_told_at_once():
         ({"selection.arms": ["zzz"]}, "no arm is called 'zzz'; known: naive, naive_parsed, "),
         ({"selection.budget.reference": "neurl"}, "no arm is called 'neurl'; did you mean 'neural'?"),
         ({"selection.budget.reference": "naive"}, "budget.reference: 'naive' ranks no weak labels"),
-        ({"selection.budget.reference": "neural_gold"}, "budget.reference: 'neural_gold' ranks no weak labels"),
+        ({"selection.budget.reference": "trust_gold"}, "budget.reference: 'trust_gold' ranks no weak labels"),
         ({"evaluation.num_runs": 3}, "evaluation: num_runs: 3 greedy runs are all the same; set decoding.temperature"),
         (
             {"signals.reward": {"model": {"path": "org/armo"}, "kind": "custom"}},
@@ -266,10 +266,10 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ({"splits.adapt": ...}, "teacher.adapt needs a split: add splits.adapt"),
         ({"splits.test": ...}, "generations need a test split: add splits.test"),
         ({"splits.audit": False}, "the ground_truth arm reads the pool's gold labels: set splits.audit: true"),
-        ({"splits.audit": False, "selection.arms": ["naive", "neural_gold"]}, "the neural_gold arm reads the pool's"),
+        ({"splits.audit": False, "selection.arms": ["naive", "trust_gold"]}, "the trust_gold arm reads the pool's"),
         ({"splits.audit": False, "selection.arms": ["naive_distribution_aware"]}, "the naive_distribution_aware arm"),
         (
-            {"splits.audit": False, "selection": {"budget": {"oracle": True}, "arms": ["naive", "neural"]}},
+            {"splits.audit": False, "selection": {"budget": {"oracle": True}, "arms": ["naive", "trust"]}},
             "the oracle budget reads the pool's gold labels: set splits.audit: true, or drop it",
         ),
         (
@@ -277,15 +277,15 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
             "the fit_purity budget reads the pool's gold labels",
         ),
         (
-            {"selection.arms": ["neural", "icl_confidence"]},
+            {"selection.arms": ["trust", "icl_confidence"]},
             "the icl_confidence arm shows demonstrations: add splits.shots",
         ),
         (
-            {"selection.arms": ["neural", "ensemble"]},
+            {"selection.arms": ["trust", "ensemble"]},
             "the ensemble arm asks another model than the teacher: set signals.second_teacher",
         ),
         (
-            {"selection.arms": ["neural", "reward"]},
+            {"selection.arms": ["trust", "reward"]},
             "the reward arm asks another model than the teacher: set signals.reward.model",
         ),
         ({"selection.budget.reference": "reward"}, "the reward arm asks another model than the teacher"),
@@ -294,13 +294,13 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
         ({"student.method": "stf"}, "student: no student method is called 'stf'; did you mean 'sft'?"),
         ({"student": {"epochz": 2}}, "student.epochz: unknown key; did you mean 'epochs'?"),
         ({"student": {"lora": {"ranks": 2}}}, "student.lora.ranks: unknown key; did you mean 'rank'?"),
-        ({"selection.arms": ["neural", "curation.arms:TOP"]}, "no arm is at 'curation.arms:TOP' (it is a Rule, not a"),
-        ({"selection.arms": ["neural", "nowhere:ARM"]}, "no arm is at 'nowhere:ARM' (No module named 'nowhere')"),
+        ({"selection.arms": ["trust", "curation.arms:TOP"]}, "no arm is at 'curation.arms:TOP' (it is a Rule, not a"),
+        ({"selection.arms": ["trust", "nowhere:ARM"]}, "no arm is at 'nowhere:ARM' (No module named 'nowhere')"),
         ({"selection.budget": {"nowhere:N": {}}}, "no budget is at 'nowhere:N' (No module named 'nowhere')"),
         ({"selection.budget": {"shre": 0.5}}, "selection.budget.shre: unknown key; did you mean 'share'?"),
         ({"signals.options": {"steadfast": {}}}, "signals.options: steadfast: no selected arm asks for such a signal"),
         ({"trust.pca": 8, "trust.kind": "attention"}, "trust.pca: 8, but attention reads state by state"),
-        ({"trust.pca": 8, "selection.arms": ["neural", "attention"]}, "trust.pca: 8, but attention reads state by"),
+        ({"trust.pca": 8, "selection.arms": ["trust", "attention"]}, "trust.pca: 8, but attention reads state by"),
         ({"trust.options": {"centroids": {}}}, "trust.options: centroids: no selected arm fits such a function"),
         ({"signals.models": {"judge": {"path": "org/b"}}}, "models: judge has a key of its own; take another name"),
         (
@@ -359,7 +359,7 @@ def test_risk_needs_a_calibration_split_and_a_share_of_noise():
 @pytest.mark.parametrize("rule", [{"n": 3}, {"share": 0.5}, {"oracle": True}, {"fit_purity": True}, {"threshold": 0.0}])
 def test_each_budget_rule_stands_alone(rule: dict[str, Any]):
     budget = parse_config(changed({"selection.budget": rule})).selection.budget
-    assert budget.rule == next(iter(rule)) and budget.reference == "neural"
+    assert budget.rule == next(iter(rule)) and budget.reference == "trust"
     assert budget.needs_gold == (budget.rule in ("oracle", "fit_purity"))
 
 
@@ -402,7 +402,7 @@ def test_rules_across_sections_that_do_not_apply():
     parse_config(changed({"evaluation": {"num_runs": 5, "decoding": {"temperature": 0.6}}}))
     parse_config(changed({"splits.adapt": ..., "teacher.adapt": ...}))
     parse_config(changed({"splits.test": ..., "generations": []}))
-    parse_config(changed({"splits.audit": False, "selection.arms": ["naive", "neural"]}))
+    parse_config(changed({"splits.audit": False, "selection.arms": ["naive", "trust"]}))
     parse_config(changed({"chain.arms": ["internal_confidence"], "generations": RAW["generations"][:1]}))
     parse_config(changed({"teacher": {"backend": "scripted"}}))
 

@@ -32,7 +32,7 @@ def parsed(domain: Any, **changes: Any) -> RunConfig:
             "pool": {"from": "rows"},
         },
         "teacher": {"backend": "scripted"},
-        "selection": {"budget": {"n": 5}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": 5}, "arms": ["naive", "trust"]},
     }
     return parse_config({**raw, **changes})
 
@@ -219,7 +219,7 @@ def test_a_model_from_scratch_without_room_for_the_answer_is_warned_of() -> None
 
 
 def test_a_cap_on_letters_is_warned_of() -> None:
-    capped = {"budget": {"n": 5}, "arms": ["neural"], "max_per_label": 2}
+    capped = {"budget": {"n": 5}, "arms": ["trust"], "max_per_label": 2}
     (line,) = warnings(parsed("mcqa", selection=capped, **LLM))
     assert line.startswith("selection.max_per_label: 2 rows for each option of domain mcqa")
     assert not list(warnings(parsed("chess", selection=capped, **LLM)))

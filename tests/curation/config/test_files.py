@@ -18,7 +18,7 @@ ALL: dict[str, Any] = {
         "pool": {"from": "more"},
     },
     "teacher": {"model": {"path": "weak"}, "decoding": {"max_tokens": 4, "stop": ["x", "y"]}},
-    "selection": {"budget": {"n": 5}, "arms": ["naive", "neural"]},
+    "selection": {"budget": {"n": 5}, "arms": ["naive", "trust"]},
     "generations": [{"student": {"path": "first"}}, {"student": {"path": "second"}}],
 }
 
@@ -49,7 +49,7 @@ def test_mappings_merge_and_other_values_replace(tmp_path: Path):
         },
     )
     config = load_config(path, ["teacher.decoding.max_tokens=7"])
-    assert config.name == "own" and config.selection.arms == ("naive", "neural")
+    assert config.name == "own" and config.selection.arms == ("naive", "trust")
     assert config.teacher.decoding.max_tokens == 7 and config.teacher.decoding.stop == ("z",)
     assert config.selection.budget.rule == "share"  # null takes a key away
     assert [generation.student.path for generation in config.generations] == ["other"]

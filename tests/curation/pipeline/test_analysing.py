@@ -31,7 +31,7 @@ def config(tmp_path: Path, puzzle_file: Path) -> Path:
             "audit": True,
         },
         "teacher": {"backend": "scripted"},
-        "selection": {"budget": {"n": 5}, "arms": ["naive", "neural", "ground_truth"]},
+        "selection": {"budget": {"n": 5}, "arms": ["naive", "trust", "ground_truth"]},
         "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 3}}}],
         "analyze": {"engine": {"path": "/bin/sh"}},
     }
@@ -47,8 +47,8 @@ def load(path: Path, *overrides: str) -> RunConfig:
 def test_what_the_run_lacks_is_refused_or_left_out(config: Path) -> None:
     assert check_analysis(load(config)) == []
     with pytest.raises(ConfigError, match=r"analyze\.engine: .*splits\.audit is false.*analyze\.engine: null"):
-        check_analysis(load(config, "splits.audit=false", "selection.arms=[neural]"))
-    without = ("splits.audit=false", "selection.arms=[neural]", "analyze.engine=null")
+        check_analysis(load(config, "splits.audit=false", "selection.arms=[trust]"))
+    without = ("splits.audit=false", "selection.arms=[trust]", "analyze.engine=null")
     assert check_analysis(load(config, *without)) == []
     with pytest.raises(ConfigError, match="no program 'no-such-engine'"):
         check_analysis(load(config, "analyze.engine.path=no-such-engine"))
@@ -82,7 +82,7 @@ def _without_stages(value: Any) -> Any:
 
 def test_stages_depend_on_what_they_read_alone(config: Path) -> None:
     stages = keys(config)
-    arms = ("naive", "neural", "ground_truth")
+    arms = ("naive", "trust", "ground_truth")
     assert sorted(stages) == sorted(
         ["gen-0/advantages", "gen-0/coherence", *(f"gen-0/gradients-{arm}" for arm in arms)]
     )

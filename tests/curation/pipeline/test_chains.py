@@ -35,9 +35,9 @@ CONFIG = {
         "audit": True,
     },
     "teacher": {"model": {"path": str(ROOT / "examples/bases/teacher")}, "adapt": {"preset": "scratch", "epochs": 1}},
-    "selection": {"budget": {"n": 10}, "arms": ["naive", "linear_probe", "neural", "ground_truth"]},
+    "selection": {"budget": {"n": 10}, "arms": ["naive", "linear_probe", "trust", "ground_truth"]},
     "student": {"preset": "paper", "epochs": 1},
-    "chain": {"arms": ["neural", "naive"], "shallow": ["first_teacher", "predecessor"]},
+    "chain": {"arms": ["trust", "naive"], "shallow": ["first_teacher", "predecessor"]},
 }
 
 
@@ -64,24 +64,24 @@ def of_line(stages: dict[str, Stage], prefix: str, what: str) -> set[str]:
 
 def test_one_run_has_all_lines_and_what_is_equal_once():
     stages = by_name(config(3))
-    assert of_line(stages, "gen-0", "student") == {"naive", "linear_probe", "neural", "ground_truth"}
+    assert of_line(stages, "gen-0", "student") == {"naive", "linear_probe", "trust", "ground_truth"}
     for index in (1, 2):
-        main = {"neural", "linear_probe", "ground_truth", "shallow-neural", "shallow-naive"}
+        main = {"trust", "linear_probe", "ground_truth", "shallow-trust", "shallow-naive"}
         assert of_line(stages, f"gen-{index}", "student") == main  # naive has a chain of its own
         assert of_line(stages, f"gen-{index}-naive", "student") == {"naive"}
-    assert of_line(stages, "gen-2-predecessor", "student") == {"neural"} and "gen-1-predecessor/select" not in stages
+    assert of_line(stages, "gen-2-predecessor", "student") == {"trust"} and "gen-1-predecessor/select" not in stages
     # Who teaches: the student of the same arm; the base before the last, adapted as the first teacher was.
     teachers = {name: str(stages[f"{name}/label-pool"].inputs["model"]) for name in ("gen-1", "gen-2-naive")}
-    assert teachers == {"gen-1": "gen-0/student-neural: model", "gen-2-naive": "gen-1-naive/student-naive: model"}
+    assert teachers == {"gen-1": "gen-0/student-trust: model", "gen-2-naive": "gen-1-naive/student-naive: model"}
     adapted, first = stages["gen-2-predecessor/teacher"], stages["gen-0/teacher"]
     assert adapted.inputs["base"].base == BASES[1]["student"]["path"]
     assert {**key(adapted), "base": 0} == {**key(first), "base": 0}
     # Shallow students learn the first generation's rows, and no model is asked for labels for them.
-    for arm in ("neural", "naive"):
+    for arm in ("trust", "naive"):
         learns = stages[f"gen-2/student-shallow-{arm}"]
         assert str(learns.inputs["digest"]) == f"gen-0/select: arms.{arm}.digest"
-        assert learns.inputs["base"] == stages["gen-2/student-neural"].inputs["base"]
-        assert learns.inputs["seed"] == stages["gen-2/student-neural"].inputs["seed"]
+        assert learns.inputs["base"] == stages["gen-2/student-trust"].inputs["base"]
+        assert learns.inputs["seed"] == stages["gen-2/student-trust"].inputs["seed"]
     # The lines of a generation label the same rows with the same seeds, from bases and by tests that they share.
     for split in ("pool", "source"):
         asked = [key(stages[f"gen-2{line}/label-{split}"]) for line in ("", "-naive", "-predecessor")]
@@ -94,7 +94,7 @@ def test_an_analysis_of_a_chain_reads_the_arms_that_each_generation_has():
     of = config(3)
     found = [ordered([outs]) for outs in describe_analysis(of, described(of))]
     names = [{stage.name for stage in stages} for stages in found]
-    assert "gen-0/gradients-naive" in names[0] and "gen-1/gradients-neural" in names[1]
+    assert "gen-0/gradients-naive" in names[0] and "gen-1/gradients-trust" in names[1]
     assert "gen-1/gradients-naive" not in names[1]
 
 
@@ -119,7 +119,7 @@ def finish(of: RunConfig, **outputs: Any) -> tuple[Any, set[str]]:
     return known, {name for name, item in opened.manifest.stages.items() if item is not before.get(name)}
 
 
-FEW = {"selection": {"budget": {"n": 10}, "arms": ["naive", "neural"]}, "splits": CONFIG["splits"] | {"audit": False}}
+FEW = {"selection": {"budget": {"n": 10}, "arms": ["naive", "trust"]}, "splits": CONFIG["splits"] | {"audit": False}}
 """Fewer stages, for runs."""
 GO_ON = {"go_on": True, "signs": {}, "reasons": []}
 STOP = {"go_on": None, "absent": {"go_on": "the chain stops after generation 0: no signal"}, "reasons": ["no signal"]}
@@ -152,13 +152,13 @@ def test_a_chain_that_stops_says_why_and_goes_on_without_the_rule(tmp_path):
         config(2, tmp_path, **few | {"chain": few["chain"] | {"stop": None}}), held_out={"num_trained": 1}
     )
     assert not any(isinstance(found, Skipped) for found in known.values())
-    assert not done & before.keys() and "gen-1/student-neural" in done
+    assert not done & before.keys() and "gen-1/student-trust" in done
 
 
 def test_a_student_of_each_chain_is_found_for_an_export() -> None:
     of = config(3)
     stages = by_name(of)
-    for arm in ("neural", "naive"):
+    for arm in ("trust", "naive"):
         for index in range(3):
             student = Student(config=of, manifest=Manifest.load(of.directory), arm=arm, generation=index)
             assert stages[student.stage].settings["rows"].stage.name == f"{student.home}/select"

@@ -24,7 +24,7 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 
 ROOT = Path(__file__).parents[3]
-NAMES = ("naive", "icl_confidence", "linear_probe", "neural", "ground_truth")
+NAMES = ("naive", "icl_confidence", "linear_probe", "trust", "ground_truth")
 SMALL = {"preset": "scratch", "epochs": 1}
 CONFIG = {
     "name": "changes",
@@ -86,7 +86,7 @@ CHANGES: dict[str, set[str]] = {
     "selection.max_per_label=3": {"rollouts"} | CHOSEN,
     "selection.gold_rollouts.temperature=0.9": {"rollouts"},
     "selection.gold_rollouts.source=answers": {"rollouts", "length-pool"},
-    "selection.arms=[naive, linear_probe, neural, ground_truth]": {"score-pool", "select"} | FEWER,
+    "selection.arms=[naive, linear_probe, trust, ground_truth]": {"score-pool", "select"} | FEWER,
     "trust.width=64": {"trust"} | SCORES | CHOSEN,
     "trust.probe_below=10": {"trust"} | SCORES | CHOSEN,
     "trust.class_weight=0.2": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,

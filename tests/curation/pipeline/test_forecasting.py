@@ -204,7 +204,7 @@ def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzz
                 "pool": {"from": "puzzles", "rows": 1000},
             },
             "teacher": {"backend": "scripted"},
-            "selection": {"budget": {"n": 10}, "arms": ["neural", "self_consistency"]},
+            "selection": {"budget": {"n": 10}, "arms": ["trust", "self_consistency"]},
             "generations": [{"student": {"init": {"hidden_size": 16, "num_layers": 2}}}] * 2,
             "chain": {"shares": 2},
         }
@@ -220,5 +220,5 @@ def test_stages_that_are_asked_the_same_share_a_sample_and_others_are_named(puzz
     assert by_stage["gen-0/label-pool"].signals.keys() == {"self_consistency"}
     same = [by_stage[f"gen-0/{stage}"].question for stage in ("label-source", "test-teacher", "label-pool")]
     assert same[0] == same[1] != same[2]  # the states that are kept make no other question, a signal does
-    assert {item.stage for item in left_out} >= {"gen-1/label-pool", "gen-0/test-neural", "gen-0/test-base"}
+    assert {item.stage for item in left_out} >= {"gen-1/label-pool", "gen-0/test-trust", "gen-0/test-base"}
     assert not any("signal-self_consistency" in item.stage for item in left_out)  # measured as rows are labelled

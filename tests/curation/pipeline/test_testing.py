@@ -30,7 +30,7 @@ CONFIG = {
         "pool": {"from": "puzzles", "rows": 40},
     },
     "teacher": {"model": {"path": TEACHER}},
-    "selection": {"budget": {"n": 10}, "arms": ["naive", "neural"]},
+    "selection": {"budget": {"n": 10}, "arms": ["naive", "trust"]},
 }
 NUCLEUS = DecodingConfig(temperature=0.7, top_p=0.8, top_k=20)
 
@@ -52,7 +52,7 @@ def key(stage: Stage) -> Any:
 
 def test_further_decodings_add_stages_and_leave_those_of_the_main_one_as_they_are() -> None:
     plain_tests = asking(config(STUDENT))
-    assert sorted(plain_tests) == [f"gen-0/test-{model}" for model in ("base", "naive", "neural", "teacher")]
+    assert sorted(plain_tests) == [f"gen-0/test-{model}" for model in ("base", "naive", "trust", "teacher")]
     more = asking(config(STUDENT, evaluation={"preset": "strategy_games", "cache": False}))
     assert set(plain_tests) < set(more) and len(more) == 12
     assert {name: key(more[name]) for name in plain_tests} == {name: key(stage) for name, stage in plain_tests.items()}
@@ -73,11 +73,11 @@ def test_only_decodings_with_a_temperature_run_several_times() -> None:
 def test_a_model_that_is_asked_the_same_way_twice_is_tested_once() -> None:
     # The student that teaches has been tested as a student; the second base as the first.
     twice = asking(config(STUDENT, STUDENT))
-    assert [name for name in twice if name.startswith("gen-1/")] == ["gen-1/test-naive", "gen-1/test-neural"]
+    assert [name for name in twice if name.startswith("gen-1/")] == ["gen-1/test-naive", "gen-1/test-trust"]
     records = describe(config(STUDENT, STUDENT), {"puzzles": discover(config(STUDENT).sources["puzzles"])}).generations
     graded = {name: [out.stage.name for out in runs] for name, runs in records[1]["tests"].items()}
-    assert graded["teacher"] == ["gen-0/grade-test-neural"] and graded["base"] == ["gen-0/grade-test-base"]
-    assert graded["neural"] == ["gen-1/grade-test-neural"]
+    assert graded["teacher"] == ["gen-0/grade-test-trust"] and graded["base"] == ["gen-0/grade-test-base"]
+    assert graded["trust"] == ["gen-1/grade-test-trust"]
     other = asking(config(STUDENT, TEACHER, teacher={"model": {"path": TEACHER}}))
     assert {"gen-0/test-teacher", "gen-0/test-base"} < set(other) and "gen-1/test-base" not in other  # the teacher's
     assert "gen-0/test-base" not in asking(config(TEACHER))

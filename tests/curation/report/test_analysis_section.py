@@ -14,7 +14,7 @@ from curation.report import collect
 from curation.report.analysis_charts import figures
 from curation.report.html import render
 
-ARMS = ("naive", "internal_confidence", "neural")
+ARMS = ("naive", "internal_confidence", "trust")
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +49,16 @@ def coherent(num: int = 40, size: int = 12) -> dict:
         arm: {
             **measured.to_json(),
             "loss": 1.25,
-            "against": None if arm == "neural" else difference(measured, found["neural"]),
+            "against": None if arm == "trust" else difference(measured, found["trust"]),
         }
         for arm, measured in found.items()
     }
     return {
         "n": num,
         "size": size,
-        "reference": "neural",
+        "reference": "trust",
         "too_few": ["ground_truth"],
-        "errors": {"naive": 2, "neural": 0},
+        "errors": {"naive": 2, "trust": 0},
         "arms": arms,
     }
 
@@ -72,7 +72,7 @@ def text_of(page: str) -> str:
 def test_the_section_has_figures_tables_and_their_numbers(report: dict) -> None:
     page, found = render(report), report["generations"][0]["analysis"]
     assert report["analysis"] == found and json.dumps(found)
-    text, moves = text_of(page), found["advantages"]["arms"]["neural"]
+    text, moves = text_of(page), found["advantages"]["arms"]["trust"]
     assert '<a href="#analysis">Why it works</a>' in page
     for share in ("stronger", "equal_or_stronger", "winning_mates"):
         assert f"{100 * moves[share]['value']:.1f} %" in text

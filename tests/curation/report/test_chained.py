@@ -13,7 +13,7 @@ from curation.report.chained import chained
 from curation.report.html import render
 from curation.tables import io
 
-SHALLOW = {"neural": 0.5, "naive": 0.3}
+SHALLOW = {"trust": 0.5, "naive": 0.3}
 REASONS = ["neural trust has no AUC"]
 
 
@@ -41,7 +41,7 @@ def make_chain(folder: Path) -> RunRecord:
     spent = SpentRecord(
         actor_seconds=3.0, prompt_tokens=50, output_tokens=7, chunks=1, commits=1, bytes=1, spans=[(0.0, 1.0)]
     )
-    signs = {"function": "neural", "auc": SAME["auc"], "certified": 0.25, "compared": "source", "shift": SAME}
+    signs = {"function": "trust", "auc": SAME["auc"], "certified": 0.25, "compared": "source", "shift": SAME}
     config = first.config | {"generations": [{}, {}, {}], "chain": {"shares": 4}}
     return replace(
         first,
@@ -53,7 +53,7 @@ def make_chain(folder: Path) -> RunRecord:
         ],
         used={"gen-0/b": spent, "gen-1-naive/a": spent},
         chain=ChainRecord(
-            arms=("neural", "naive"),
+            arms=("trust", "naive"),
             branches={"naive": [of_naive], "predecessor": [of_before]},
             shallow={"0": {}, "1": {arm: student(arm, share) for arm, share in SHALLOW.items()}},
             stages={
@@ -88,7 +88,7 @@ def part(record: GenerationRecord) -> dict:
         "teacher": {"test": {"value": 0.25}, "pool": None},
         "arms": arms,
         "num_pool": NUM_POOL,
-        "trust": {"validation": {"parsed": {"functions": {"neural": {"auc": auc}}}}},
+        "trust": {"validation": {"parsed": {"functions": {"trust": {"auc": auc}}}}},
         "shift": record.shift,
     }
 
@@ -113,11 +113,11 @@ def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, found: dic
     naive, before = (chain.chain.branches[name][0] for name in ("naive", "predecessor"))
     shallow = {arm: read_grades(chain.chain.shallow["1"][arm]["tests"][0]).correct_N for arm in SHALLOW}
     expected = {
-        ("chain", "neural"): [right(chain, 0, "neural"), right(chain, 1, "neural")],
+        ("chain", "trust"): [right(chain, 0, "trust"), right(chain, 1, "trust")],
         ("chain", "naive"): [right(chain, 0, "naive"), read_grades(naive.tests["naive"][0]).correct_N],
-        ("first_teacher", "neural"): [right(chain, 0, "neural"), shallow["neural"]],
+        ("first_teacher", "trust"): [right(chain, 0, "trust"), shallow["trust"]],
         ("first_teacher", "naive"): [right(chain, 0, "naive"), shallow["naive"]],
-        ("predecessor", "neural"): [None, read_grades(before.tests["neural"][0]).correct_N],
+        ("predecessor", "trust"): [None, read_grades(before.tests["trust"][0]).correct_N],
         ("gold", "ground_truth"): [right(chain, 0, "ground_truth"), right(chain, 1, "ground_truth")],
         ("base", "base"): [right(chain, 0, "base"), right(chain, 1, "base")],
     }
@@ -132,30 +132,30 @@ def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, found: dic
 
 def test_differences_are_paired_by_row(chain: RunRecord, found: dict) -> None:
     pairs = {(item["generation"], item["first"], item["second"]): item for item in found["differences"]}
-    neural, naive = "chain, neural trust", "chain, naive"
-    shallow = read_grades(chain.chain.shallow["1"]["neural"]["tests"][0]).correct_N
-    last = pairs[1, neural, "shallow from the first teacher, neural trust"]
-    ours = right(chain, 1, "neural").astype(int) - shallow.astype(int)
+    trust, naive = "chain, neural trust", "chain, naive"
+    shallow = read_grades(chain.chain.shallow["1"]["trust"]["tests"][0]).correct_N
+    last = pairs[1, trust, "shallow from the first teacher, neural trust"]
+    ours = right(chain, 1, "trust").astype(int) - shallow.astype(int)
     assert last["difference"] == pytest.approx(ours.mean()) and last["num_first_only"] == (ours > 0).sum()
     assert last["low"] < last["difference"] < last["high"] and last["n"] == NUM_TEST
     seconds = {(first, second) for at, first, second in pairs if at == 1}
     assert seconds == {
-        (neural, "shallow from the first teacher, neural trust"),
+        (trust, "shallow from the first teacher, neural trust"),
         (naive, "shallow from the first teacher, naive"),
-        (neural, "shallow from the base before, neural trust"),
-        (neural, naive),
-        (neural, "ground truth"),
+        (trust, "shallow from the base before, neural trust"),
+        (trust, naive),
+        (trust, "ground truth"),
         (naive, "ground truth"),
-        (neural, "its teacher"),
+        (trust, "its teacher"),
     }
     assert not [first for at, first, second in pairs if at == 0 and "shallow" in first + second]
 
 
 def test_teachers_costs_and_decisions(chain: RunRecord, found: dict) -> None:
     teachers = {(item["line"], item["generation"]): item for item in found["teachers"]}
-    assert list(teachers) == [("neural", 0), ("neural", 1), ("naive", 1), ("predecessor", 1)]
+    assert list(teachers) == [("trust", 0), ("trust", 1), ("naive", 1), ("predecessor", 1)]
     assert [item["name"] for item in teachers.values()] == ["teacher 0", "teacher 1", "teacher 1", "teacher 1"]
-    main = teachers["neural", 1]
+    main = teachers["trust", 1]
     assert main["purity"] == main["auc_validation"] == {"value": 0.75} and main["auc_pool"] is None
     assert main["num_selected"] == N and main["shift"] == SAME["auc"] | {"strength": SAME["strength"]}
     costs = {(item["generation"], item["line"]): item for item in found["costs"]}
@@ -174,10 +174,10 @@ def test_the_page_shows_the_chain(chain: RunRecord, report: dict, found: dict) -
     for key in ("lines", "differences", "costs"):
         assert report["chain"][key] == found[key]
     teachers = {(item["line"], item["generation"]): item for item in report["chain"]["teachers"]}
-    (arm,) = [arm for arm in report["generations"][1]["arms"] if arm["name"] == "neural"]
-    assert teachers["neural", 1]["purity"] == arm["purity"] != teachers["predecessor", 1]["purity"]
-    validation = report["generations"][1]["trust"]["validation"]["parsed"]["functions"]["neural"]["auc"]
-    assert teachers["neural", 1]["auc_validation"] == validation
+    (arm,) = [arm for arm in report["generations"][1]["arms"] if arm["name"] == "trust"]
+    assert teachers["trust", 1]["purity"] == arm["purity"] != teachers["predecessor", 1]["purity"]
+    validation = report["generations"][1]["trust"]["validation"]["parsed"]["functions"]["trust"]["auc"]
+    assert teachers["trust", 1]["auc_validation"] == validation
     page = render(report)
     assert "2 of 3 generations" in page and "neural trust has no AUC" in page and 'id="chain-' in page
     assert "After generation 1: stop" in page and "25.0\u00a0% certified" in page

@@ -24,7 +24,7 @@ from curation.storage import lease
 
 ROOT = Path(__file__).parents[3]
 TEACHER = ROOT / "examples/bases/teacher"
-ARMS = ["naive", "internal_confidence", "neural", "ground_truth"]
+ARMS = ["naive", "internal_confidence", "trust", "ground_truth"]
 
 
 class Scribe:
@@ -147,7 +147,7 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
     assert content["benchmarks"] == {"puzzles": 3} and [run["seed"] for run in content["runs"]] == [0, 1, 2]
     assert content["test_rows"] == {"total": 750, "distinct": 750}
     own = [collect(record) for record in records]
-    for name in ("naive", "internal_confidence", "neural"):
+    for name in ("naive", "internal_confidence", "trust"):
         arm, of_runs = by_name(content)[name], [by_name(report)[name] for report in own]
         first = np.concatenate([right_on_test(record, name) for record in records])
         second = np.concatenate([right_on_test(record, "ground_truth") for record in records])
@@ -173,15 +173,15 @@ def test_three_seeds_by_one_command_equal_scipy_on_the_pooled_table(
         for view in ("parsed", "all"):
             tables = [report["trust"]["pool"][view] for report in own]
             found = content["trust"]["pool"][view]
-            aucs = [table["functions"]["neural"]["auc"]["value"] for table in tables]
-            assert found["functions"]["neural"]["auc"]["value"] == pytest.approx(np.mean(aucs))
+            aucs = [table["functions"]["trust"]["auc"]["value"] for table in tables]
+            assert found["functions"]["trust"]["auc"]["value"] == pytest.approx(np.mean(aucs))
             constants = [table["constant"]["brier"]["value"] for table in tables]
             assert found["constant"]["brier"]["value"] == pytest.approx(np.mean(constants))
     truth = by_name(content)["ground_truth"]
     assert truth["against_ground_truth"] is None and truth["purity_by_definition"]
-    assert by_name(content)["neural"]["weak_to_strong"] is True
+    assert by_name(content)["trust"]["weak_to_strong"] is True
     # The table, the page and the JSON on the terminal are of the same numbers.
-    value = by_name(content)["neural"]["accuracy"]["value"]
+    value = by_name(content)["trust"]["accuracy"]["value"]
     assert f"{100 * value:.1f} (" in result.stdout and "3 runs: puzzles (3)" in result.stdout
     page = (tmp_path / "out" / "combined.html").read_text()
     HTMLParser().feed(page)
@@ -200,8 +200,8 @@ def test_runs_that_share_test_rows_are_given_a_test_that_knows_it(tmp_path: Path
     assert "250 of 500 test rows occur in several runs" in result.stdout
     assert "runs share test rows" in (folder / "out" / "combined.html").read_text()
     records = [finished(load_config(directory / "config.yaml")) for directory in same]
-    arm = by_name(content)["neural"]
-    apart = sum(right_on_test(r, "neural").astype(int) - right_on_test(r, "ground_truth") for r in records)
+    arm = by_name(content)["trust"]
+    apart = sum(right_on_test(r, "trust").astype(int) - right_on_test(r, "ground_truth") for r in records)
     flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 250)) @ apart
     assert arm["p_value_distinct_rows"] == pytest.approx((flips >= abs(apart.sum())).mean(), abs=0.012)
     assert arm["p_value_distinct_rows"] != arm["p_value_vs_ground_truth"]
@@ -226,14 +226,14 @@ def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
         one_run = [right_on_test(run, name).astype(float) for run in records[:2]]
         return [*one_run, (right_on_test(record, name) + second.astype(float)) / 2]
 
-    apart = np.concatenate(of("neural")) - np.concatenate(of("ground_truth"))
-    against = by_name(content)["neural"]["against_ground_truth"]
+    apart = np.concatenate(of("trust")) - np.concatenate(of("ground_truth"))
+    against = by_name(content)["trust"]["against_ground_truth"]
     assert against["difference"] == pytest.approx(apart.mean()) and "num_first_only" not in against
     assert against["low"] < apart.mean() < against["high"] and against["n"] == 750
     flips = np.random.default_rng(0).choice([-1, 1], size=(20_000, 750)) @ apart
     assert against["p_value"] == pytest.approx((flips >= abs(apart.sum()) - 1e-9).mean(), abs=0.012)
-    means = [right.mean() for right in of("neural")]
-    accuracy = by_name(content)["neural"]["accuracy"]
+    means = [right.mean() for right in of("trust")]
+    accuracy = by_name(content)["trust"]["accuracy"]
     assert accuracy["value"] == pytest.approx((np.mean(means[:2]) + means[2]) / 2)
     assert accuracy["runs"] is None  # one run of a benchmark shows no spread
     assert content["test_rows"] == {"total": 750, "distinct": 750}  # the same ids, in another benchmark
@@ -241,7 +241,7 @@ def test_benchmarks_count_alike_and_several_test_runs_are_pooled_by_rows(
 
 def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path, list[Path]], tmp_path: Path) -> None:
     first, second, _ = seeds[1]
-    fewer = finished_run(tmp_path, "fewer", 1, selection={"budget": {"n": 120}, "arms": ["naive", "neural"]})
+    fewer = finished_run(tmp_path, "fewer", 1, selection={"budget": {"n": 120}, "arms": ["naive", "trust"]})
     told = refused(first, fewer)
     assert f"{first} and {fewer} cannot be combined: their arms differ" in told
     assert "only the first has: internal_confidence, ground_truth; only the second has: none" in told
@@ -250,8 +250,8 @@ def test_what_cannot_be_combined_is_refused_with_what_differs(seeds: tuple[Path,
     chain = {"shares": 2, "stop": None}
     longer = finished_run(tmp_path, "longer", 1, generations=[{"student": {"path": str(TEACHER)}}] * 2, chain=chain)
     assert "they have 1 and 2 generations" in refused(first, longer)
-    open_run = finished_run(tmp_path, "open", 1, skip="gen-0/grade-test-neural")
-    assert "is unfinished, stage gen-0/grade-test-neural is missing (not done yet)" in refused(first, open_run)
+    open_run = finished_run(tmp_path, "open", 1, skip="gen-0/grade-test-trust")
+    assert "is unfinished, stage gen-0/grade-test-trust is missing (not done yet)" in refused(first, open_run)
     assert "is not a run directory" in refused(first, tmp_path)
     assert "is not a run directory" in refused(first, tmp_path / "nowhere")
     assert "are one directory" in refused(first, second, first / ".." / first.name)
@@ -278,7 +278,7 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
     records = [finished(load_config(directory / "config.yaml")) for directory in same]
     own = [collect(record) for record in records]
     lines = {line["words"]: line for line in content["measures"]}
-    first, second = (right_on_test(record, "neural") for record in records)
+    first, second = (right_on_test(record, "trust") for record in records)
     exact = metrics.paired_test(second, first).difference
     found = lines["test accuracy, neural trust"]
     assert found["differences"] == [
@@ -286,7 +286,7 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
         {"value": exact.value, "low": exact.low, "high": exact.high, "n": 250, "paired": True},
     ]
     assert [value["value"] for value in found["values"]] == [first.mean(), second.mean()]
-    purity = [by_name(report)["neural"]["purity"] for report in own]
+    purity = [by_name(report)["trust"]["purity"] for report in own]
     change = lines["purity, neural trust"]["differences"][1]
     assert change["value"] == pytest.approx(purity[1]["value"] - purity[0]["value"]) and not change["paired"]
     down = np.hypot(purity[1]["value"] - purity[1]["low"], purity[0]["high"] - purity[0]["value"])
@@ -297,7 +297,7 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
     assert page.count(", paired") == 6 and all(str(directory) in page for directory in same)
     assert "seed: 0 | 1" in result.stdout and ", paired]" in result.stdout
     # Other test rows are not paired, and another arm is missing in one run.
-    fewer = finished_run(tmp_path, "fewer", 3, selection={"budget": {"n": 120}, "arms": ["naive", "neural"]})
+    fewer = finished_run(tmp_path, "fewer", 3, selection={"budget": {"n": 120}, "arms": ["naive", "trust"]})
     told = CliRunner().invoke(
         main, ["report", "--compare", str(seeds[1][1]), str(fewer), "--json", "-o", str(tmp_path)]
     )

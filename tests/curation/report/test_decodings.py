@@ -37,13 +37,13 @@ def record(folder: Path, counts: dict[str, dict[str, list[int]]]) -> Any:
 
 def test_the_best_has_an_interval_that_holds_for_all_decodings_at_once(tmp_path: Path) -> None:
     counts = {
-        "main": {"base": [4], "neural": [20]},
-        "nucleus": {"base": [4], "neural": [24]},
-        "high_temperature": {"base": [1], "neural": [10]},
+        "main": {"base": [4], "trust": [20]},
+        "nucleus": {"base": [4], "trust": [24]},
+        "high_temperature": {"base": [1], "trust": [10]},
     }
     found = by_decoding(record(tmp_path, counts), EVALUATION)
     assert found is not None
-    base, neural = found["models"]
+    base, trust = found["models"]
     assert neural["accuracy"]["nucleus"] == metrics.proportion(24, NUM_ROWS).to_json()
     assert (neural["best"]["decoding"], neural["best"]["value"], neural["best"]["n"]) == ("nucleus", 0.3, NUM_ROWS)
     assert neural["best"]["low"] == pytest.approx(beta.ppf(0.05 / 6, 24, 57))
@@ -53,11 +53,11 @@ def test_the_best_has_an_interval_that_holds_for_all_decodings_at_once(tmp_path:
 
 
 def test_several_runs_a_decoding_and_a_model_that_was_not_tested_by_all(tmp_path: Path) -> None:
-    counts = {"main": {"base": [4, 8], "neural": [20, 30]}, "greedy": {"base": [5]}}
+    counts = {"main": {"base": [4, 8], "trust": [20, 30]}, "greedy": {"base": [5]}}
     config = {"decoding": {"temperature": 0.6}, "num_runs": 2, "also": {"greedy": {}}}
     found = by_decoding(record(tmp_path, counts), config)
     assert found is not None and [item["num_runs"] for item in found["decodings"]] == [2, 1]
-    base, neural = found["models"]
+    base, trust = found["models"]
     assert base["accuracy"]["main"]["value"] == 6 / 80 and base["best"]["runs"]["n"] == 2
     wide, narrow = base["best"], base["accuracy"]["main"]
     assert wide["low"] < narrow["low"] and wide["high"] > narrow["high"]

@@ -62,23 +62,23 @@ def answers(right_N: np.ndarray, first: int = 0) -> list[Graded]:
 def test_wrong_labels_and_the_choice_of_rows_add_up_to_the_gap():
     rng = np.random.default_rng(1)
     tests = {
-        "neural": answers(rng.random(900) < 0.4),
-        "neural_gold": answers(rng.random(900) < 0.5),
+        "trust": answers(rng.random(900) < 0.4),
+        "trust_gold": answers(rng.random(900) < 0.5),
         "ground_truth": answers(rng.random(905) < 0.6, first=-5),  # five rows that the others did not answer
     }
-    selected = {"neural": np.array([3, 1]), "neural_gold": np.array([1, 3]), "ground_truth": np.array([7, 8])}
+    selected = {"trust": np.array([3, 1]), "trust_gold": np.array([1, 3]), "ground_truth": np.array([7, 8])}
     arms = [{"name": name, "rows_trained": 2, "rows_dropped": 0, "epochs": 1, "format": "answer"} for name in tests]
     found = decomposed(arms, selected, tests, seed=0)
     assert found is not None and found["withheld"] is None
     means = {name: runs[0].correct_N[-900:].mean() for name, runs in tests.items()}
-    assert found["choice"]["difference"] == pytest.approx(means["ground_truth"] - means["neural_gold"])
-    assert found["labels"]["difference"] == pytest.approx(means["neural_gold"] - means["neural"])
+    assert found["choice"]["difference"] == pytest.approx(means["ground_truth"] - means["trust_gold"])
+    assert found["labels"]["difference"] == pytest.approx(means["trust_gold"] - means["trust"])
     assert found["gap"]["difference"] == pytest.approx(found["choice"]["difference"] + found["labels"]["difference"])
     for part in ("choice", "labels", "gap"):
         assert found[part]["n"] == 900 and found[part]["low"] < found[part]["difference"] < found[part]["high"]
 
     unlike = [arms[0], {**arms[1], "rows_trained": 1}, arms[2]]
     assert "rows trained on" in str(decomposed(unlike, selected, tests, seed=0))
-    other = {**selected, "neural_gold": np.array([1, 4])}
-    assert decomposed(arms, other, tests, seed=0) == {"withheld": "the arms neural and neural_gold have different rows"}
-    assert decomposed(arms, selected, {"neural": tests["neural"]}, seed=0) is None
+    other = {**selected, "trust_gold": np.array([1, 4])}
+    assert decomposed(arms, other, tests, seed=0) == {"withheld": "the arms neural and trust_gold have different rows"}
+    assert decomposed(arms, selected, {"trust": tests["trust"]}, seed=0) is None

@@ -59,7 +59,7 @@ def exact(num: int, n: int) -> dict:
 def noise(rows: list[dict], threshold: float, every: int) -> tuple[int, int]:
     """How many labels are wrong from a raw score on, and how many rows there are, over-long ones left out."""
     may = [row for row in rows if row["label"] is not None and not is_too_long(row, every)]
-    kept = [row for row in may if row["neural_raw"] >= threshold]
+    kept = [row for row in may if row["trust_raw"] >= threshold]
     return sum(row["label"] != GOLD for row in kept), len(kept)
 
 
@@ -126,7 +126,7 @@ def test_purity_by_difficulty_equals_direct_counts(run: RunRecord, report: dict)
     assert found["edges"] == list(range(600, 2401, 200)) and found["num_unknown"] == 0
     ratings = {row["row_id"]: row["rating"] for row in rows_of(run.prepared["pool"])}
     selections = run.generations[0].selections
-    assert list(found["arms"]) == ["naive", "internal_confidence", "neural"]
+    assert list(found["arms"]) == ["naive", "internal_confidence", "trust"]
     pool = healthy(run, "pool")
     chosen = {arm: {row["row_id"] for row in rows_of(selections[arm])} for arm in found["arms"]}
     shares = {
@@ -157,9 +157,9 @@ def test_accuracy_by_difficulty_equals_direct_counts(run: RunRecord, report: dic
             right = [row["correct"] for row in rows if low <= ratings[row["row_id"]] < high]
             assert share == exact(sum(right), len(right))
     tests = run.generations[0].tests
-    twice = {"neural": [*tests["neural"], *tests["naive"]]}
-    neural, naive = (found["models"][name] for name in ("neural", "naive"))
-    for number, share in enumerate(collect(changed(run, tests=twice))["accuracy_by_difficulty"]["models"]["neural"]):
+    twice = {"trust": [*tests["trust"], *tests["naive"]]}
+    trust, naive = (found["models"][name] for name in ("trust", "naive"))
+    for number, share in enumerate(collect(changed(run, tests=twice))["accuracy_by_difficulty"]["models"]["trust"]):
         assert share["value"] == pytest.approx((neural[number]["value"] + naive[number]["value"]) / 2)
         assert share["n"] == neural[number]["n"]
     assert "weak teacher</th>" in (text := render(report)) and "student&#39;s base</th>" in text
@@ -186,9 +186,9 @@ def test_test_rows_of_a_domain_without_difficulty_are_not_drawn(run: RunRecord, 
 def test_rows_without_a_difficulty_are_counted_and_in_no_bin() -> None:
     ids = np.arange(6)
     graded = Graded(row_ids_N=ids, correct_N=np.array([True, False, True, True, False, True]))
-    found = accuracy_by_difficulty({"neural": [graded]}, (ids[::-1], np.array([1.0, 2.0, np.nan, 2.0, 5.0, 1.0])))
+    found = accuracy_by_difficulty({"trust": [graded]}, (ids[::-1], np.array([1.0, 2.0, np.nan, 2.0, 5.0, 1.0])))
     assert found is not None and found["edges"] == [1, 2, 3, 4, 5, 6] and found["num_unknown"] == 1
-    shares = found["models"]["neural"]  # ids 5 to 0 have the difficulties 1, 2, unknown, 2, 5, 1
+    shares = found["models"]["trust"]  # ids 5 to 0 have the difficulties 1, 2, unknown, 2, 5, 1
     assert [share and (share["value"], share["n"]) for share in shares] == [(1, 2), (0.5, 2), None, None, (0, 1)]
 
 
@@ -217,8 +217,8 @@ def test_no_difficulty_makes_no_bins() -> None:
 
 def test_the_judges_share_of_what_it_was_asked(run: RunRecord, report: dict) -> None:
     assert report["judging"] is None and "The judge" not in render(report)
-    asked = collect(variant(run, asked={"pool": 230, "test-neural": 90}))
-    pool, neural = (asked["judging"][what] for what in ("pool", "test-neural"))
+    asked = collect(variant(run, asked={"pool": 230, "test-trust": 90}))
+    pool, trust = (asked["judging"][what] for what in ("pool", "test-trust"))
     right = sum(row["label"] == GOLD for row in healthy(run, "pool"))
     assert (pool["rows"], pool["asked"], pool["judged"]) == (NUM_POOL - 2, 230, 3)
     assert pool["by_rule"] == exact(right - 3, NUM_POOL - 2) and pool["together"] == exact(right, NUM_POOL - 2)
@@ -250,11 +250,11 @@ def test_trainings_are_drawn_step_by_step_and_in_blocks():
     trained = trainings(
         {
             "naive": {"losses": losses, "seconds": 2.0, "curves": blocks, "stopped": "the reward was always 0"},
-            "neural": {"losses": losses[:5], "seconds": 2.0},
+            "trust": {"losses": losses[:5], "seconds": 2.0},
         }
     )
-    assert trained["naive"]["curves"]["loss"] == [0.5, 0.4, 0.3] and trained["neural"]["curves"]["loss"] == losses[:5]
-    assert trained["naive"]["stopped"] and trained["neural"]["stopped"] is None
+    assert trained["naive"]["curves"]["loss"] == [0.5, 0.4, 0.3] and trained["trust"]["curves"]["loss"] == losses[:5]
+    assert trained["naive"]["stopped"] and trained["trust"]["stopped"] is None
     drawn = training_chart(trained, "x")
     assert drawn.startswith("<svg") and 'id="x-axes_2"' in drawn
     assert 'id="x-axes_3"' not in drawn, "two measures vary: loss and reward"

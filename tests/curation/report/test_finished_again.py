@@ -74,7 +74,7 @@ def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
         assert result.exit_code == 0, result.output
 
     def judge(verdict: str) -> None:
-        rows = pq.read_table(run / "audit/neural/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
+        rows = pq.read_table(run / "audit/trust/rows.parquet", columns=["row_id"])["row_id"].to_pylist()
         (tmp_path / "v.csv").write_text("row_id,verdict\n" + "".join(f"{row},{verdict}\n" for row in rows[:5]))
         audit("--verdicts", str(tmp_path / "v.csv"))
 
@@ -88,7 +88,7 @@ def test_what_people_said_makes_another_report_once(run: Path, tmp_path: Path):
         assert "has changed" not in curate(run)
         audit("--result", "--alpha", "0.3")  # the cut is not in the report
         assert "nothing that it shows has changed" in curate(run)
-    (run / "audit/neural/audit.json").write_text("{")
+    (run / "audit/trust/audit.json").write_text("{")
     assert "audit.json cannot be read" in curate(run) and "nothing that it shows has changed" in curate(run)
 
 

@@ -37,7 +37,7 @@ FEN = "4k3/8/8/8/8/8/3PP3/4K3 w - - 0 1"
 LABELLED = pa.schema(
     [
         *schemas.labels([], "float16", 1),
-        *(pa.field(name, pa.float32()) for name in ("neural_raw", "neural_trust", "ensemble_agreement")),
+        *(pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust", "ensemble_agreement")),
     ]
 )
 SAME = {
@@ -89,8 +89,8 @@ def weak(
         "num_output_tokens": [1] * len(ids),
         "truncated": [False] * len(ids),
         "error": errors,
-        "neural_raw": pa.array(raw, mask=~healthy),
-        "neural_trust": pa.array(trust, mask=~healthy),
+        "trust_raw": pa.array(raw, mask=~healthy),
+        "trust_trust": pa.array(trust, mask=~healthy),
         "ensemble_agreement": pa.array((raw > 0).astype(np.float32), mask=~healthy | (np.arange(len(ids)) % 9 == 0)),
     }
     arrays = [pa.array(columns.get(field.name, pa.nulls(len(ids))), type=field.type) for field in LABELLED]
@@ -147,7 +147,7 @@ def selection(folder: Path, arm: str, rows: list[dict], source: str) -> TableRef
         "row_id": [row["row_id"] for row in rows],
         "arm": [arm] * count,
         "rank": list(range(count)),
-        "trust": [row.get("neural_trust", 0.5) for row in rows],
+        "trust": [row.get("trust_trust", 0.5) for row in rows],
         "prompt": ["p"] * count,
         "completion": [" c"] * count,
         "label": [GOLD if source == "gold" else row["label"] for row in rows],
@@ -191,7 +191,7 @@ def make_run(
     orders = {
         "naive": [healthy[index] for index in rng.permutation(len(healthy))],
         "internal_confidence": sorted(parsed, key=lambda row: -row["mean_logprob"]),
-        "neural": sorted(parsed, key=lambda row: -row["neural_raw"]),
+        "trust": sorted(parsed, key=lambda row: -row["trust_raw"]),
         "ground_truth": [healthy[index] for index in rng.permutation(len(healthy))],
     }
 
@@ -203,7 +203,7 @@ def make_run(
         "teacher": 0.3,
         "naive": 0.35,
         "internal_confidence": 0.4,
-        "neural": 0.55,
+        "trust": 0.55,
         "ground_truth": 0.6,
     }
     counts = {"rows": NUM_POOL, "unparsed": 12, "truncated": 3, "errors": {"bad_fen": 2}}
@@ -292,7 +292,7 @@ def make_run(
                 },
                 trust=TrustRef(uri="gen-0/trust", digest="00"),
                 trust_fit={
-                    "kind": "neural",
+                    "kind": "trust",
                     "num_fit": 140,
                     "share_right_fit": 0.3,
                     "num_calibration": 30,
@@ -306,7 +306,7 @@ def make_run(
                     arm: selection(folder, arm, rows[:N], "gold" if arm == "ground_truth" else "weak")
                     for arm, rows in orders.items()
                 },
-                budget={"n": N, "rule": "n", "reference": "neural", "oracle": False, "threshold": None, "risk": None},
+                budget={"n": N, "rule": "n", "reference": "trust", "oracle": False, "threshold": None, "risk": None},
                 shift={"source": SAME},
                 tests={name: [evaluation(name, accuracy)] for name, accuracy in accuracies.items()},
                 label_counts={"source": {**counts, "rows": NUM_SOURCE}, "pool": counts},
@@ -355,8 +355,8 @@ def by_name(report: dict) -> dict[str, dict]:
 
 def test_purity_and_counts_of_the_arms(run: RunRecord, report: dict) -> None:
     arms = by_name(report)
-    assert list(arms) == ["naive", "internal_confidence", "neural", "ground_truth"]
-    for name in ("naive", "internal_confidence", "neural"):
+    assert list(arms) == ["naive", "internal_confidence", "trust", "ground_truth"]
+    for name in ("naive", "internal_confidence", "trust"):
         labels = [row["label"] for row in rows_of(run.generations[0].selections[name])]
         hits, arm = labels.count(GOLD), arms[name]
         assert arm["purity"]["value"] == hits / N and arm["purity"]["n"] == N
@@ -390,11 +390,11 @@ def test_labels_are_counted_and_n_is_set_against_the_right_ones(run: RunRecord, 
         "share": pytest.approx(N / right),
         "is_much": right / 2 < N,
     }
-    blind = changed(run, audit=False, selections={"neural": record.selections["neural"]}, tests={}, training={})
+    blind = changed(run, audit=False, selections={"trust": record.selections["trust"]}, tests={}, training={})
     found = collect(blind)["diversity"]["right"]
     assert found["basis"] == "trust"
-    assert found["expected"] == pytest.approx(sum(row["neural_trust"] for row in parsed), rel=1e-6)
-    capped = {"n": round(right * 0.9), "max_per_label": 7, "asked": 2 * right, "limited_by": "neural"}
+    assert found["expected"] == pytest.approx(sum(row["trust_trust"] for row in parsed), rel=1e-6)
+    capped = {"n": round(right * 0.9), "max_per_label": 7, "asked": 2 * right, "limited_by": "trust"}
     page = render(collect(replace(blind, generations=[replace(blind.generations[0], budget=record.budget | capped)])))
     assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in neural trust" in page
     assert "Many rows for this pool" in page and "that the pool is expected to have, by trust" in page
@@ -417,7 +417,7 @@ def test_accuracy_recovery_and_paired_tests(run: RunRecord, report: dict) -> Non
     arms, right = by_name(report), {name: right_on_test(run, name) for name in run.generations[0].tests}
     base, truth = right["base"].mean(), right["ground_truth"].mean()
     assert report["base"]["value"] == base and report["teacher"]["test"]["value"] == right["teacher"].mean()
-    for name in ("naive", "internal_confidence", "neural"):
+    for name in ("naive", "internal_confidence", "trust"):
         assert arms[name]["accuracy"]["value"] == right[name].mean()
         assert arms[name]["recovery"] == pytest.approx((right[name].mean() - base) / (truth - base))
         first, second = (right[name] & ~right["ground_truth"]).sum(), (~right[name] & right["ground_truth"]).sum()
@@ -429,22 +429,22 @@ def test_accuracy_recovery_and_paired_tests(run: RunRecord, report: dict) -> Non
         assert (arms[name]["verdict"] == "near-lossless") == (least > -0.02) and arms[name]["margin"] == 0.02
     assert arms["naive"]["verdict"] == arms["naive"]["paper_verdict"] == "below ground truth"
     # 250 rows do not show that a student loses less than two points, whatever the paper's verdict says.
-    assert (arms["neural"]["verdict"], arms["neural"]["paper_verdict"]) == ("inconclusive", "near-lossless")
-    assert 0.05 < arms["neural"]["detectable"] < 0.2
-    assert arms["neural"]["weak_to_strong"] is True and arms["naive"]["weak_to_strong"] is False
-    gold = changed(run, selections={"neural_gold": run.generations[0].selections["neural"]})
-    gold = changed(gold, tests={**run.generations[0].tests, "neural_gold": run.generations[0].tests["neural"]})
-    assert by_name(collect(gold))["neural_gold"]["weak_to_strong"] is None  # never of gold labels
+    assert (arms["trust"]["verdict"], arms["trust"]["paper_verdict"]) == ("inconclusive", "near-lossless")
+    assert 0.05 < arms["trust"]["detectable"] < 0.2
+    assert arms["trust"]["weak_to_strong"] is True and arms["naive"]["weak_to_strong"] is False
+    gold = changed(run, selections={"trust_gold": run.generations[0].selections["trust"]})
+    gold = changed(gold, tests={**run.generations[0].tests, "trust_gold": run.generations[0].tests["trust"]})
+    assert by_name(collect(gold))["trust_gold"]["weak_to_strong"] is None  # never of gold labels
     assert arms["ground_truth"]["weak_to_strong"] is None and arms["ground_truth"]["recovery_interval"] is None
 
 
 def test_recovery_interval_agrees_with_resampled_rows(run: RunRecord, report: dict) -> None:
-    arm, base, truth = (right_on_test(run, name) for name in ("neural", "base", "ground_truth"))
+    arm, base, truth = (right_on_test(run, name) for name in ("trust", "base", "ground_truth"))
     rows_RN = np.random.default_rng(1).integers(0, NUM_TEST, (2000, NUM_TEST))
     base_R = base[rows_RN].mean(axis=1)
     ratios = (arm[rows_RN].mean(axis=1) - base_R) / (truth[rows_RN].mean(axis=1) - base_R)
     expected = np.quantile(ratios, [0.025, 0.975])
-    assert by_name(report)["neural"]["recovery_interval"] == pytest.approx(expected, abs=0.03)
+    assert by_name(report)["trust"]["recovery_interval"] == pytest.approx(expected, abs=0.03)
     assert paired_recovery(arm, truth, base) is None  # ground truth below base
 
 
@@ -460,7 +460,7 @@ def is_right(rows: list[dict]) -> np.ndarray:
 
 
 SCORES = {
-    "neural": (lambda row: row["neural_raw"], lambda row: row["neural_trust"]),
+    "trust": (lambda row: row["trust_raw"], lambda row: row["trust_trust"]),
     "internal_confidence": (lambda row: row["mean_logprob"], lambda row: np.exp(row["mean_logprob"])),
 }
 
@@ -516,7 +516,7 @@ def test_unparsed_rows_change_the_metrics_and_are_not_in_the_figures(run: RunRec
             assert apart[0]["auc"]["value"] < apart[1]["auc"]["value"]
             assert apart[0]["brier"]["value"] != apart[1]["brier"]["value"]
         num_right = round(parsed["share_right"]["value"] * parsed["num_rows"])
-        assert sum(item["share_right"]["n"] for item in report["reliability"][where]["neural"]) == parsed["num_rows"]
+        assert sum(item["share_right"]["n"] for item in report["reliability"][where]["trust"]) == parsed["num_rows"]
         assert sum(report["histogram"][where]["right"]) == num_right
         assert sum(report["histogram"][where]["wrong"]) == parsed["num_rows"] - num_right
     assert report["trust"]["fit"] == run.generations[0].trust_fit
@@ -591,7 +591,7 @@ def test_the_headline_names_the_control_of_parsed_labels(run: RunRecord, report:
 
 def test_purity_curves_pass_through_the_arms_and_end_at_the_pool(report: dict) -> None:
     curves, arms = report["purity_curves"], by_name(report)
-    assert list(curves["arms"]) == ["naive", "internal_confidence", "neural"] and len(curves["points"]) <= 200
+    assert list(curves["arms"]) == ["naive", "internal_confidence", "trust"] and len(curves["points"]) <= 200
     for name, curve in curves["arms"].items():
         assert curve[curves["points"].index(N)] == arms[name]["purity"]
         assert curve[-1] == report["teacher"]["pool"]
@@ -599,8 +599,8 @@ def test_purity_curves_pass_through_the_arms_and_end_at_the_pool(report: dict) -
 
 def test_difficulty_of_the_selected(run: RunRecord, report: dict) -> None:
     ratings = {row["row_id"]: row["rating"] for row in rows_of(run.prepared["pool"])}
-    picked = [ratings[row["row_id"]] for row in rows_of(run.generations[0].selections["neural"])]
-    neural = report["difficulty"]["arms"]["neural"]
+    picked = [ratings[row["row_id"]] for row in rows_of(run.generations[0].selections["trust"])]
+    trust = report["difficulty"]["arms"]["trust"]
     assert neural["n"] == N and neural["mean"] == pytest.approx(np.mean(picked))
     assert neural["quantiles"]["0.5"] == np.median(picked) and sum(neural["shares"]) == pytest.approx(1)
     assert report["difficulty"]["pool"]["n"] == NUM_POOL
@@ -635,25 +635,25 @@ def test_an_arm_that_trained_otherwise_than_ground_truth_has_no_verdict(
 ) -> None:
     found = collect(unlike(run, neural=fields))
     arms, before = by_name(found), by_name(report)
-    assert words in arms["neural"]["withheld"] and words.split(":")[0] in found["trained_unlike"]
-    assert all(arms["neural"][claim] is None for claim in CLAIMS)
-    assert arms["neural"]["accuracy"] == before["neural"]["accuracy"]
+    assert words in arms["trust"]["withheld"] and words.split(":")[0] in found["trained_unlike"]
+    assert all(arms["trust"][claim] is None for claim in CLAIMS)
+    assert arms["trust"]["accuracy"] == before["trust"]["accuracy"]
     for name in ("naive", "internal_confidence", "ground_truth"):  # each is held against ground truth alone
         assert arms[name] == before[name]
-    assert all(before["neural"][claim] is not None for claim in CLAIMS)
+    assert all(before["trust"][claim] is not None for claim in CLAIMS)
     page = render(found)
     assert "<b>No verdict:</b> the students trained differently" in page and "No verdict: trained differently" in page
     sentence = found["headline"][1]
     assert "as many gold labels" not in sentence and "gives no verdict, since the students trained differ" in sentence
     assert not any(verdict in " ".join(found["headline"]) for verdict in ("near-lossless", "recovery", "p = "))
     numbers = entry_of(found, "/runs/test", {}).numbers
-    assert "gen-0/neural/recovery" not in numbers and "gen-0/naive/recovery" in numbers
+    assert "gen-0/trust/recovery" not in numbers and "gen-0/naive/recovery" in numbers
 
 
 def test_a_student_is_not_called_weak_to_strong_where_labels_were_asked_for_in_another_way(
     run: RunRecord, report: dict
 ) -> None:
-    assert report["asked_unlike"] is None and by_name(report)["neural"]["weak_to_strong"] is True
+    assert report["asked_unlike"] is None and by_name(report)["trust"]["weak_to_strong"] is True
     ways = {"teacher": {"decoding": {"constrained": "scored"}}}
     found = collect(replace(run, config={**run.config, **ways}))
     told = "labels were asked for by the likeliest of the listed answers, tests freely"
@@ -682,7 +682,7 @@ def replace_selections(run: RunRecord, selections: dict[str, TableRef]) -> RunRe
 
 
 def test_what_makes_arms_comparable() -> None:
-    arm = {"name": "neural", "rows_trained": 5, "rows_dropped": 0, "epochs": 3}
+    arm = {"name": "trust", "rows_trained": 5, "rows_dropped": 0, "epochs": 3}
     truth = {**arm, "name": "ground_truth"}
     untrained = {**arm, "rows_trained": None, "rows_dropped": None, "epochs": None}
     assert withheld([arm, truth]) is None and withheld([arm]) is None and withheld([]) is None
@@ -727,7 +727,7 @@ def with_risk(run: RunRecord, settings: dict, every: int = 0, **fields: object) 
 
     def scores_of(part: list[dict]) -> np.ndarray:
         may = [row["label"] is not None and not is_too_long(row, every) for row in part]
-        return np.array([row["neural_raw"] if chosen else -np.inf for row, chosen in zip(part, may, strict=True)])
+        return np.array([row["trust_raw"] if chosen else -np.inf for row, chosen in zip(part, may, strict=True)])
 
     raw_M, raw_N = scores_of(rows), scores_of(pool)
     cut = calibrate(raw_M, is_right(rows), raw_N, **settings, seed=derive(SEED, "risk"))
@@ -813,7 +813,7 @@ def test_a_tracker_is_told_the_numbers_of_the_report(report: dict) -> None:
         assert numbers[f"{at}/recovery"] == arm["recovery"]
     for view in ("parsed", "all"):
         found = report["generations"][0]["trust"]["pool"][view]
-        auc, at = found["functions"]["neural"]["auc"], f"gen-0/trust/neural/pool_{view}_auc"
+        auc, at = found["functions"]["trust"]["auc"], f"gen-0/trust/trust/pool_{view}_auc"
         assert numbers[at] == auc["value"] and numbers[f"{at}_n"] == auc["n"]
         assert numbers[f"gen-0/trust/constant/pool_{view}_brier"] == found["constant"]["brier"]["value"]
     assert all(isinstance(value, int | float) for value in numbers.values())
@@ -849,11 +849,11 @@ def test_labelled_sets_of_all_regimes_are_measured_with_the_one_fit(run: RunReco
     }
     graded = [row for row in rows_of(run.generations[0].labels["probe-near"]) if row["error"] is None]
     rows = [row for row in graded if row["label"] is not None]
-    right, raw = is_right(rows), np.array([row["neural_raw"] for row in rows])
+    right, raw = is_right(rows), np.array([row["trust_raw"] for row in rows])
     near = regimes["near"]
     assert len(graded) == 118 and near["n"] == len(rows) < 118 and near["share_right"]["value"] == np.mean(right)
     assert near["auc"]["value"] == pytest.approx(roc_auc_score(right, raw))
-    assert near["brier"]["value"] == pytest.approx(brier_score_loss(right, [row["neural_trust"] for row in rows]))
+    assert near["brier"]["value"] == pytest.approx(brier_score_loss(right, [row["trust_trust"] for row in rows]))
     # The same share is taken as n is of the labelled pool.
     num_top = round(N / (NUM_POOL - 2) * len(graded))
     top = right[np.argsort(-raw)[:num_top]]
@@ -863,7 +863,7 @@ def test_labelled_sets_of_all_regimes_are_measured_with_the_one_fit(run: RunReco
     assert near["constant"]["brier"]["value"] == pytest.approx(brier_score_loss(right, np.full(len(rows), constant)))
     assert regimes["far"]["auc"] is None and regimes["far"]["share_right"]["value"] == 0
     for name in ("validation", "pool"):
-        found = report["trust"][name]["parsed"]["functions"]["neural"]
+        found = report["trust"][name]["parsed"]["functions"]["trust"]
         assert all(regimes[name][number] == found[number] for number in ("auc", "ece", "brier", "purity_at_n"))
     text = render(report)
     assert "Fitted on one source, evaluated on many" in text and "OOD-domain" in text
@@ -926,7 +926,7 @@ def test_a_risk_guarantee_is_claimed_only_where_calibration_and_pool_are_alike(r
 def test_risk_that_selects_nothing_is_said_loudly(run: RunRecord) -> None:
     report = collect(variants(run)["nothing certified"])
     assert report["budget"]["n"] == 0
-    assert list(report["purity_curves"]["arms"]) == ["naive", "internal_confidence", "neural"]
+    assert list(report["purity_curves"]["arms"]) == ["naive", "internal_confidence", "trust"]
     assert report["purity_curves"]["points"][0] > 0  # what there would have been to choose from
     assert all(arm["num_selected"] == 0 and arm["accuracy"] is None for arm in report["arms"])
     assert all(arm["purity"] is None for arm in report["arms"])
@@ -939,9 +939,9 @@ def test_risk_that_selects_nothing_is_said_loudly(run: RunRecord) -> None:
 
 def test_several_test_runs_are_averaged_over_rows_and_told_one_by_one(run: RunRecord) -> None:
     report = collect(variants(run)["many runs"])
-    first, second = right_on_test(run, "neural"), right_on_test(run, "naive")
+    first, second = right_on_test(run, "trust"), right_on_test(run, "naive")
     mean = (first + second.astype(int)) / 2
-    found = by_name(report)["neural"]["accuracy"]
+    found = by_name(report)["trust"]["accuracy"]
     assert found["value"] == pytest.approx(mean.mean()) and found["n"] == NUM_TEST
     half = 1.96 * mean.std() / NUM_TEST**0.5
     assert (found["low"], found["high"]) == pytest.approx((mean.mean() - half, mean.mean() + half), abs=2e-3)
@@ -954,7 +954,7 @@ def test_several_test_runs_are_averaged_over_rows_and_told_one_by_one(run: RunRe
 def test_recovery_over_a_ground_truth_that_is_not_surely_above_the_base_has_no_interval(run: RunRecord) -> None:
     tests = run.generations[0].tests
     report = collect(changed(run, tests={**tests, "ground_truth": tests["naive"], "base": tests["teacher"]}))
-    arm = by_name(report)["neural"]
+    arm = by_name(report)["trust"]
     assert arm["recovery"] is not None and arm["recovery_interval"] is None
     assert f"{arm['recovery']:.2f}" in render(report)
 
@@ -965,17 +965,17 @@ def test_five_runs_are_paired_by_the_means_of_the_rows(run: RunRecord, tmp_path:
     hard = rng.random(NUM_TEST)  # the same rows are hard for every model
     right = {
         name: rng.random((NUM_TEST, 5)) < np.clip(skill + 0.5 - hard, 0.02, 0.98)[:, None]
-        for name, skill in (("base", 0.1), ("teacher", 0.3), ("neural", 0.5), ("ground_truth", 0.6))
+        for name, skill in (("base", 0.1), ("teacher", 0.3), ("trust", 0.5), ("ground_truth", 0.6))
     }
     tests = {
         name: [graded(tmp_path, f"{name}-{number}", ids, of_run.tolist()) for number, of_run in enumerate(runs.T)]
         for name, runs in right.items()
     }
-    arm = by_name(collect(changed(run, tests=tests)))["neural"]
+    arm = by_name(collect(changed(run, tests=tests)))["trust"]
     mean = {name: runs.mean(axis=1) for name, runs in right.items()}
     base, truth = mean["base"].mean(), mean["ground_truth"].mean()
-    assert arm["recovery"] == pytest.approx((mean["neural"].mean() - base) / (truth - base), abs=1e-12)
-    first = right["neural"][:, 0].mean(), right["base"][:, 0].mean(), right["ground_truth"][:, 0].mean()
+    assert arm["recovery"] == pytest.approx((mean["trust"].mean() - base) / (truth - base), abs=1e-12)
+    first = right["trust"][:, 0].mean(), right["base"][:, 0].mean(), right["ground_truth"][:, 0].mean()
     assert arm["recovery"] != pytest.approx((first[0] - first[1]) / (first[2] - first[1]), abs=0.01)  # not of one run
 
     # Interval and p-value: a plain bootstrap of the rows, and 20,000 drawn flips of the signs of their differences.
@@ -983,10 +983,10 @@ def test_five_runs_are_paired_by_the_means_of_the_rows(run: RunRecord, tmp_path:
     for _ in range(2000):
         rows = rng.integers(0, NUM_TEST, NUM_TEST)
         means = {name: values[rows].mean() for name, values in mean.items()}
-        naive.append((means["neural"] - means["base"]) / (means["ground_truth"] - means["base"]))
+        naive.append((means["trust"] - means["base"]) / (means["ground_truth"] - means["base"]))
     low, high = np.quantile(naive, [0.025, 0.975])
     assert arm["recovery_interval"] == pytest.approx([low, high], abs=0.15 * (high - low))
-    apart = mean["neural"] - mean["ground_truth"]
+    apart = mean["trust"] - mean["ground_truth"]
     flips = rng.choice([-1, 1], size=(20_000, NUM_TEST)) @ apart
     against = arm["against_ground_truth"]
     assert against["p_value"] == pytest.approx((flips <= apart.sum() + 1e-9).mean(), abs=0.01)
@@ -1023,9 +1023,9 @@ def test_rows_that_a_signal_left_unread_and_grades_of_a_judge_are_counted(run: R
 def test_the_curve_of_a_uniform_arm_goes_on_at_random_after_its_rows(run: RunRecord) -> None:
     """Unparsed rows are drawn like any other, so that purity beyond the budget is that of the pool."""
     record = run.generations[0]
-    judged = judge(record.labels["pool"], record.grades["pool"], ["naive", "neural"])
+    judged = judge(record.labels["pool"], record.grades["pool"], ["naive", "trust"])
     picked = np.array([row["row_id"] for row in rows_of(record.selections["naive"])])
-    for arm, last in (("naive", False), ("neural", True)):
+    for arm, last in (("naive", False), ("trust", True)):
         parsed = judged.parsed_N[arm_order(judged, arm, picked, SEED)][N:]
         unparsed = np.flatnonzero(~parsed)
         assert len(unparsed) > 3 and (unparsed.min() >= parsed.sum()) == last
@@ -1038,7 +1038,7 @@ def test_labels_all_right_leave_the_auc_undefined(run: RunRecord, tmp_path: Path
     labels = {**run.generations[0].labels, "pool": save(tmp_path, "all-right", table)}
     grades = {**run.generations[0].grades, "pool": by_hand(tmp_path, "all-right", table)}
     report = collect(changed(run, labels=labels, grades=grades))
-    neural = report["trust"]["pool"]["parsed"]["functions"]["neural"]
+    trust = report["trust"]["pool"]["parsed"]["functions"]["trust"]
     assert neural["auc"] is None and neural["purity_at_n"]["value"] == 1
     write(report, tmp_path)
 

@@ -61,7 +61,7 @@ GOOD = Quality(
     believed_trust=0.76,
 )
 HEALTHY = Evidence(
-    arm="neural",
+    arm="trust",
     num_selected=2000,
     validation=GOOD,
     pool=None,
@@ -76,7 +76,7 @@ DIFFERENT = {"differs": True, "strength": "severe"}
 
 def by_people(purity: Estimate, *, rows: int = 200, trust: float = 0.84, **fields: Any) -> Evidence:
     """Without gold labels of the pool; people checked some selected rows."""
-    found = Checked(audit="neural", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
+    found = Checked(audit="trust", rows=rows, open=0, people=1, purity=purity, decisive=purity, trust=trust)
     return replace(HEALTHY, **{"checked": found, **fields})
 
 
@@ -103,7 +103,7 @@ def test_what_people_said_stands_in_place_of_what_validation_foresees() -> None:
 
 
 def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> None:
-    selection = run.generations[-1].selections["neural"]
+    selection = run.generations[-1].selections["trust"]
 
     def audit(name: str, *strata: tuple[int, bool, int, int, int], **fields: Any) -> AuditRecord:
         names = ("right", "wrong", "unsure")
@@ -115,11 +115,11 @@ def test_the_purity_that_people_found_is_that_of_the_strata(run: RunRecord) -> N
             }
             for size, is_selected, *said in strata
         ]
-        last = {"generation": 0, "arm": "neural", "selection": selection, "people": {"a": 3, "b": 1}}
+        last = {"generation": 0, "arm": "trust", "selection": selection, "people": {"a": 3, "b": 1}}
         return AuditRecord(name=name, strata=given, **{**last, **fields})
 
     def of(*audits: AuditRecord) -> Checked | None:
-        return checked(audits, 0, "neural", selection, trust=0.7, confidence=0.99)
+        return checked(audits, 0, "trust", selection, trust=0.7, confidence=0.99)
 
     one = of(audit("one", (10**9, True, 80, 20, 3), (500, False, 0, 9, 0)))
     assert one is not None and (one.rows, one.open, one.people, one.purity.value) == (100, 4, 2, 0.8)
@@ -154,12 +154,10 @@ def test_people_seldom_raise_a_false_alarm_and_seldom_miss_a_fall() -> None:
 
 def test_the_page_says_what_people_found(run: RunRecord) -> None:
     blind = changed(run, audit=False)
-    selection = blind.generations[-1].selections["neural"]
+    selection = blind.generations[-1].selections["trust"]
     answers = {"right": 40, "wrong": 10, "unsure": 2, "disputed": 0, "none": 0}
     strata = [{"num_rows": 60, "selected": True, "answers": answers}]
-    known = AuditRecord(
-        name="neural", generation=0, arm="neural", selection=selection, strata=strata, people={"ada": 52}
-    )
+    known = AuditRecord(name="trust", generation=0, arm="trust", selection=selection, strata=strata, people={"ada": 52})
     page = render(collect(replace(blind, audits=(known,))))
     page = " ".join(unescape(page).replace("<b>", "").replace("</b>", "").split())
     assert "Nobody has checked" not in page
@@ -256,7 +254,7 @@ def test_the_evidence_equals_direct_computation(run: RunRecord, report: dict[str
     pool = {row["row_id"]: row for row in rows_of(run.generations[0].labels["pool"])}
     parsed = [row for row in pool.values() if row["label"] is not None and row["error"] is None]
     right = np.array([row["label"] == GOLD for row in parsed])
-    trust = np.array([row["neural_trust"] for row in parsed], dtype=np.float64)
+    trust = np.array([row["trust_trust"] for row in parsed], dtype=np.float64)
     source = [row for row in rows_of(run.generations[0].labels["source"]) if row["error"] is None and row["label"]]
     hits = sum(row["label"] == GOLD for row in source)
     teacher = evidence["teacher"]
@@ -268,7 +266,7 @@ def test_the_evidence_equals_direct_computation(run: RunRecord, report: dict[str
     found = evidence["pool"]["brier_excess"]
     assert found["value"] == pytest.approx(excess.mean())
     assert (found["low"], found["high"]) == pytest.approx((excess.mean() - margin, excess.mean() + margin), abs=1e-4)
-    ids = [row["row_id"] for row in rows_of(run.generations[0].selections["neural"])]
+    ids = [row["row_id"] for row in rows_of(run.generations[0].selections["trust"])]
     assert evidence["pool"]["top"]["value"] == np.mean([pool[row_id]["label"] == GOLD for row_id in ids])
     assert evidence["pool"]["believed_trust"] == pytest.approx(trust[trust >= 0.5].mean())
     assert evidence["pool"]["believed"]["value"] == right[trust >= 0.5].mean()
@@ -284,7 +282,7 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
         row_ids_N=np.arange(4000),
         correct_N=right_N,
         parsed_N=np.ones(4000, dtype=bool),
-        scores={"neural": Score(raw_N=trust_N, trust_N=trust_N)},
+        scores={"trust": Score(raw_N=trust_N, trust_N=trust_N)},
     )
     edges = np.quantile(trust_N, np.linspace(0, 1, 11)[1:-1])
     for low in (0.0, 0.3, 0.9):
@@ -293,11 +291,11 @@ def test_the_purity_foreseen_is_that_of_validation_rows_of_the_same_trust() -> N
             np.mean(np.digitize(chosen, edges) == b) * right_N[np.digitize(trust_N, edges) == b].mean()
             for b in range(10)
         )
-        found = foreseen(rows, "neural", 400, chosen)
+        found = foreseen(rows, "trust", 400, chosen)
         assert found.purity.value == pytest.approx(expected, abs=2e-3)
         assert found.purity.low < (1 + low) / 2 < found.purity.high
-    assert foreseen(rows, "neural", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
-    assert foreseen(rows, "neural", 400, np.zeros(0)) is None
+    assert foreseen(rows, "trust", 400, rng.random(500)).drop.low > 0.3  # validation's top is 95 % right
+    assert foreseen(rows, "trust", 400, np.zeros(0)) is None
 
 
 def test_the_intervals_that_decide_have_their_level() -> None:
@@ -334,7 +332,7 @@ def test_rows_that_stand_for_many_count_as_many() -> None:
             row_ids_N=np.arange(len(each)),
             correct_N=right[each],
             parsed_N=parsed,
-            scores={"neural": score},
+            scores={"trust": score},
             weight_N=times,
         )
 
@@ -351,7 +349,7 @@ def test_rows_that_stand_for_many_count_as_many() -> None:
         def by_score(self, function: str) -> np.ndarray:
             return self.held.by_score(function)
 
-    held, counted = (quality(View(judged(times)), "neural", 50, 0.6, 0) for times in (None, weight))
+    held, counted = (quality(View(judged(times)), "trust", 50, 0.6, 0) for times in (None, weight))
     assert held is not None and counted is not None
     for name in ("rows", "rarer", "share_right", "top", "believed"):
         assert getattr(held, name) == getattr(counted, name)
@@ -421,7 +419,7 @@ def test_the_first_line_of_a_sick_run_shouts(kind: str, tmp_path: Path) -> None:
 
 def test_rows_to_look_at(run: RunRecord, report: dict[str, Any]) -> None:
     kinds, pool = report["rows"]["kinds"], {row["row_id"]: row for row in rows_of(run.generations[0].labels["pool"])}
-    ids = {row["row_id"] for row in rows_of(run.generations[0].selections["neural"])}
+    ids = {row["row_id"] for row in rows_of(run.generations[0].selections["trust"])}
     assert {kind: len(rows) for kind, rows in kinds.items()} == dict.fromkeys(kinds, 3)
     assert all(row["row_id"] in ids and row["gold"] == GOLD for row in kinds["selected"])
     assert all(row["row_id"] not in ids and row["label"] is not None for row in kinds["rejected"])
@@ -430,7 +428,7 @@ def test_rows_to_look_at(run: RunRecord, report: dict[str, Any]) -> None:
         for row in rows:
             kept = pool[row["row_id"]]
             assert (row["completion"], row["label"]) == (kept["completion"], kept["label"])
-            assert row["trust"] == pytest.approx(kept["neural_trust"]) and row["prompt"].startswith(
+            assert row["trust"] == pytest.approx(kept["trust_trust"]) and row["prompt"].startswith(
                 "Side to move: White"
             )
     wrong = sorted((r for r in pool.values() if r["label"] not in (None, GOLD) and not r["error"]), key=_raw)[-3:]
@@ -442,7 +440,7 @@ def test_rows_to_look_at(run: RunRecord, report: dict[str, Any]) -> None:
         row["right"] is False for row in blind["rows"]["kinds"]["wrong"]
     )
     assert all(row["gold"] is None for row in blind["rows"]["kinds"]["selected"])
-    assert samples(run, run.generations[0], "neural", "neural", np.zeros(0), {}) is None  # report_rows is 0 or missing
+    assert samples(run, run.generations[0], "trust", "trust", np.zeros(0), {}) is None  # report_rows is 0 or missing
 
 
 def test_the_texts_of_rows_are_escaped_and_cut(report: dict[str, Any]) -> None:
@@ -454,4 +452,4 @@ def test_the_texts_of_rows_are_escaped_and_cut(report: dict[str, Any]) -> None:
 
 
 def _raw(row: dict[str, Any]) -> float:
-    return row["neural_raw"]
+    return row["trust_raw"]

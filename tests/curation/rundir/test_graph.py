@@ -39,14 +39,12 @@ def run(tmp_path: Any, targets: list[Out]) -> tuple[list[str], Any]:
     return done, known
 
 
-def chain(rate: float = 0.1, n: int = 2, arms: tuple[str, ...] = ("naive", "neural")) -> list[Out]:
+def chain(rate: float = 0.1, n: int = 2, arms: tuple[str, ...] = ("naive", "trust")) -> list[Out]:
     """Labels, a selection of at most three rows, a student an arm, and tests of the students and of their base."""
     labels = stage("label", lambda read: {"labels": {"uri": "labels", "version": read["seed"]}}, seed=3)
     select = stage(
         "select",
-        lambda read: {
-            "rows": {arm: f"{arm}-{min(read['n'], 3)}" if read["n"] else None for arm in ("naive", "neural")}
-        },
+        lambda read: {"rows": {arm: f"{arm}-{min(read['n'], 3)}" if read["n"] else None for arm in ("naive", "trust")}},
         labels=labels.table("labels"),
         n=n,
     )
@@ -62,7 +60,7 @@ def chain(rate: float = 0.1, n: int = 2, arms: tuple[str, ...] = ("naive", "neur
 
 def test_a_change_redoes_what_reads_it_and_nothing_else(tmp_path):
     assert run(tmp_path, chain())[0] == [
-        "test-base", "label", "select", "student-naive", "test-naive", "student-neural", "test-neural",
+        "test-base", "label", "select", "student-naive", "test-naive", "student-trust", "test-trust",
     ]  # fmt: skip
     assert run(tmp_path, chain())[0] == []
     records = Manifest.load(tmp_path).records
@@ -70,7 +68,7 @@ def test_a_change_redoes_what_reads_it_and_nothing_else(tmp_path):
     assert told["test-base"] == told["select"] == "done"  # it was "to do" where places in a list told it
     assert told["student-naive"] == "changed: rate was 0.1, is 0.2"
     assert told["test-naive"] == "waits for student-naive"
-    assert run(tmp_path, chain(rate=0.2))[0] == ["student-naive", "test-naive", "student-neural", "test-neural"]
+    assert run(tmp_path, chain(rate=0.2))[0] == ["student-naive", "test-naive", "student-trust", "test-trust"]
 
 
 def test_a_stage_that_makes_the_same_again_redoes_nothing_after_it(tmp_path):
@@ -81,8 +79,8 @@ def test_a_stage_that_makes_the_same_again_redoes_nothing_after_it(tmp_path):
 
 def test_a_new_arm_is_a_new_stage_and_one_less_is_none(tmp_path):
     run(tmp_path, chain(arms=("naive",)))
-    assert run(tmp_path, chain())[0] == ["student-neural", "test-neural"]
-    assert run(tmp_path, chain(arms=("neural",)))[0] == []
+    assert run(tmp_path, chain())[0] == ["student-trust", "test-trust"]
+    assert run(tmp_path, chain(arms=("trust",)))[0] == []
 
 
 def test_settings_and_a_stage_that_only_they_name_are_no_part_of_the_key(tmp_path):
@@ -111,7 +109,7 @@ def test_without_an_output_that_is_needed_there_is_nothing_to_do(tmp_path):
     assert done == ["test-base", "label", "select"]
     assert known["test-naive"] == Skipped("select made no rows naive")
     told = states(chain(n=0), Manifest.load(tmp_path).records)
-    assert told["student-neural"] == told["test-neural"] == "nothing to do: select made no rows neural"
+    assert told["student-trust"] == told["test-trust"] == "nothing to do: select made no rows trust"
 
     made = stage("make", lambda read: {"rows": None}, seed=0)
     optional = stage("use", rows=made.value("rows").or_none)

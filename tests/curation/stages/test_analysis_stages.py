@@ -117,7 +117,7 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
     rng, base = np.random.default_rng(0), tiny_model
     squares = [f"{file}{rank}" for file in "abcdefgh" for rank in "12345678"]
     refs = {}
-    for arm, num in (("neural", 40), ("naive", 26), ("few", 5)):
+    for arm, num in (("trust", 40), ("naive", 26), ("few", 5)):
         texts = {"prompt": [f"White: {rng.choice(squares)} King\nBest move:" for _ in range(num)]}
         moves = [" ".join(rng.choice(squares, 2 if number else 30)) for number in range(num)]  # the first is too long
         rows = save(tmp_path, arm, pa.table({"row_id": rng.permutation(num) * 5, **texts, "completion": moves}))
@@ -127,13 +127,13 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
     assert table.num_rows == 26 and [error for error in table["error"].to_pylist() if error] == [
         "too_long: more than 24 tokens"
     ]
-    found = compare(refs, reference="neural", seed=1)
+    found = compare(refs, reference="trust", seed=1)
     assert found["n"] == 25 and found["too_few"] == ["few"] and found["errors"]["naive"] == 1
     healthy = table.filter(table["error"].is_null())
     matrix = np.stack(healthy["gradient"].to_numpy()).astype(np.float64)
     singular = np.linalg.svd(matrix, compute_uv=False)
     np.testing.assert_allclose(found["arms"]["naive"]["singular_values"], singular[: min(32, 25)], rtol=1e-5)
     assert found["arms"]["naive"]["loss"] == pytest.approx(np.mean(healthy["loss"].to_numpy()), rel=1e-6)
-    assert found["arms"]["neural"]["against"] is None and found["arms"]["naive"]["against"]["energy"] is not None
+    assert found["arms"]["trust"]["against"] is None and found["arms"]["naive"]["against"]["energy"] is not None
     with pytest.raises(ConfigError, match=r"analyze\.gradients: of no arm 20 rows"):
-        compare({"few": refs["few"]}, reference="neural", seed=1)
+        compare({"few": refs["few"]}, reference="trust", seed=1)

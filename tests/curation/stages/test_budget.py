@@ -29,8 +29,8 @@ def rows(rng: np.random.Generator, num_rows: int, start: int) -> dict[str, Any]:
     return {
         "row_id": rng.permutation(num_rows) + start,
         "label": [("yes" if hit else "no") if ok else None for hit, ok in zip(right, parsed, strict=True)],
-        "neural_raw": raw,
-        "neural_trust": expit(raw / 2 - np.float32(0.3)),  # calibrated: not the sigmoid of the raw score
+        "trust_raw": raw,
+        "trust_trust": expit(raw / 2 - np.float32(0.3)),  # calibrated: not the sigmoid of the raw score
         "reward": pa.array(raw.astype(np.float64), pa.float32(), mask=rng.random(num_rows) < 0.2),
         "error": ["bad: x" if index % 50 == 49 else None for index in range(num_rows)],
         "state_output_last": [[0.0]] * num_rows,
@@ -93,7 +93,7 @@ def trust(row: dict[str, Any], reference: str) -> float | None:
     """Of a row that may be selected; None of another."""
     if row["label"] is None or (row["reward"] is None and reference == "reward"):
         return None
-    return float(row["neural_trust"] if reference == "neural" else expit(np.float64(row["reward"])))
+    return float(row["trust_trust"] if reference == "trust" else expit(np.float64(row["reward"])))
 
 
 def num_right(found: list[dict[str, Any]]) -> int:
@@ -101,10 +101,10 @@ def num_right(found: list[dict[str, Any]]) -> int:
 
 
 def test_fixed_numbers_and_shares(case: Case) -> None:
-    assert case.resolve(n=12) == Budget(n=12, rule="n", reference="neural", oracle=False)
+    assert case.resolve(n=12) == Budget(n=12, rule="n", reference="trust", oracle=False)
     healthy = len(case.rows["pool"])
     assert healthy == NUM_POOL - NUM_POOL // 50
-    assert case.resolve(share=0.3) == Budget(n=int(0.3 * healthy), rule="share", reference="neural", oracle=False)
+    assert case.resolve(share=0.3) == Budget(n=int(0.3 * healthy), rule="share", reference="trust", oracle=False)
     with pytest.raises(BudgetError, match=rf"share: 0\.001 of {healthy} labelled rows is less than one"):
         case.resolve(share=0.001)
 
@@ -114,10 +114,10 @@ def test_an_oracle_counts_the_right_labels_of_the_pool_up_to_its_cap(case: Case)
     assert 100 < right < 2000
     for cap, n in ((2000, right), (100, 100)):
         found = case.resolve(oracle=True, cap=cap)
-        assert found == Budget(n=n, rule="oracle", reference="neural", oracle=True)
+        assert found == Budget(n=n, rule="oracle", reference="trust", oracle=True)
 
 
-@pytest.mark.parametrize("reference", ["neural", "reward"])
+@pytest.mark.parametrize("reference", ["trust", "reward"])
 def test_fit_purity_is_of_the_source_rows_that_the_reference_accepts(case: Case, reference: str) -> None:
     accepted = [row for row in case.rows["source"] if (found := trust(row, reference)) is not None and found >= 0.5]
     purity = num_right(accepted) / len(accepted)
@@ -128,7 +128,7 @@ def test_fit_purity_is_of_the_source_rows_that_the_reference_accepts(case: Case,
 
 def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Path) -> None:
     columns = rows(np.random.default_rng(0), 50, 0)
-    columns["neural_trust"] = np.full(50, 0.49, dtype=np.float32)
+    columns["trust_trust"] = np.full(50, 0.49, dtype=np.float32)
     with pytest.raises(BudgetError, match=r"fit_purity: purity 0/0 on the fit set"):
         resolve(
             BudgetConfig(fit_purity=True),
@@ -140,7 +140,7 @@ def test_fit_purity_without_an_accepted_row_is_refused(case: Case, tmp_path: Pat
         )
 
 
-@pytest.mark.parametrize("reference", ["neural", "reward"])
+@pytest.mark.parametrize("reference", ["trust", "reward"])
 def test_a_threshold_counts_the_rows_that_reach_it(case: Case, reference: str) -> None:
     values = [found for row in case.rows["pool"] if (found := trust(row, reference)) is not None]
     for level in (0.0, 0.5, 0.9):
@@ -153,9 +153,9 @@ def test_a_threshold_counts_the_rows_that_reach_it(case: Case, reference: str) -
 def test_risk_takes_the_pool_rows_above_a_certified_threshold(case: Case) -> None:
     found = case.resolve(risk={"alpha": 0.2, "delta": 0.1})
     assert found.threshold is not None and found.risk is not None and not found.oracle
-    above = [row for row in case.rows["pool"] if row["label"] is not None and row["neural_raw"] >= found.threshold]
+    above = [row for row in case.rows["pool"] if row["label"] is not None and row["trust_raw"] >= found.threshold]
     assert found.n == len(above) > 100
-    kept = [r for r in case.rows["calibration"] if r["label"] is not None and r["neural_raw"] >= found.threshold]
+    kept = [r for r in case.rows["calibration"] if r["label"] is not None and r["trust_raw"] >= found.threshold]
     wrong = len(kept) - num_right(kept)
     assert binom.cdf(wrong, len(kept), 0.2) <= 0.1  # the exact test rejects a noise above alpha
     assert (found.risk["num_kept"], found.risk["num_calibration"]) == (len(kept), len(case.rows["calibration"]))
@@ -190,17 +190,17 @@ def test_risk_counts_no_unparsed_calibration_row(case: Case) -> None:
 
 def test_rows_that_are_too_long_are_not_counted_but_by_a_share(case: Case, tmp_path: Path) -> None:
     """What no arm may select is no part of an n that every arm has to meet."""
-    best = sorted(case.rows["pool"], key=lambda row: -row["neural_raw"])[:200]
+    best = sorted(case.rows["pool"], key=lambda row: -row["trust_raw"])[:200]
     chosen = [row for row in case.rows["pool"] if row not in best]
     long = frozenset(row["row_id"] for row in best)
     assert case.resolve(long=long, oracle=True).n == num_right(chosen) < num_right(case.rows["pool"])
-    scores = [found for row in chosen if (found := trust(row, "neural")) is not None]
+    scores = [found for row in chosen if (found := trust(row, "trust")) is not None]
     assert case.resolve(long=long, threshold=0.5).n == sum(value >= 0.5 for value in scores)
     assert case.resolve(long=long, share=0.3) == case.resolve(share=0.3)
     fit = case.resolve(fit_purity=True).n / num_right(case.rows["pool"])
     assert case.resolve(long=long, fit_purity=True).n == pytest.approx(fit * num_right(chosen), abs=2)
     too_long = long_table(long, tmp_path)
-    found = PoolScores(labels=case.splits["pool"].labels, trust="neural", too_long=too_long).candidates()
+    found = PoolScores(labels=case.splits["pool"].labels, trust="trust", too_long=too_long).candidates()
     missing = set(found.row_ids_N[np.isnan(found.raw_score_N)].tolist())
     assert missing == long | {row["row_id"] for row in case.rows["pool"] if row["label"] is None}
 
@@ -217,8 +217,8 @@ def test_risk_leaves_the_same_rows_out_of_calibration_and_pool(case: Case, tmp_p
     rest = {
         split: [r for r in case.rows[split] if r["label"] is not None and r["row_id"] not in long] for split in long_of
     }
-    above = [row for row in rest["pool"] if row["neural_raw"] >= found.threshold]
-    kept = [row for row in rest["calibration"] if row["neural_raw"] >= found.threshold]
+    above = [row for row in rest["pool"] if row["trust_raw"] >= found.threshold]
+    kept = [row for row in rest["calibration"] if row["trust_raw"] >= found.threshold]
     assert found.n == len(above) > 0 and found.risk["num_kept"] == len(kept)
     assert found.risk["num_calibration"] == len(case.rows["calibration"])  # the others lie below every cut
     assert binom.cdf(len(kept) - num_right(kept), len(kept), 0.4) <= 0.1

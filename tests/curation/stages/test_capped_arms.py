@@ -26,7 +26,7 @@ from curation.stages.select import select
 from curation.tables import io, schemas
 
 SEED, NUM_POOL, N = 3, 400, 60
-ARMS = ("naive", "naive_parsed", "naive_stratified", "naive_matched", "neural", "neural_gold", "ground_truth")
+ARMS = ("naive", "naive_parsed", "naive_stratified", "naive_matched", "trust", "trust_gold", "ground_truth")
 LABELS = [f"a{file}a{rank}" for file in range(1, 9) for rank in range(1, 9)]
 
 
@@ -57,8 +57,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[dict
             "row_id": int(row_id),
             "label": None if unread else LABELS[label],
             "completion": f" {LABELS[label]}",
-            "neural_raw": float(raw),
-            "neural_trust": float(np.float32(1 / (1 + np.exp(-raw)))),
+            "trust_raw": float(raw),
+            "trust_trust": float(np.float32(1 / (1 + np.exp(-raw)))),
             "gold": LABELS[gold],
             "correct": bool(gold == label and not unread),
             "fen": f"4k3/8/8/8/8/8/3PP3/4K3 w - - {place % 50} {place + 1}",
@@ -69,7 +69,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[SelectJob, list[dict
         )
     ]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    scored = [pa.field(name, pa.float32()) for name in ("neural_raw", "neural_trust")]
+    scored = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
     labels = write(folder, "labels", columns, pa.schema([*schemas.labels([], "float16", 1), *scored]))
     grades = [{"row_id": row["row_id"], "correct": row["correct"], "judged": False} for row in rows]
     job = SelectJob(
@@ -110,7 +110,7 @@ def walk(rows: list[dict[str, Any]], score: Callable[[dict], float], key: Callab
 
 
 def raw(row: dict[str, Any]) -> float:
-    return float(row["neural_raw"])
+    return float(row["trust_raw"])
 
 
 def draw(row: dict[str, Any]) -> float:
@@ -127,13 +127,13 @@ def test_every_arm_takes_the_walk_of_its_own_ranking(pool: tuple[SelectJob, list
     assert (budget.n, budget.max_per_label, budget.asked, budget.limited_by) == (N, 4, None, None)
     read = [row for row in rows if row["label"] is not None]
     weak, gold = (lambda row: row["label"]), (lambda row: row["gold"])
-    assert ids(made["neural"]) == ids(made["neural_gold"]) == walk(read, raw, weak, N, 4)
+    assert ids(made["trust"]) == ids(made["trust_gold"]) == walk(read, raw, weak, N, 4)
     assert ids(made["naive"]) == walk(rows, draw, weak, N, 4)
     assert ids(made["naive_parsed"]) == walk(read, draw, weak, N, 4)
     assert ids(made["ground_truth"]) == walk(rows, draw, gold, N, 4)
     for arm, taken in made.items():
         counts = Counter(row["label"] for row in taken if row["label"] is not None)
-        assert len(taken) == N and (arm == "neural_gold" or max(counts.values()) <= 4), arm
+        assert len(taken) == N and (arm == "trust_gold" or max(counts.values()) <= 4), arm
     assert max(Counter(row["label"] for row in sorted(read, key=raw)[-N:]).values()) > 4  # else nothing is capped
     assert any(row["label"] is None for row in made["naive"])
     by_share = chosen(job, tmp_path / "share", max_per_label=0.07)[1]  # 4.2 of 60
@@ -146,9 +146,9 @@ def test_every_arm_takes_the_walk_of_its_own_ranking(pool: tuple[SelectJob, list
 )
 def test_rows_are_counted_by_a_column_or_a_function(pool, tmp_path: Path, by: str, key: Callable[[dict], Any]):
     job, rows = pool
-    made = chosen(job, tmp_path, arms=("neural", "naive"), max_per_label=15, max_per_label_by=by)[1]
+    made = chosen(job, tmp_path, arms=("trust", "naive"), max_per_label=15, max_per_label_by=by)[1]
     read = [row for row in rows if row["label"] is not None]
-    assert ids(made["neural"]) == walk(read, raw, key, N, 15)
+    assert ids(made["trust"]) == walk(read, raw, key, N, 15)
     assert ids(made["naive"]) == walk(rows, draw, key, N, 15)
 
 
@@ -158,19 +158,19 @@ def test_all_arms_take_as_many_rows_as_fit_in_each(pool: tuple[SelectJob, list[d
     fits = len({row["label"] for row in read})
     budget, made = chosen(job, tmp_path, max_per_label=1)
     assert (budget.n, budget.asked) == (fits, N) and fits < N
-    assert budget.limited_by in ("naive_parsed", "neural", "neural_gold")
+    assert budget.limited_by in ("naive_parsed", "trust", "trust_gold")
     assert {len(taken) for taken in made.values()} == {fits}
-    with pytest.raises(BudgetError, match=f"arm neural: .*n = {NUM_POOL:,} is more than the {len(read):,} of"):
-        chosen(job, tmp_path / "n", budget={"n": NUM_POOL}, arms=("neural",))
+    with pytest.raises(BudgetError, match=f"arm trust: .*n = {NUM_POOL:,} is more than the {len(read):,} of"):
+        chosen(job, tmp_path / "n", budget={"n": NUM_POOL}, arms=("trust",))
 
 
 def test_under_a_threshold_only_rows_that_pass_it_are_taken(pool: tuple[SelectJob, list[dict]], tmp_path: Path):
     job, rows = pool
-    passing = [row for row in rows if row["label"] is not None and row["neural_trust"] >= 0.6]
-    budget, made = chosen(job, tmp_path, budget={"threshold": 0.6}, arms=("neural", "naive"), max_per_label=3)
+    passing = [row for row in rows if row["label"] is not None and row["trust_trust"] >= 0.6]
+    budget, made = chosen(job, tmp_path, budget={"threshold": 0.6}, arms=("trust", "naive"), max_per_label=3)
     wanted = walk(passing, raw, lambda row: row["label"], len(passing), 3)
-    assert ids(made["neural"]) == wanted and len(made["naive"]) == len(wanted) < len(passing)
-    assert (budget.n, budget.asked, budget.limited_by) == (len(wanted), len(passing), "neural")
+    assert ids(made["trust"]) == wanted and len(made["naive"]) == len(wanted) < len(passing)
+    assert (budget.n, budget.asked, budget.limited_by) == (len(wanted), len(passing), "trust")
 
 
 def test_a_risk_budget_says_that_nothing_is_guaranteed(pool: tuple[SelectJob, list[dict]], tmp_path: Path):
@@ -182,13 +182,13 @@ def test_a_risk_budget_says_that_nothing_is_guaranteed(pool: tuple[SelectJob, li
         str(tmp_path / "right.lance"),
     )
     job = replace(job, calibration=Scored(labels=job.labels, grades=grades))
-    free = chosen(job, tmp_path, budget={"risk": {"alpha": 0.3}}, arms=("neural",), max_per_label=None)[0]
-    budget, made = chosen(job, tmp_path, budget={"risk": {"alpha": 0.3}}, arms=("neural",), max_per_label=3)
-    assert free.risk is not None and budget.risk is not None and free.n > budget.n == len(made["neural"])
+    free = chosen(job, tmp_path, budget={"risk": {"alpha": 0.3}}, arms=("trust",), max_per_label=None)[0]
+    budget, made = chosen(job, tmp_path, budget={"risk": {"alpha": 0.3}}, arms=("trust",), max_per_label=3)
+    assert free.risk is not None and budget.risk is not None and free.n > budget.n == len(made["trust"])
     assert budget.risk["guarantee"].startswith("none for the rows that are selected, because selection.max_per_label")
     assert budget.risk["guarantee"].endswith(free.risk["guarantee"]) and budget.asked == free.n
-    assert min(row["trust"] for row in made["neural"]) >= min(
-        row["neural_trust"] for row in rows if row["label"] is not None and row["neural_raw"] >= budget.threshold
+    assert min(row["trust"] for row in made["trust"]) >= min(
+        row["trust_trust"] for row in rows if row["label"] is not None and row["trust_raw"] >= budget.threshold
     )
 
 

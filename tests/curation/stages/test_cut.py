@@ -27,8 +27,8 @@ def pool(tmp_path_factory):
             "row_id": ids_N,
             "label": pa.array(["x"] * NUM, mask=~label_N | error_N),
             "error": pa.array(["bad: row"] * NUM, mask=~error_N),
-            "neural_raw": pa.array(raw_N, mask=error_N),
-            "neural_trust": pa.array(trust_N, mask=error_N),
+            "trust_raw": pa.array(raw_N, mask=error_N),
+            "trust_trust": pa.array(trust_N, mask=error_N),
         }
     )
     directory = tmp_path_factory.mktemp("cut")
@@ -53,7 +53,7 @@ def passing(tables, threshold):
 @pytest.mark.parametrize("keep", [{"n": 1}, {"n": 777}, {"share": 0.29}])
 def test_a_number_of_rows_is_the_top_of_all_tables(pool, keep):
     tables, ids_N, raw_N, trust_N, labelled = pool
-    found = decide(tables, "neural", KeepConfig(**keep), None, seed=3)
+    found = decide(tables, "trust", KeepConfig(**keep), None, seed=3)
     n = keep.get("n") or int(0.29 * labelled)
     cut = TopN().cut(Candidates(row_ids_N=ids_N, raw_score_N=raw_N), n, 3)
     assert set(passing(tables, found.threshold)) == set(cut.row_ids_n.tolist())
@@ -67,27 +67,27 @@ def test_dropped_rows_count_in_a_share_and_may_leave_too_few(tmp_path):
         "row_id": np.arange(100),
         "label": pa.array(["x"] * 100, mask=dropped_N | (np.arange(100) >= 95)),
         "error": pa.nulls(100, pa.string()),
-        "neural_raw": pa.array(np.arange(100, dtype=np.float32), mask=dropped_N),
-        "neural_trust": pa.array(np.arange(100, dtype=np.float32) / 100, mask=dropped_N),
+        "trust_raw": pa.array(np.arange(100, dtype=np.float32), mask=dropped_N),
+        "trust_trust": pa.array(np.arange(100, dtype=np.float32) / 100, mask=dropped_N),
         "dropped": dropped_N,
     }
     tables = [io.write(pa.table(columns), str(tmp_path / "labels"))]
-    found = decide(tables, "neural", KeepConfig(share=0.1), None, seed=0)
+    found = decide(tables, "trust", KeepConfig(share=0.1), None, seed=0)
     assert sorted(passing(tables, found.threshold)) == list(range(85, 95)) and found.num_short == 0
     assert (found.num_labelled, found.num_dropped, found.num_scored) == (30, 70, 25)
-    found = decide(tables, "neural", KeepConfig(n=28), None, seed=0)
+    found = decide(tables, "trust", KeepConfig(n=28), None, seed=0)
     assert sorted(passing(tables, found.threshold)) == list(range(70, 95)) and found.num_short == 3
     with pytest.raises(BudgetError, match="96 rows are more than the 95 of 100 labelled rows"):
-        decide(tables, "neural", KeepConfig(n=96), None, seed=0)
+        decide(tables, "trust", KeepConfig(n=96), None, seed=0)
 
 
 def test_a_threshold_is_of_trust_and_passes_at_equality(pool):
     tables, ids_N, _, trust_N, _ = pool
     level = float(np.unique(trust_N[~np.isnan(trust_N)])[-3])
-    found = decide(tables, "neural", KeepConfig(threshold=level), None, seed=0)
+    found = decide(tables, "trust", KeepConfig(threshold=level), None, seed=0)
     assert set(passing(tables, found.threshold)) == set(ids_N[trust_N >= np.float32(level)].tolist())
     with pytest.raises(BudgetError, match=r"no row has a trust of at least 0\.9999, the highest of \d,\d+ is 0\.9924"):
-        decide(tables, "neural", KeepConfig(threshold=0.9999), None, seed=0)
+        decide(tables, "trust", KeepConfig(threshold=0.9999), None, seed=0)
 
 
 def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
@@ -97,7 +97,7 @@ def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
     correct_M = rng.random(2000) < 1 / (1 + np.exp(-raw_M))
     raw_M[:50] = np.nan
     keep = KeepConfig(certified={"alpha": 0.1})
-    found = decide(tables, "neural", keep, Graded(raw_M, raw_M, correct_M), seed=0)
+    found = decide(tables, "trust", keep, Graded(raw_M, raw_M, correct_M), seed=0)
     labelled_N = np.zeros(0)
     for ref in tables:
         rows = io.read(ref, ["row_id"], filter="error IS NULL")["row_id"].to_numpy()
@@ -111,14 +111,14 @@ def test_a_certified_cut_is_calibrated_on_the_pool_s_quantiles(pool):
 def test_more_rows_than_have_a_score_are_refused(pool):
     tables = pool[0]
     with pytest.raises(BudgetError, match=r"keep\.n: 4,900 rows are more than the 3,\d+ of 4,\d+ labelled rows"):
-        decide(tables, "neural", KeepConfig(n=4900), None, seed=0)
+        decide(tables, "trust", KeepConfig(n=4900), None, seed=0)
     with pytest.raises(BudgetError, match=r"keep\.share: nothing is written: 0\.0001 of 4,\d+ labelled rows is less"):
-        decide(tables, "neural", KeepConfig(share=0.0001), None, seed=0)
+        decide(tables, "trust", KeepConfig(share=0.0001), None, seed=0)
 
 
 def test_the_sample_of_candidates_is_drawn_by_row(pool, monkeypatch):
     tables = pool[0]
     monkeypatch.setattr("curation.stages.cut.SAMPLE_ROWS", 500)
     graded = Graded(np.linspace(-5, 5, 500).astype(np.float32), np.zeros(500, np.float32), np.ones(500, np.bool_))
-    risk = decide(tables, "neural", KeepConfig(certified={"alpha": 0.1}), graded, seed=0).risk
+    risk = decide(tables, "trust", KeepConfig(certified={"alpha": 0.1}), graded, seed=0).risk
     assert risk is not None and 400 < risk["num_candidates_from"] < 600

@@ -26,7 +26,7 @@ from curation.trust.parts import VALIDATION, part_of
 
 NONE_SHOWN = two_sample(np.zeros((5, 2)), np.zeros((5, 2)), seed=0).to_json()  # too few rows for a test
 SIGNS = Signs(
-    function="neural",
+    function="trust",
     auc=Estimate(value=0.8, low=0.7, high=0.9, n=200),
     certified=None,
     compared="source",
@@ -89,7 +89,7 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
     pool_raw_N, pool_parsed_N = rng.normal(-2, 1, 3000).astype(np.float32), rng.random(3000) < 0.8
     pool = PoolScores(labels=labels(tmp_path, "pool", np.arange(3000), pool_raw_N, pool_parsed_N), trust="naive")
     arguments = {
-        "functions": ("neural", "internal_confidence"),  # the labels have no neural scores
+        "functions": ("trust", "internal_confidence"),  # the labels have no trust scores
         "source": source,
         "grades": grades,
         "trust": trust,
@@ -122,7 +122,7 @@ def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measur
     def table(name: str, ids_N: np.ndarray) -> TableRef:
         return save(tmp_path, name, {"row_id": ids_N})
 
-    trained = {"the neural student of generation 0": table("first", other_N[:40])}
+    trained = {"the trust student of generation 0": table("first", other_N[:40])}
     splits = {"source": table("source", 5000 + pool_N), "test": table("test", 9000 + pool_N[:7])}
     found = check_held_out(trained, splits, share, teacher="the teacher of generation 1")
     assert found.num_trained == 40 and found.num_rows == {"source": 1000, "test": 7}
@@ -132,9 +132,9 @@ def test_rows_that_trained_a_student_are_refused_where_the_trust_in_it_is_measur
             SourceError, match=rf"splits\.{split}: 2 of its rows \(e\.g\. row {other_N[3]}\) have trained"
         ):
             check_held_out(trained, {**splits, split: table(split, ids_N)}, share, teacher="the teacher")
-    gone = trained | {"the neural student of generation 1": table("second", np.append(other_N[50:60], mine_N[0]))}
+    gone = trained | {"the trust student of generation 1": table("second", np.append(other_N[50:60], mine_N[0]))}
     with pytest.raises(
-        SourceError, match=r"share of the pool: 1 of its rows .* trained the neural student of generation 1"
+        SourceError, match=r"share of the pool: 1 of its rows .* trained the trust student of generation 1"
     ):
         check_held_out(gone, splits, share, teacher="the teacher of generation 2")
     nothing = {"no row": table("nothing", np.zeros(0, dtype=np.int64))}

@@ -29,8 +29,8 @@ def labels(tmp_path_factory: pytest.TempPathFactory) -> TableRef:
         {
             "row_id": rng.permutation(NUM_ROWS) + (3 << schemas.FILE_SHIFT),
             "label": [None if row % 9 == 0 else f"x{row % 40}" for row in range(NUM_ROWS)],
-            "neural_raw": pa.array(raw_N, mask=rng.random(NUM_ROWS) < 0.02),
-            "neural_trust": 1 / (1 + np.exp(-raw_N)),
+            "trust_raw": pa.array(raw_N, mask=rng.random(NUM_ROWS) < 0.02),
+            "trust_trust": 1 / (1 + np.exp(-raw_N)),
             "error": [None if row % 11 else "bad: x" for row in range(NUM_ROWS)],
         }
     )
@@ -48,7 +48,7 @@ def too_long(labels: TableRef) -> TableRef:
 def test_streams_tasks_and_all_rows_at_once_cut_alike(
     local_ray, labels: TableRef, too_long: TableRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = PoolScores(labels=labels, trust="neural", too_long=too_long)
+    scores = PoolScores(labels=labels, trust="trust", too_long=too_long)
     candidates = scores.candidates()
     num = int((~np.isnan(candidates.raw_score_N)).sum())
     wanted = {n: TopN().cut(candidates, n, 5) for n in (1, 700, num)}
@@ -93,12 +93,12 @@ def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
     columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0, "problem": pa.nulls(len(ids), pa.string())}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
     selected = pa.table({"row_id": ids[:50], "is_parsed": np.ones(50, dtype=np.bool_)})
-    pool = pool_grid.on_grid(labels, grades, ["neural", "reward"], {"neural": selected}, num_pool=len(ids), seed=0)
-    assert pool.functions == ["neural"] and len(pool) == len(ids) and pool.num_right == int((ids % 2 == 0).sum())
-    assert pool.among_selected("neural") == (50, int((ids[:50] % 2 == 0).sum()))
+    pool = pool_grid.on_grid(labels, grades, ["trust", "reward"], {"trust": selected}, num_pool=len(ids), seed=0)
+    assert pool.functions == ["trust"] and len(pool) == len(ids) and pool.num_right == int((ids % 2 == 0).sum())
+    assert pool.among_selected("trust") == (50, int((ids[:50] % 2 == 0).sum()))
     counts = pool.counts
-    above = pool.above("neural", np.array([-1.0, 0.0, 2.0]), ids[:10])
-    return [counts.rows_22, counts.cells["neural"], counts.trust["neural"], pool.sample.row_ids_N, above]
+    above = pool.above("trust", np.array([-1.0, 0.0, 2.0]), ids[:10])
+    return [counts.rows_22, counts.cells["trust"], counts.trust["trust"], pool.sample.row_ids_N, above]
 
 
 def test_what_the_labels_lack_is_said(labels: TableRef) -> None:

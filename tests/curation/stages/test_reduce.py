@@ -26,21 +26,21 @@ from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
 CHESS = DomainConfig(name="chess")
 STATES = ("prompt_last", "output_last")
 SIZE, NUM_ROWS = 24, 400
-SCORES = ("neural_raw", "neural_trust", "linear_probe_raw", "linear_probe_trust")
+SCORES = ("trust_raw", "trust_trust", "linear_probe_raw", "linear_probe_trust")
 
 
 K = 5
 
 
 def trust_functions(folder, states=("output_last",), size=SIZE, columns=()):
-    """A neural function with random weights and a linear probe; ``columns`` are K numbers each."""
+    """A trust function with random weights and a linear probe; ``columns`` are K numbers each."""
     torch.manual_seed(0)
     shape = {"width": 16, "depth": 2, "expansion": 2.0, "dropout": 0.2, "stochastic_depth": 0.1, "standardise": True}
     input_size, inputs = size * len(states) + K * len(columns), (*states, *columns)
     net = NeuralTrustNet(Architecture(input_size=input_size, **shape))
     probe = LinearProbe(torch.randn(input_size), torch.tensor(0.3), inputs, {})
     return {
-        "neural": NeuralTrust(net, inputs, {}).save(folder / "neural"),
+        "trust": NeuralTrust(net, inputs, {}).save(folder / "trust"),
         "linear_probe": probe.save(folder / "probe"),
     }
 
@@ -73,8 +73,8 @@ def test_scores_are_those_of_the_stored_states_bit_by_bit(tmp_path, columns):
     reduced.validate(full=True)
     assert reduced.schema.names[-5:] == [
         "error",
-        "neural_raw",
-        "neural_trust",
+        "trust_raw",
+        "trust_trust",
         "linear_probe_raw",
         "linear_probe_trust",
     ]
@@ -178,7 +178,7 @@ def test_labelling_with_scores_and_projections_and_an_actor_that_dies(local_ray,
     signal = io.write(pa.table(values, schema=schemas.SIGNAL), str(tmp_path / "signal.lance"))
     merged = rows_of(score(fused, {}, {"reward": signal}))
     assert all(row["reward"] == (row_id % 7 if row_id % 3 else None) for row_id, row in merged.items())
-    assert all(row["neural_raw"] == rows[row_id]["neural_raw"] for row_id, row in merged.items())
+    assert all(row["trust_raw"] == rows[row_id]["trust_raw"] for row_id, row in merged.items())
 
     # What is committed is not labelled again, whatever the chunks.
     before = (tmp_path / "fused" / "log").read_text()

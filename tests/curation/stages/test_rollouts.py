@@ -25,12 +25,12 @@ NUM_ROWS, N = 300, 40
 DOMAIN = DomainConfig.model_validate({"name": "mcqa", "generative": True})
 THOUGHTS = tuple(f" Some thought of {letter}. The answer is ({letter})." for letter in "ABCD")
 SCRIPT = ScriptedConfig(completions=THOUGHTS)
-ARM_NAMES = ("naive", "neural", "neural_gold", "ground_truth")
+ARM_NAMES = ("naive", "trust", "trust_gold", "ground_truth")
 LABELLED = pa.schema(
     [
         *schemas.labels([], "float16", 1),
-        pa.field("neural_raw", pa.float32()),
-        pa.field("neural_trust", pa.float32()),
+        pa.field("trust_raw", pa.float32()),
+        pa.field("trust_trust", pa.float32()),
     ]
 )
 
@@ -55,8 +55,8 @@ def rows() -> list[dict]:
                 "label": label,
                 "completion": " Hm." if label is None else THOUGHTS["ABCD".index(label)],
                 "mean_logprob": -1.0,
-                "neural_raw": float(rng.normal() + 2 * (label == gold)),
-                "neural_trust": 0.5,
+                "trust_raw": float(rng.normal() + 2 * (label == gold)),
+                "trust_trust": 0.5,
                 "solution": f" Since it is so. The answer is ({gold}).",
             }
         )
@@ -214,7 +214,7 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
 
     arms = chosen(job, made.texts, tmp_path / "out")
     found = {row["row_id"]: row["completion"] for row in table.to_pylist() if row["completion"] is not None}
-    for name in ("ground_truth", "neural_gold"):
+    for name in ("ground_truth", "trust_gold"):
         item, taught = arms[name]
         assert (item.format, item.completion_source) == ("rollout", "sample")
         for row in taught:
@@ -231,10 +231,10 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
     last = whole.index(can[N - 1])
     assert set(whole[:last]) <= right | set(asked)  # nobody before it was passed over
 
-    # Neural, gold: neural's own rows with gold labels, and what is missing is said.
-    neural = {row["row_id"] for row in arms["neural"][1] if by_id[row["row_id"]]["gold"] is not None}
-    item, taught = arms["neural_gold"]
-    assert {row["row_id"] for row in taught} >= neural & (right | set(found))
+    # Neural, gold: trust's own rows with gold labels, and what is missing is said.
+    trust = {row["row_id"] for row in arms["trust"][1] if by_id[row["row_id"]]["gold"] is not None}
+    item, taught = arms["trust_gold"]
+    assert {row["row_id"] for row in taught} >= trust & (right | set(found))
     num_missing = N - len(taught)
     expected = None if not num_missing else f"{num_missing} of {N} rows have no rollout that gold grades right"
     assert item.format_note == expected
@@ -266,7 +266,7 @@ def test_rows_that_the_teacher_never_solves_are_missed_and_said_to_be(local_ray,
     item, taught = arms["ground_truth"]
     assert {row["row_id"] for row in taught} == can and item.num_rows == len(can) < 200
     assert item.format_note == f"{200 - len(can)} of 200 rows have no rollout that gold grades right"
-    assert arms["neural"][0].num_rows == 200
+    assert arms["trust"][0].num_rows == 200
     nothing = chosen(wanted, GoldTexts(source="solution"), tmp_path / "none")["ground_truth"][0]
     assert nothing.num_rows == 0 and nothing.format_note == "200 of 200 rows have no rollout in the dataset"
 
@@ -277,7 +277,7 @@ def test_gold_arms_train_on_worked_solutions_where_the_dataset_has_them(job: Sel
     made = roll_out(solved, asking(job), commit_seconds=0.2, directory=tmp_path)
     assert made.texts == GoldTexts(source="solution") and made.num_solved == made.num_gold == 275
     arms, by_id = chosen(solved, made.texts, tmp_path / "out"), {row["row_id"]: row for row in rows}
-    for name in ("ground_truth", "neural_gold"):
+    for name in ("ground_truth", "trust_gold"):
         item, taught = arms[name]
         assert (item.num_rows, item.format, item.completion_source) == (N, "rollout", "solution")
         assert item.format_note is None

@@ -26,13 +26,13 @@ from curation.tables import io, schemas
 
 SEED, N = 5, 60
 NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
-ARMS = ("naive", "internal_confidence", "neural", "ground_truth")
+ARMS = ("naive", "internal_confidence", "trust", "ground_truth")
 GOLD, OTHER = "e2e4", "d2d4"
 SIGNALS = ("icl_mean_logprob", "verbalized_confidence", "ensemble_agreement", "self_consistency", "reward")
 FITTED = ("attention", "boosted_trees", "deep_ensemble", "linear_probe")
-"""All but the neural one."""
+"""All but the trust one."""
 RANKED_BY = {
-    "neural": "neural_raw",
+    "trust": "trust_raw",
     **{name: f"{name}_raw" for name in FITTED},
     "internal_confidence": "mean_logprob",
     **dict(
@@ -87,8 +87,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "completion": [f" {label or 'resigns'} #{index}" for index, label in enumerate(labels)],
         "label": labels,
         "mean_logprob": logprob,
-        "neural_raw": raw.astype(np.float32),
-        "neural_trust": np.ones(NUM_POOL, dtype=np.float32),
+        "trust_raw": raw.astype(np.float32),
+        "trust_trust": np.ones(NUM_POOL, dtype=np.float32),
         **{f"{name}_raw": rng.normal(size=NUM_POOL).astype(np.float32) for name in FITTED},
         **{f"{name}_trust": np.ones(NUM_POOL, dtype=np.float32) for name in FITTED},
         "icl_mean_logprob": -rng.exponential(size=NUM_POOL),
@@ -183,7 +183,7 @@ def test_the_fixture_can_tell_the_rules_apart(made: Made):
     ranked = expected(made, "internal_confidence", NUM_POOL)
     scores = [made.rows[row_id]["mean_logprob"] for row_id in ranked]
     assert scores[N - 1] == scores[N]  # the cut goes through a tie
-    assert {row["neural_trust"] for row in made.rows.values()} == {1.0}  # which only the raw score can order
+    assert {row["trust_trust"] for row in made.rows.values()} == {1.0}  # which only the raw score can order
     chosen = [tuple(expected(made, arm)) for arm in ARMS]
     assert len(set(chosen)) == len(ARMS)
 
@@ -193,11 +193,11 @@ def test_unparsed_rows_are_drawn_but_never_ranked_and_error_rows_are_neither(
 ):
     num_healthy, num_parsed = NUM_POOL - NUM_ERRORS, NUM_POOL - NUM_ERRORS - NUM_UNPARSED
     everything = run(made, tmp_path, selection=budget(made, ("naive",), n=num_healthy))["naive"]
-    ranked = run(made, tmp_path, selection=budget(made, ("neural", "internal_confidence"), n=num_parsed))
+    ranked = run(made, tmp_path, selection=budget(made, ("trust", "internal_confidence"), n=num_parsed))
     for arm in ("naive", "ground_truth"):
         assert any(made.rows[row_id]["label"] is None for row_id in ids_of(selected[arm]))
     assert sum(row["label"] is None for row in rows_of(everything)) == NUM_UNPARSED
-    for selection in (*ranked.values(), selected["neural"], selected["internal_confidence"]):
+    for selection in (*ranked.values(), selected["trust"], selected["internal_confidence"]):
         assert all(made.rows[row_id]["label"] is not None for row_id in ids_of(selection))
     for selection in (everything, *ranked.values(), *selected.values()):
         assert all(made.rows[row_id]["error"] is None for row_id in ids_of(selection))
@@ -210,13 +210,13 @@ def test_ground_truth_teaches_gold_and_says_so(made: Made, selected: dict[str, S
     assert {arm: selection.oracle for arm, selection in selected.items()} == {
         "naive": False,
         "internal_confidence": False,
-        "neural": False,
+        "trust": False,
         "ground_truth": True,
     }
 
 
 def test_weak_arms_teach_the_teachers_own_words(made: Made, selected: dict[str, Selection]):
-    for arm in ("naive", "internal_confidence", "neural"):
+    for arm in ("naive", "internal_confidence", "trust"):
         for row in rows_of(selected[arm]):
             weak = made.rows[row["row_id"]]
             assert (row["label"], row["completion"]) == (weak["label"], weak["completion"])
@@ -255,7 +255,7 @@ def test_rows_carry_prompt_trust_and_lineage(made: Made, selected: dict[str, Sel
             weak = made.rows[row["row_id"]]
             assert row["prompt"] == Chess().prompt({"fen": weak["fen"]})
             assert chess.Board(weak["fen"]).fullmove_number == int(row["prompt"].split("Fullmove: ")[1].split()[0])
-            own = {"neural": weak["neural_trust"], "internal_confidence": np.exp(weak["mean_logprob"])}
+            own = {"trust": weak["trust_trust"], "internal_confidence": np.exp(weak["mean_logprob"])}
             assert row["trust"] == pytest.approx(own.get(arm, draw(row["row_id"])), rel=1e-6)
             assert row["generation"] == 2
             assert ModelRef.from_json(json.loads(row["teacher"])) == made.job.teacher
@@ -275,7 +275,7 @@ def test_exports_hold_the_table_ready_for_training(selected: dict[str, Selection
 
 def test_thresholds_are_raw_scores_of_the_arms_that_rank(made: Made, selected: dict[str, Selection]):
     assert selected["naive"].threshold is None and selected["ground_truth"].threshold is None
-    for arm, column in (("neural", "neural_raw"), ("internal_confidence", "mean_logprob")):
+    for arm, column in (("trust", "trust_raw"), ("internal_confidence", "mean_logprob")):
         lowest = min(float(np.float32(made.rows[row_id][column])) for row_id in ids_of(selected[arm]))
         assert selected[arm].threshold == lowest
 
@@ -357,7 +357,7 @@ def test_distribution_aware_draws_by_the_teachers_accuracy_and_is_an_oracle(made
     assert {row["label_source"] for row in rows_of(selection)} == {"weak"}
 
 
-@pytest.mark.parametrize("reference", ["neural", "self_consistency"])
+@pytest.mark.parametrize("reference", ["trust", "self_consistency"])
 def test_matched_has_the_difficulties_of_the_reference_arm(made: Made, tmp_path: Path, reference: str):
     arms = (reference, "naive_matched")
     chosen = run(made, tmp_path, selection=budget(made, arms, n=N, reference=reference))
@@ -369,13 +369,13 @@ def test_matched_has_the_difficulties_of_the_reference_arm(made: Made, tmp_path:
 
 def test_a_rule_of_a_gold_arm_chooses_among_rows_with_gold_and_is_no_plain_draw(made: Made, tmp_path: Path):
     everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, schemas.AUDIT)
-    arms = ("neural", "naive_matched", "ground_truth", "ground_truth@matched", "neural_gold@stratified")
+    arms = ("trust", "naive_matched", "ground_truth", "ground_truth@matched", "trust_gold@stratified")
     chosen = run(made, tmp_path, selection=budget(made, arms, n=N), audit=everyone)
     matched = chosen["ground_truth@matched"]
-    assert profile(made, ids_of(matched)) == profile(made, ids_of(chosen["neural"]))
+    assert profile(made, ids_of(matched)) == profile(made, ids_of(chosen["trust"]))
     assert set(ids_of(matched)) != set(ids_of(chosen["ground_truth"]))
     assert {row["label_source"] for row in rows_of(matched)} == {"gold"}
-    assert profile(made, ids_of(chosen["neural_gold@stratified"])) != profile(made, ids_of(chosen["neural"]))
+    assert profile(made, ids_of(chosen["trust_gold@stratified"])) != profile(made, ids_of(chosen["trust"]))
     some = run(made, tmp_path / "some", selection=budget(made, arms, n=N))["ground_truth@matched"]
     assert some.num_rows == N and set(ids_of(some)) <= set(made.gold)
 
@@ -389,25 +389,25 @@ def test_files_of_an_arm_have_its_whole_name_with_dots(tmp_path: Path):
 
 def test_gold_of_the_neural_rows_is_the_neural_selection_with_other_answers(made: Made, tmp_path: Path):
     everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, schemas.AUDIT)
-    arms = ("neural", "neural_gold")
+    arms = ("trust", "trust_gold")
     chosen = run(made, tmp_path, selection=budget(made, arms, n=3 * N), audit=everyone)
-    assert ids_of(chosen["neural_gold"]) == ids_of(chosen["neural"])
-    assert chosen["neural_gold"].oracle and not chosen["neural"].oracle
-    assert chosen["neural_gold"].threshold == chosen["neural"].threshold
+    assert ids_of(chosen["trust_gold"]) == ids_of(chosen["trust"])
+    assert chosen["trust_gold"].oracle and not chosen["trust"].oracle
+    assert chosen["trust_gold"].threshold == chosen["trust"].threshold
     weak, gold = (rows_of(chosen[arm]) for arm in arms)
     assert any(row["label"] != GOLD for row in weak)
     assert all((row["label"], row["completion"], row["label_source"]) == (GOLD, f" {GOLD}", "gold") for row in gold)
     assert [row["trust"] for row in gold] == [row["trust"] for row in weak]
     some = run(made, tmp_path / "some", selection=budget(made, arms, n=N))  # rows without gold are passed over
-    passed = [row_id for row_id in expected(made, "neural", NUM_POOL) if row_id in made.gold]
-    assert ids_of(some["neural_gold"]) == passed[:N]
+    passed = [row_id for row_id in expected(made, "trust", NUM_POOL) if row_id in made.gold]
+    assert ids_of(some["trust_gold"]) == passed[:N]
 
 
 def test_all_arms_under_one_budget_that_reads_gold_are_oracles(made: Made, tmp_path: Path):
     chosen = run(made, tmp_path, selection=budget(made, tuple(ALL_ARMS), oracle=True, cap=20))
     assert list(chosen) == list(ALL_ARMS) and all(item.oracle and item.num_rows == 20 for item in chosen.values())
     told = run(made, tmp_path / "n", selection=budget(made, tuple(ALL_ARMS), n=20))
-    oracles = {"neural_gold", "ground_truth", "naive_distribution_aware"}
+    oracles = {"trust_gold", "ground_truth", "naive_distribution_aware"}
     assert {arm for arm, item in told.items() if item.oracle} == oracles
     assert {arm: item.digest for arm, item in told.items()} == {arm: item.digest for arm, item in chosen.items()}
 
@@ -438,7 +438,7 @@ def test_an_arm_whose_signal_was_read_too_seldom_is_refused(made: Made, tmp_path
     ("arm", "most"),
     [
         ("naive", NUM_POOL - NUM_ERRORS),
-        ("neural", NUM_POOL - NUM_ERRORS - NUM_UNPARSED),
+        ("trust", NUM_POOL - NUM_ERRORS - NUM_UNPARSED),
         ("internal_confidence", NUM_POOL - NUM_ERRORS - NUM_UNPARSED),
         ("ground_truth", None),
     ],
@@ -471,7 +471,7 @@ def test_rows_that_are_too_long_are_left_out_by_all_arms_alike(
     by_share = run(made, tmp_path / "share", selection=budget(made, ("naive",), share=0.1), too_long=out)
     assert by_share["naive"].num_rows == (NUM_POOL - NUM_ERRORS) // 10  # of all that is labelled
     passing = [row for row in short.rows.values() if row["error"] is None and row["label"] is not None]
-    by_trust = run(made, tmp_path / "trust", selection=budget(made, ("naive", "neural"), threshold=1.0), too_long=out)
+    by_trust = run(made, tmp_path / "trust", selection=budget(made, ("naive", "trust"), threshold=1.0), too_long=out)
     assert {len(ids_of(selection)) for selection in by_trust.values()} == {len(passing)}  # met to the last row
 
 

@@ -26,7 +26,7 @@ from curation.tables import io, schemas
 
 NUM_ROWS, SEED = 300, 5
 LANGUAGES = ("en", "d e/ü", None)
-RAW, TRUST = schemas.raw_column("neural"), schemas.trust_column("neural")
+RAW, TRUST = schemas.raw_column("trust"), schemas.trust_column("trust")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def read(data: Path, path: str, form: str) -> list[dict[str, Any]]:
 def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
     empty = io.create(str(tmp_path / "empty.lance"), io.open_table(labelled.labels).schema)
     tables = [empty, labelled.labels, empty, labelled.labels]
-    found = rank_rows(tables, labelled.threshold, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    found = rank_rows(tables, labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
     number = len(labelled.ranks)
     assert found.starts == (0, 0, number, number) and io.count(found.table) == 2 * number
     assert sorted(io.read(found.table)["rank"].to_pylist()) == list(range(2 * number))
@@ -99,7 +99,7 @@ def test_ranks_are_those_of_all_tables_together(labelled, tmp_path):
     ("form", "columns"), [("parquet", ("lang", "label")), ("jsonl", ()), ("jsonl", ("lang",)), ("lance", ())]
 )
 def test_every_row_is_written_once_with_its_rank_in_its_partition(labelled, tmp_path, form, columns):
-    ranks = rank_rows([labelled.labels], labelled.threshold, "neural", str(tmp_path / "ranks.lance"), seed=SEED)
+    ranks = rank_rows([labelled.labels], labelled.threshold, "trust", str(tmp_path / "ranks.lance"), seed=SEED)
     job = WriteJob(
         labels=labelled.labels,
         examples=labelled.pool,

@@ -44,7 +44,7 @@ def config(tmp_path: Path, puzzles: list[dict], monkeypatch: pytest.MonkeyPatch)
         "splits": {"source": {"from": "puzzles", "rows": 15}, "test": {"from": "puzzles", "rows": 5}}
         | {"pool": {"from": "puzzles"}},
         "teacher": {"backend": "scripted"},
-        "selection": {"budget": {"n": 5}, "arms": ["naive", "neural"]},
+        "selection": {"budget": {"n": 5}, "arms": ["naive", "trust"]},
     }
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(raw))

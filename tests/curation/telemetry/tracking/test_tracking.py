@@ -26,9 +26,9 @@ ENTRY = Entry(
     id="0123456789abcdef",
     name="chess",
     settings={"seed": 3, "trust": {"states": ["output_last"], "width": 512}, "judge": None, "many": "x" * 900},
-    numbers={f"gen-{index}/neural/purity": index / 300 for index in range(250)},
+    numbers={f"gen-{index}/trust/purity": index / 300 for index in range(250)},
     curves={
-        "gen-0/neural/training/loss": [(step, 1 / step) for step in range(2, 2002, 2)],
+        "gen-0/trust/training/loss": [(step, 1 / step) for step in range(2, 2002, 2)],
         "gen-0/naive/training/loss": [(3, 0.5), (6, 0.25)],
         "gen-0/naive/training/reward": [(6, 0.75)],
     },
@@ -56,16 +56,16 @@ def test_curves_of_every_student_have_their_steps():
     losses = [float(step) for step in range(1, 402)]
     curves = {"step": [*map(float, range(3, 402, 3)), 401.0], "reward": [0.5] * 133 + [None]}
     grpo = {**plain, "losses": losses, "curves": curves, "stopped": "nothing was learnt"}
-    found = trainings({"naive": plain, "neural": grpo})
+    found = trainings({"naive": plain, "trust": grpo})
     assert found["naive"]["curves"] == {"step": [1.0, 2.0, 3.0], "loss": [2.0, 1.0, 0.5]}
-    assert found["neural"]["curves"]["loss"] == [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
-    assert found["neural"]["stopped"] == "nothing was learnt" and "<svg" in training_chart(found, "drawn")
+    assert found["trust"]["curves"]["loss"] == [*(3.0 * part - 1 for part in range(1, 134)), 400.5]
+    assert found["trust"]["stopped"] == "nothing was learnt" and "<svg" in training_chart(found, "drawn")
     report = dict.fromkeys(("name", "domain"), "x") | {"config": {}, "versions": {}, "stages": [], "chain": None}
     empty = {"index": 1, "num_pool": 5, "teacher": {"test": None, "pool": None}, "base": None, "arms": [], "trust": {}}
     entry = tracking.entry_of(report | {"generations": [empty | {"training": found}]}, "/runs/x", {})
     assert entry.curves["gen-1/naive/training/loss"] == [(1, 2.0), (2, 1.0), (3, 0.5)]
-    assert entry.curves["gen-1/neural/training/loss"][-1] == (401, 400.5)
-    assert entry.curves["gen-1/neural/training/reward"] == [(3 * part, 0.5) for part in range(1, 134)]
+    assert entry.curves["gen-1/trust/training/loss"][-1] == (401, 400.5)
+    assert entry.curves["gen-1/trust/training/reward"] == [(3 * part, 0.5) for part in range(1, 134)]
     assert len(entry.curves) == 3
 
 
@@ -104,7 +104,7 @@ def test_hostile_texts_become_different_names_that_mlflow_takes():
 
     names = [valid_name(text) for text in HOSTILE]
     assert (
-        len(set(names)) == len(HOSTILE) and names[-1] == "北京" and valid_name("gen-0/neural/ece") == "gen-0/neural/ece"
+        len(set(names)) == len(HOSTILE) and names[-1] == "北京" and valid_name("gen-0/trust/ece") == "gen-0/trust/ece"
     )
     for name in names:
         assert 0 < len(name) <= MAX_NAME and re.fullmatch(r"[/\w.\- :]+", name)
@@ -203,7 +203,7 @@ def test_wandb_offline_keeps_the_run_for_a_later_sync(tmp_path: Path):
     assert ran.returncode == 0 and json.loads(ran.stdout.splitlines()[-1]) == [], ran.stderr
     (kept,) = (tmp_path / "wandb").glob(f"offline-run-*-{ENTRY.id}")
     written = (kept / f"run-{ENTRY.id}.wandb").read_bytes()
-    for told in (b"ours", b"gen-7/neural/purity", b"output_last", b"report.html", b"/runs/chess"):
+    for told in (b"ours", b"gen-7/trust/purity", b"output_last", b"report.html", b"/runs/chess"):
         assert told in written
     assert history_of(kept / f"run-{ENTRY.id}.wandb") == history(ENTRY)
 

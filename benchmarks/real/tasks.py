@@ -1,0 +1,167 @@
+"""The real tasks of the bench: multiple choice and classification, a set a configuration.
+
+The rows are public data sets as they are found in a folder of Parquet files (``--data``): ``mcqa/*.parquet`` with
+``question``, ``choices`` and ``answer``, ``classification/*.parquet`` with ``text`` and ``label``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from curation.config import RunConfig
+from curation.domains import Example, Identity, Vocabulary, plain_identity
+from curation.errors import RowError
+
+STATES = ("prompt_last", "output_mean", "output_last", "layer12_prompt_last", "layer12_output_last")
+"""The states that are kept: three of the last layer, two of a layer at two thirds of the model's depth."""
+SOURCE_ROWS = 1_500
+POOL_ROWS = 2_000
+
+
+class Classes:
+    """Short texts, each of one of a few fixed classes, whose names are scored as completions of the prompt.
+
+    Args:
+        labels: the classes; an underscore is a space in the prompt's completion.
+        cue: the last line of the prompt, which a class completes.
+    """
+
+    name = "classes"
+    forms = (("text",),)
+    columns = pa.schema([("text", pa.string())])
+
+    def __init__(self, *, labels: Sequence[str], cue: str) -> None:
+        self._completions = {label: f" {label.replace('_', ' ')}" for label in labels}
+        self._cue = cue
+
+    def read(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """The text."""
+        if not raw["text"]:
+            raise RowError("null_field: text is empty")
+        return {"text": raw["text"].strip()}
+
+    def gold(self, raw: Mapping[str, Any]) -> str | None:
+        """The class."""
+        label = raw.get("label")
+        return None if label is None else str(label)
+
+    def solution(self, raw: Mapping[str, Any]) -> None:
+        """None: the rows contain no reasoning."""
+        return None
+
+    def prompt(self, example: Example, *, shots: Sequence[Example] = ()) -> str:
+        """The text and the cue, after demonstrations."""
+        blocks = [self._block(shot) + self._completions[shot["gold"]] for shot in shots]
+        return "\n\n".join([*blocks, self._block(example)])
+
+    def _block(self, example: Example) -> str:
+        return f"Text: {example['text']}\n{self._cue}"
+
+    def identity(self, example: Example) -> Identity:
+        """The text."""
+        return plain_identity(example["text"])
+
+    def options(self, example: Example) -> tuple[str, ...]:
+        """Every class."""
+        return tuple(self._completions.values())
+
+    def answer(self, label: str, example: Example) -> str:
+        """The class's completion."""
+        return self._completions[label]
+
+    def parse(self, completion: str, example: Example) -> str | None:
+        """The class that equals the completion."""
+        return next((label for label, text in self._completions.items() if text.strip() == completion.strip()), None)
+
+    def is_correct(self, label: str | None, gold: str) -> bool:
+        """Equality."""
+        return label == gold
+
+    def difficulty(self, example: Example) -> None:
+        """Unknown."""
+        return None
+
+    def vocabulary(self) -> Vocabulary:
+        """Printable ASCII characters."""
+        return Vocabulary(words=(*map(chr, range(0x20, 0x7F)), "\n"), pattern=r"[\s\S]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A set of the bench."""
+
+    files: str
+    """A glob in the folder of the data."""
+    cue: str | None = None
+    """Of a classification; unset, multiple choice."""
+    source_rows: int = SOURCE_ROWS
+    pool_rows: int = POOL_ROWS
+    num_classes: int | None = None
+    """Of a classification, only rows of the first so many classes in alphabetical order; unset, all."""
+
+
+TASKS: Mapping[str, Task] = {
+    "sciq": Task(files="mcqa/sciq_train.parquet", pool_rows=3_500),
+    "arc_easy": Task(files="mcqa/arc_easy_*.parquet"),
+    "arc_challenge": Task(files="mcqa/arc_challenge_*.parquet", source_rows=1_000, pool_rows=1_500),
+    "openbookqa": Task(files="mcqa/openbookqa_*.parquet"),
+    "socialiqa": Task(files="mcqa/socialiqa_train.parquet"),
+    "mmlu": Task(files="mcqa/mmlu_test.parquet"),
+    "banking77": Task(
+        files="classification/banking77_*.parquet", cue="The customer asks about:", source_rows=1_200, num_classes=24
+    ),
+    "irony": Task(files="classification/tweeteval_irony_*.parquet", cue="This tweet is meant as"),
+}
+
+
+def rows_of(name: str, data: Path, directory: Path) -> tuple[Path, list[str]]:
+    """The files of a set's rows, and the classes of a classification; rows of other classes are left out into a copy."""
+    task = TASKS[name]
+    if task.cue is None:
+        return data / task.files, []
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    rows = pa.concat_tables(pq.read_table(file) for file in sorted(data.glob(task.files)))
+    labels = sorted(pc.unique(rows["label"]).to_pylist())[: task.num_classes]
+    directory.mkdir(parents=True, exist_ok=True)
+    copy = directory / f"{name}.parquet"
+    if not copy.exists():
+        pq.write_table(rows.filter(pc.is_in(rows["label"], pa.array(labels))), copy)
+    return copy, labels
+
+
+def configuration(name: str, data: Path, model: Path, directory: Path) -> RunConfig:
+    """The run that labels the rows of a set; it trains no student."""
+    task = TASKS[name]
+    files, labels = rows_of(name, data, directory)
+    domain: dict[str, Any] = {"name": "mcqa", "option_style": "texts"}
+    if labels:
+        domain = {"name": f"{__name__}:Classes", "labels": labels, "cue": task.cue}
+    return RunConfig.model_validate(
+        {
+            "name": f"real-{name}",
+            "run_dir": str(directory / name),
+            "domain": domain,
+            "sources": {"rows": {"path": str(files)}},
+            "splits": {
+                "source": {"from": "rows", "rows": task.source_rows},
+                "pool": {"from": "rows", "rows": task.pool_rows},
+                "overlap": "drop",
+                "audit": True,
+            },
+            "teacher": {
+                "model": {"path": str(model)},
+                "dtype": "float32",  # a processor without bfloat16 takes six times as long with it
+                "states": list(STATES),
+                "token_logprobs": 16,
+                "chunk_rows": 128,
+                "actors": {"min": 2, "max": 2},
+            },
+            "trust": {"states": list(STATES[:3])},
+            "selection": {"budget": {"share": 0.25}, "arms": ["naive", "internal_confidence"]},
+        }
+    )
