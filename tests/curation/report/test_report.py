@@ -396,7 +396,7 @@ def test_labels_are_counted_and_n_is_set_against_the_right_ones(run: RunRecord, 
     assert found["expected"] == pytest.approx(sum(row["trust_trust"] for row in parsed), rel=1e-6)
     capped = {"n": round(right * 0.9), "max_per_label": 7, "asked": 2 * right, "limited_by": "trust"}
     page = render(collect(replace(blind, generations=[replace(blind.generations[0], budget=record.budget | capped)])))
-    assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in neural trust" in page
+    assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in trust" in page
     assert "Many rows for this pool" in page and "that the pool is expected to have, by trust" in page
 
 
@@ -601,8 +601,8 @@ def test_difficulty_of_the_selected(run: RunRecord, report: dict) -> None:
     ratings = {row["row_id"]: row["rating"] for row in rows_of(run.prepared["pool"])}
     picked = [ratings[row["row_id"]] for row in rows_of(run.generations[0].selections["trust"])]
     trust = report["difficulty"]["arms"]["trust"]
-    assert neural["n"] == N and neural["mean"] == pytest.approx(np.mean(picked))
-    assert neural["quantiles"]["0.5"] == np.median(picked) and sum(neural["shares"]) == pytest.approx(1)
+    assert trust["n"] == N and trust["mean"] == pytest.approx(np.mean(picked))
+    assert trust["quantiles"]["0.5"] == np.median(picked) and sum(trust["shares"]) == pytest.approx(1)
     assert report["difficulty"]["pool"]["n"] == NUM_POOL
 
 
@@ -625,15 +625,15 @@ def test_students_that_trained_alike_keep_their_verdicts(report: dict) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"num_epochs": 1}, "epochs: neural trust 1, ground truth 3"),
-        ({"num_rows": N - 1}, f"rows trained on: neural trust {N - 1}, ground truth {N}"),
-        ({"num_dropped": 1}, "rows dropped in training: neural trust 1, ground truth 0"),
+        ({"num_epochs": 1}, "epochs: trust 1, ground truth 3"),
+        ({"num_rows": N - 1}, f"rows trained on: trust {N - 1}, ground truth {N}"),
+        ({"num_dropped": 1}, "rows dropped in training: trust 1, ground truth 0"),
     ],
 )
 def test_an_arm_that_trained_otherwise_than_ground_truth_has_no_verdict(
     run: RunRecord, report: dict, fields: dict, words: str
 ) -> None:
-    found = collect(unlike(run, neural=fields))
+    found = collect(unlike(run, trust=fields))
     arms, before = by_name(found), by_name(report)
     assert words in arms["trust"]["withheld"] and words.split(":")[0] in found["trained_unlike"]
     assert all(arms["trust"][claim] is None for claim in CLAIMS)
@@ -690,8 +690,8 @@ def test_what_makes_arms_comparable() -> None:
     assert withheld([{**arm, "format": "rollout"}, truth]) is None  # what is not said is not held against an arm
     assert withheld([{**arm, "format": "rollout"}, {**truth, "format": "rollout"}]) is None
     told = withheld([{**arm, "format": "rollout", "rows_trained": 4_321}, {**truth, "format": "answer"}])
-    assert told is not None and "format: neural trust rollout, ground truth answer" in told
-    assert "rows trained on: neural trust 4,321, ground truth 5" in told
+    assert told is not None and "format: trust rollout, ground truth answer" in told
+    assert "rows trained on: trust 4,321, ground truth 5" in told
 
 
 class Page(HTMLParser):
@@ -1039,7 +1039,7 @@ def test_labels_all_right_leave_the_auc_undefined(run: RunRecord, tmp_path: Path
     grades = {**run.generations[0].grades, "pool": by_hand(tmp_path, "all-right", table)}
     report = collect(changed(run, labels=labels, grades=grades))
     trust = report["trust"]["pool"]["parsed"]["functions"]["trust"]
-    assert neural["auc"] is None and neural["purity_at_n"]["value"] == 1
+    assert trust["auc"] is None and trust["purity_at_n"]["value"] == 1
     write(report, tmp_path)
 
 

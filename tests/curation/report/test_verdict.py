@@ -162,7 +162,7 @@ def test_the_page_says_what_people_found(run: RunRecord) -> None:
     page = " ".join(unescape(page).replace("<b>", "").replace("</b>", "").split())
     assert "Nobody has checked" not in page
     assert re.search(
-        r"People checked 50 of the [\d,]+ selected rows \(audit <code>neural</code>, by 1 person\): 80.0", page
+        r"People checked 50 of the [\d,]+ selected rows \(audit <code>trust</code>, by 1 person\): 80.0", page
     )
     assert "2 further rows, on which they were unsure" in page and "Validation had foreseen" in page
 
