@@ -20,13 +20,21 @@ class Graded:
     row_ids_N: npt.NDArray[np.int64]
     correct_N: Bools
     """Unparsed labels are wrong."""
+    question_N: npt.NDArray[np.int64] | None = None
+    """The question that each row asks, by a hash; ``read_grades`` always gives it."""
 
 
 def read_grades(grades: TableRef) -> Graded:
-    """The content of a table of grades (schema ``schemas.GRADES``)."""
-    table = io.read(grades, columns=["row_id", "correct"])
+    """The content of a table of grades (schema ``schemas.GRADES``).
+
+    In a table without the column ``question`` every row asks a question of its own.
+    """
+    has_question = "question" in io.open_table(grades).schema.names
+    table = io.read(grades, columns=["row_id", "correct", *(["question"] if has_question else [])])
     return Graded(
-        row_ids_N=table["row_id"].to_numpy(), correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_)
+        row_ids_N=table["row_id"].to_numpy(),
+        correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_),
+        question_N=table["question" if has_question else "row_id"].to_numpy(),
     )
 
 
