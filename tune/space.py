@@ -33,12 +33,11 @@ NOT_SEARCHED = {
     "preset",
     "options",
     "num_workers",
-    "probe_below",
     "search",
     "score_dtype",
 }
 """Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
-functions are compared; ``probe_below`` would fit another kind than the point says."""
+functions are compared."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Around the winners of the paper's table of NTF architectures.
@@ -55,7 +54,15 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     # Every kind, at sizes for some thousands of rows.
     "kinds": {
-        "kind": ["neural", "deep_ensemble", "attention", "linear_probe", "boosted_trees"],
+        "kind": [
+            "stacked",
+            "fitted_confidence",
+            "neural",
+            "deep_ensemble",
+            "attention",
+            "linear_probe",
+            "boosted_trees",
+        ],
         "depth": [1, 2, 4],
         "width": [64, 128, 256],
         "dropout": {"uniform": [0.0, 0.5]},

@@ -180,6 +180,9 @@ GRADES = pa.schema(
         pa.field("correct", pa.bool_(), nullable=False),
         pa.field("judged", pa.bool_(), nullable=False),  # right by the judge model, wrong by the domain's rule
         pa.field("problem", pa.string()),  # ``kind: detail``: why the rule could not decide; then it is wrong
+        # A hash of the question (``domains.identity.question_of``), equal for rows that ask the same one. Null where
+        # the domain cannot say; the row is then a question of its own.
+        pa.field("question", pa.int64()),
     ]
 )
 """Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Only the

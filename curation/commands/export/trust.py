@@ -80,7 +80,7 @@ def export_trust(
     if rows is None:
         told.append(
             "warning: the run held no rows out for calibration, so no cut can be certified by this package alone "
-            "(splits.calibration with selection.budget.risk, or trust.calibration_fraction)"
+            "(splits.calibration with selection.budget.risk)"
         )
     told.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
     return told
