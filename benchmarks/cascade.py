@@ -147,7 +147,7 @@ def labelled(name: str, kind: str) -> Labelled:
             f"trust.kind={kind}",
             "trust.max_steps=400",
             "trust.patience=100",
-            "selection.arms=[neural]",
+            "selection.arms=[trust]",
             "splits.audit=false",
             *task.settings(task.rows),
         ],

@@ -44,12 +44,12 @@ from curation.refs import TableRef, TrustRef
 from curation.tables import io, schemas
 
 DOMAIN = DomainConfig(name="benchmarks.growth:Graded")
-ARMS = ("naive", "internal_confidence", "neural")
+ARMS = ("naive", "internal_confidence", "trust")
 NUM_SOURCE = 10_000
 KEPT = 10
 """One in so many rows is selected."""
 WRITE_ROWS = 1 << 18
-SCORES = [pa.field(name, pa.float32()) for name in ("neural_raw", "neural_trust")]
+SCORES = [pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust")]
 LABELLED = pa.schema([*schemas.labels([], "float16", 1), *SCORES])
 
 
@@ -114,8 +114,8 @@ def labels(ids_N: np.ndarray) -> dict[str, Any]:
         "label": pa.array(["no", "yes", None]).take(word_N),
         "completion": pa.array([" no", " yes", " perhaps"]).take(word_N),
         "mean_logprob": -np.exp(-raw_N),
-        "neural_raw": raw_N,
-        "neural_trust": 1 / (1 + np.exp(-raw_N)),
+        "trust_raw": raw_N,
+        "trust_trust": 1 / (1 + np.exp(-raw_N)),
     }
 
 
@@ -192,7 +192,7 @@ def report(folder: Path, num_rows: int) -> None:
         budget={
             "n": num_rows // KEPT,
             "rule": "n",
-            "reference": "neural",
+            "reference": "trust",
             "oracle": False,
             "threshold": None,
             "risk": None,

@@ -9,8 +9,8 @@ from benchmarks.fuzz.subjects import runs
 
 _LABELS, _SELECT = "gen-0/label-pool-*/labels.lance", "gen-0/select-*"
 WHOLE: dict[str, tuple[Named, ...]] = {
-    "an export deleted": (Named(f"{_SELECT}/neural.jsonl", "delete"),),
-    "a selection's table deleted": (Named(f"{_SELECT}/neural.lance/data/*", "delete folder"),),
+    "an export deleted": (Named(f"{_SELECT}/trust.jsonl", "delete"),),
+    "a selection's table deleted": (Named(f"{_SELECT}/trust.lance/data/*", "delete folder"),),
     "all of a selection deleted": (Named(f"{_SELECT}/naive.jsonl", "delete folder"),),
     "a data file of labels deleted": (Named(f"{_LABELS}/data/*", "delete"),),
     "the versions of labels deleted": (Named(f"{_LABELS}/_versions/*.manifest", "delete folder"),),
@@ -25,7 +25,7 @@ WHOLE: dict[str, tuple[Named, ...]] = {
     "a byte of the manifest flipped": (Named("manifest.json", "flip"),),
     "a byte of labels flipped": (Named(f"{_LABELS}/data/*", "flip"),),
     "a byte of a version flipped": (Named(f"{_LABELS}/_versions/*.manifest", "flip"),),
-    "a byte of an export flipped": (Named(f"{_SELECT}/neural.jsonl", "flip"),),
+    "a byte of an export flipped": (Named(f"{_SELECT}/trust.jsonl", "flip"),),
     "a byte of the weights flipped": (Named("gen-0/trust-*/weights.safetensors", "flip", 0.9),),
     "a byte of the digests flipped": (Named(f"{_LABELS}.sums", "flip"),),
     "a byte of the events flipped": (Named("events.jsonl", "flip"),),

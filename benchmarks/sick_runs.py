@@ -67,7 +67,7 @@ def runs(folder: Path, teacher: str | None) -> dict[str, dict[str, Any]]:
         for number in range(3000)
     ]
     network = {"kind": "neural", "preset": None, "width": 256, "dropout": 0.0, "weight_decay": 0.0, "max_steps": 600}
-    by_heart = network | {"patience": None, "calibration": "none", "learning_rate": 3e-4, "probe_below": 0}
+    by_heart = network | {"patience": None, "calibration": "none", "learning_rate": 3e-4}
     hard = {"hard": {"path": str(DATA / "puzzles_hard.parquet")}}
     return {
         "healthy": puzzles(teacher),

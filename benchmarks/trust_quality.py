@@ -1,7 +1,7 @@
 """What trust is worth in finished runs, from their tables alone: ``python -m benchmarks.trust_quality RUN_DIR...``.
 
 It reads no report, so that runs of any version can be held against each other. A line a run: purity of each arm's rows,
-AUC of neural trust and of internal confidence on the parsed pool rows, and neural trust's Brier score on parsed and on
+AUC of trust and of internal confidence on the parsed pool rows, and the Brier score of trust on parsed and on
 all pool rows beside that of a constant, the share of right labels among the source's parsed, or all, rows. On all rows
 trust is taken as the run gave it to every row, and then with 0 for unparsed rows, as selection treats them. Needs
 ``splits.audit``.
@@ -21,7 +21,7 @@ from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.tables import io
 
-COLUMNS = ["row_id", "label", "mean_logprob", "neural_raw", "neural_trust"]
+COLUMNS = ["row_id", "label", "mean_logprob", "trust_raw", "trust_trust"]
 
 
 def graded(outputs: Mapping[str, Any], labels: str, split: str, columns: list[str]) -> tuple[pa.Table, Any]:
@@ -40,7 +40,7 @@ def quality(directory: Path) -> dict[str, Any]:
     pool, correct_N = graded(outputs, "score", "pool", COLUMNS)
     source, source_N = graded(outputs, "label", "source", ["row_id", "label"])
     parsed_N, known_N = (table["label"].is_valid().to_numpy() for table in (pool, source))
-    raw_N, trust_N, logprob_N = (pool[name].to_numpy() for name in ("neural_raw", "neural_trust", "mean_logprob"))
+    raw_N, trust_N, logprob_N = (pool[name].to_numpy() for name in ("trust_raw", "trust_trust", "mean_logprob"))
     right = dict(zip(pool["row_id"].to_pylist(), correct_N.tolist(), strict=True))
     arms = {}
     for arm, item in outputs["gen-0/select"]["arms"].items():

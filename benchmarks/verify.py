@@ -60,8 +60,8 @@ def write(home: Path, num_rows: int) -> tuple[float, float]:
     committer.flush()
     (home / "model").mkdir()
     (home / "model" / "model.safetensors").write_bytes(os.urandom(1 << 20))
-    (home / "neural.jsonl").write_bytes(os.urandom(1 << 16))
-    outputs = {"labels": io.latest(uri).to_json(), "model": str(home / "model"), "jsonl": str(home / "neural.jsonl")}
+    (home / "trust.jsonl").write_bytes(os.urandom(1 << 16))
+    outputs = {"labels": io.latest(uri).to_json(), "model": str(home / "model"), "jsonl": str(home / "trust.jsonl")}
     manifest = Manifest.load(home)
     manifest.record("label", {}, outputs, rows=num_rows, seconds=1.0, sealed=manifest.seal("label", outputs))
     return writing, digesting

@@ -1,8 +1,8 @@
 """Train a model on a selection with plain TRL: no part of this project is needed, only its exported file.
 
     pip install trl peft
-    python plain_trl.py runs/my-run/gen-0/select-.../neural.parquet Qwen/Qwen3-1.7B-Base -o student
-    python plain_trl.py runs/my-run/gen-0/select-.../neural.jsonl Qwen/Qwen3-1.7B-Base --method grpo -o student
+    python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student
+    python plain_trl.py runs/my-run/gen-0/select-.../trust.jsonl Qwen/Qwen3-1.7B-Base --method grpo -o student
 
 SFT learns `completion` from `prompt`. GRPO draws its own answers to `prompt` and rewards those that end in `label`; the
 project's GRPO grades by the domain's own rule instead (docs/method.md).

@@ -96,7 +96,7 @@ OFFLINE: dict[str, str] = {
     "curate inspect RUN_DIR gen-0/teacher": "curation/pipeline/test_left_out.py::"
     "test_rows_that_a_teacher_is_not_adapted_on_are_listed_with_their_reasons",
     "curate tune CONFIG": "test_search_run.py::test_a_search_whose_driver_is_killed_ends_with_the_same_leaderboard",
-    "python plain_trl.py runs/my-run/gen-0/select-.../neural.parquet Qwen/Qwen3-1.7B-Base -o student": (
+    "python plain_trl.py runs/my-run/gen-0/select-.../trust.parquet Qwen/Qwen3-1.7B-Base -o student": (
         "test_plain_trl.py::test_a_selection_trains_by_plain_trl"
     ),
     'curl -d \'[{"problem": "What is 2 + 3?"}]\' http://localhost:8000/': "test_serve.py::"

@@ -122,7 +122,7 @@ def test_a_chain_stops_before_a_teacher_without_signal_and_goes_on_when_told(tmp
     assert [bool(decision["reasons"]) for decision in report["chain"]["decisions"]] == [False, True]
     kept, lost = (decision["signs"]["auc"] for decision in report["chain"]["decisions"])
     assert kept["low"] > 0.7 and lost["low"] <= 0.5 and lost["value"] < 0.7
-    assert "the chain stops after generation 1: neural trust has an AUC of" in report["chain"]["ended"]
+    assert "the chain stops after generation 1: trust has an AUC of" in report["chain"]["ended"]
     assert report["chain"]["ended"] in run.errors()
     assert "2 of 3 generations" in (run.directory / "report.html").read_text()
     before = records(run.directory)

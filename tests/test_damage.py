@@ -22,7 +22,7 @@ def test_what_is_lost_is_made_again_or_refused_with_a_command_that_works(tmp_pat
     assert curate("run", run.config).returncode == 0
     assert curate("verify", run.directory).returncode == 0
 
-    (export,) = run.directory.glob("gen-0/select-*/neural.jsonl")
+    (export,) = run.directory.glob("gen-0/select-*/trust.jsonl")
     content = export.read_bytes()
     export.unlink()
     shutil.rmtree(export.with_suffix(".lance"))

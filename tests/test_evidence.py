@@ -92,7 +92,7 @@ def report(*, unparsed: int = 0, teacher: float = 0.45, right: float = 0.45, tru
         "funnel": {"generations": [{"labelled": {"pool": {"rows": 20_000, "unparsed": unparsed}}}]},
         "teacher": {"test": {"value": teacher}, "pool": {"value": right}},
         "generations": [{"n": n}],
-        "arms": [{"name": "neural"}, {"name": "ground_truth", "accuracy": {"value": truth}}],
+        "arms": [{"name": "trust"}, {"name": "ground_truth", "accuracy": {"value": truth}}],
     }
 
 
@@ -180,7 +180,7 @@ def test_tables_say_what_the_results_hold(tmp_path):
     assert (
         "outdated" not in text and "kept" in text and text.startswith("Before\n<!-- table: arms-mates -->\n| model |")
     )
-    line = next(line for line in text.splitlines() if line.startswith("| neural trust |"))
+    line = next(line for line in text.splitlines() if line.startswith("| trust |"))
     assert line.split(" | ")[1:4] == ["90.0", "61.0 (60.0 to 62.0)", "-0.5 (-0.9 to -0.1) [-1.1 to +0.1]"]
     assert "| mates | teacher's accuracy | 45.0 | 30 % to 60 % | yes |" in text
     tables.write_docs(page, made)
@@ -190,7 +190,7 @@ def test_tables_say_what_the_results_hold(tmp_path):
     made = tables.tables(made)
     assert made["chain"].splitlines()[2:4] == [
         "| first teacher | 40.0 (39.0 to 41.0) |  |",
-        "| chain, neural | 50.0 (49.0 to 51.0) | 60.0 (59.0 to 61.0) |",
+        "| chain, trust | 50.0 (49.0 to 51.0) | 60.0 (59.0 to 61.0) |",
     ]
-    assert "| 2 | chain, neural minus ground truth | +1.0 (-1.0 to +3.0) |" in made["chain-differences"]
-    assert "| 1 | chain, neural | 2.0 |" in made["chain-costs"]
+    assert "| 2 | chain, trust minus ground truth | +1.0 (-1.0 to +3.0) |" in made["chain-differences"]
+    assert "| 1 | chain, trust | 2.0 |" in made["chain-costs"]

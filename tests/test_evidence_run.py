@@ -54,10 +54,10 @@ def test_cells_leave_results_that_a_later_cell_in_their_directory_does_not_chang
     assert all(cell.done for cell in done)
     found = json.loads(json.dumps(results({}, done, {cell.name: cell.done["seconds"] for cell in done})))
     arms = found["tasks"]["equations"]["arms"]
-    assert len(arms) == 10 and arms["neural, capped"]["words"] == "neural trust, capped"
-    assert arms["neural"]["accuracy"]["n"] == 100 == arms["neural, capped"]["against"]["ground_truth"]["n"]
-    assert arms["neural_gold"]["purity"]["value"] == 1 and found["chain"] == []
+    assert len(arms) == 10 and arms["trust, capped"]["words"] == "trust, capped"
+    assert arms["trust"]["accuracy"]["n"] == 100 == arms["trust, capped"]["against"]["ground_truth"]["n"]
+    assert arms["trust_gold"]["purity"]["value"] == 1 and found["chain"] == []
     page = Path(tmp_path / "page.md")
     page.write_text("<!-- table: arms-equations -->\n<!-- end -->\n")
     tables.write_docs(page, found)
-    assert page.read_text().count("| neural trust") == 4
+    assert page.read_text().count("| trust") == 4

@@ -78,7 +78,7 @@ def test_example_of_a_domain_runs_all_its_arms(local_ray, tmp_path, domain):
     else:
         assert set(report["difficulty"]["arms"]) == set(arms)
         matched, trust = (report["difficulty"]["arms"][name] for name in ("naive_matched", "trust"))
-        assert abs(matched["mean"] - neural["mean"]) < abs(report["difficulty"]["pool"]["mean"] - neural["mean"]) + 0.05
+        assert abs(matched["mean"] - trust["mean"]) < abs(report["difficulty"]["pool"]["mean"] - trust["mean"]) + 0.05
 
 
 def test_examples_read_as_configurations():

@@ -39,7 +39,7 @@ def configuration(directory: Path, **sections: Any) -> Path:
         "teacher": {"backend": "scripted", "scripted": {"completions": [" \\boxed{1}", " \\boxed{2}"]}},
         "trust": {"width": 8, "depth": 1, "max_steps": 20},
         "tune": TUNE,
-        "selection": {"budget": {"n": 50}, "arms": ["neural"]},
+        "selection": {"budget": {"n": 50}, "arms": ["trust"]},
         "ray": {"num_cpus": 2},
         **sections,
     }

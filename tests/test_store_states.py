@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from curation import run
-from curation.arms import ARMS, fitted_of
 from curation.commands.plan import make_plan
 from curation.config.load import load_config
 from curation.refs import TableRef
@@ -45,12 +44,12 @@ CONFIG = {
     },
     "selection": {
         "budget": {"n": 60},
-        "arms": ["naive", "attention", "boosted_trees", "deep_ensemble", "linear_probe", "neural"],
+        "arms": ["naive", "attention", "boosted_trees", "deep_ensemble", "linear_probe", "trust"],
     },
     "generations": [],
 }
 FIRST = ["label-source", "grade-source"]
-FITTED = sorted(fitted_of(ARMS), reverse=True)
+FITTED = ["trust", "linear_probe", "deep_ensemble", "boosted_trees", "attention"]
 FITS = ["trust", "trust-linear_probe", "trust-deep_ensemble", "trust-boosted_trees", "trust-attention"]
 LABELS = ["label-probe-held_out", "label-pool"]
 REST = [

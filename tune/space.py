@@ -175,14 +175,13 @@ class Point:
 
     @classmethod
     def default(cls, base: TrustConfig) -> "Point":
-        """The trust function of the section ``trust`` itself, without the choice of a probe on a small source."""
-        settings = base.model_copy(update={"probe_below": 0})
-        return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], settings))
+        """The trust function of the section ``trust`` itself."""
+        return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> dict[str, Any]:
         """The section ``trust`` that gives this function: ``base`` with what it sets itself, as JSON."""
         mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
-        read = {key: mine[key] for key in _read(self.kind) | {OPTIONS, "probe_below"}}
+        read = {key: mine[key] for key in _read(self.kind) | {OPTIONS}}
         return theirs | read | {KIND: self.kind, "search": False}
 
 
@@ -271,7 +270,7 @@ class Space:
         settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
         own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
         options = {**self.base.options.get(kind, {}), **own}
-        raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}, "probe_below": 0}
+        raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}}
         trust = read_by(kind, fitted_of([kind])[kind], TrustConfig.model_validate(raw))
         return Point(kind=kind, trust=trust, drawn={KIND: kind, **values} if len(self.kinds) > 1 else dict(values))
 

@@ -110,9 +110,7 @@ TASKS: Mapping[str, Task] = {
     "openbookqa": Task(files="mcqa/openbookqa_*.parquet"),
     "socialiqa": Task(files="mcqa/socialiqa_train.parquet"),
     "mmlu": Task(files="mcqa/mmlu_test.parquet"),
-    "banking77": Task(
-        files="classification/banking77_*.parquet", cue="The customer asks about:", num_classes=24
-    ),
+    "banking77": Task(files="classification/banking77_*.parquet", cue="The customer asks about:", num_classes=24),
     "irony": Task(files="classification/tweeteval_irony_*.parquet", cue="This tweet is meant as"),
 }
 

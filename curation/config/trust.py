@@ -42,10 +42,10 @@ class TrustConfig(TrainSection):
 
     The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings stand under ``options.stacked``.
     The paper's is ``kind: neural`` (section "Neural Trust Functions", table of NTF architectures), which ``preset``,
-    ``depth`` and the keys after it describe. Our additions to that, and how to switch each off: fitting on parsed labels
-    alone (``fit_on: all``), early stopping on validation AUC (``patience: null``), standardised inputs (``standardise:
-    false``), calibration (``calibration: none``). The paper does not give stochastic depth, expansion, batch size or
-    number of steps.
+    ``depth`` and the keys after it describe. Our additions to that, and how to switch each off: fitting on parsed
+    labels alone (``fit_on: all``), early stopping on validation AUC (``patience: null``), standardised inputs
+    (``standardise: false``), calibration (``calibration: none``). The paper does not give stochastic depth, expansion,
+    batch size or number of steps.
     """
 
     kind: Annotated[str, AfterValidator(_fitted)] = "stacked"

@@ -1,15 +1,18 @@
 """Two rankings of the same rows compared: the differences of their AUC and of their purity, with paired intervals."""
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from curation.metrics.estimates import NORMAL_QUANTILE, Estimate, proportion, undefined
+from curation.metrics.estimates import CONFIDENCE, Estimate, proportion, undefined
 from curation.metrics.inputs import Flags, Floats, as_flags, as_scores, same_length
 
 
-def auc_difference(first_N: npt.ArrayLike, second_N: npt.ArrayLike, correct_N: npt.ArrayLike) -> Estimate:
+def auc_difference(
+    first_N: npt.ArrayLike, second_N: npt.ArrayLike, correct_N: npt.ArrayLike, *, confidence: float = CONFIDENCE
+) -> Estimate:
     """The AUC of the first score minus that of the second on the same rows; NaN when one class is missing.
 
     The interval is the normal one of DeLong, DeLong and Clarke-Pearson (Biometrics 44, 1988), in O(N log N) by midranks
@@ -27,17 +30,20 @@ def auc_difference(first_N: npt.ArrayLike, second_N: npt.ArrayLike, correct_N: n
     (right_P, wrong_Q), (other_P, other_Q) = placed
     value = float(right_P.mean() - other_P.mean())
     variance = float((right_P - other_P).var(ddof=1) / num_right + (wrong_Q - other_Q).var(ddof=1) / num_wrong)
-    half = NORMAL_QUANTILE * math.sqrt(variance)
+    half = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(variance)
     return Estimate(value=value, low=value - half, high=value + half, n=len(correct))
 
 
-def purity_difference(first_M: npt.ArrayLike, second_M: npt.ArrayLike, correct_N: npt.ArrayLike) -> Estimate:
+def purity_difference(
+    first_M: npt.ArrayLike, second_M: npt.ArrayLike, correct_N: npt.ArrayLike, *, confidence: float = CONFIDENCE
+) -> Estimate:
     """The share of right rows among those that the first ranking selects minus that among the second's.
 
     Args:
         first_M: the places of M selected rows.
         second_M: those of the other ranking, as many.
         correct_N: whether each of all rows is right.
+        confidence: of the interval.
 
     The interval holds for the two selections as they are. Rows that both select do not count; the exact intervals of
     the others' shares are combined (MOVER: Zou and Donner, Statistics in Medicine 27, 2008).
@@ -47,7 +53,7 @@ def purity_difference(first_M: npt.ArrayLike, second_M: npt.ArrayLike, correct_N
     if len(first) != len(second) or not len(first):
         raise ValueError(f"{len(first)} and {len(second)} rows are selected; give two selections of one size above 0")
     mine, theirs = (
-        proportion(int(correct[own].sum()), len(own))
+        proportion(int(correct[own].sum()), len(own), confidence=confidence)
         for own in (np.setdiff1d(first, second), np.setdiff1d(second, first))
     )
     if not mine.n:

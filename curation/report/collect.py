@@ -1,6 +1,6 @@
 """Computes a run's report from its tables: a JSON object of every number on the page, with its n and interval."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pyroaring import BitMap64
 
-from curation.arms import ARMS, REFERENCE_ARM
+from curation.arms import ARMS, FREE, REFERENCE_ARM
 from curation.hashing import derive, hash_unit
 from curation.refs import ModelRef
 from curation.report import measures
@@ -28,7 +28,7 @@ from curation.report.passes import of_pass, starts
 from curation.report.pool_grid import NUM_CELLS, SAMPLE_ROWS, OnGrid, on_grid
 from curation.report.record import BASE, FORMAT, TEACHER, GenerationRecord, RunRecord
 from curation.report.risk_curves import risk_curves
-from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows
+from curation.report.rows import Bools, Ints, difficulties, graded_counts, judge, selected_rows, without_constant
 from curation.report.samples import samples
 from curation.report.tested import accuracy, decomposed, read_tests, tested
 from curation.report.trained import trainings
@@ -154,11 +154,13 @@ def _funnel(run: RunRecord, generations: list[Json]) -> Json:
 def _generation(run: RunRecord, record: GenerationRecord) -> Json:
     tables = {arm: selected_rows(ref) for arm, ref in record.selections.items()}
     selected: dict[str, Ints] = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-    ranked = (ARMS[arm].trust for arm in selected if ARMS[arm].ranked)
+    ranked = dict.fromkeys([REFERENCE_ARM, *(ARMS[arm].trust for arm in selected if ARMS[arm].ranked)])
     ruling = [ARMS[record.budget["reference"]].trust] if record.budget["risk"] else []
     functions = dict.fromkeys([REFERENCE_ARM, "internal_confidence", *ranked, *ruling])
     judged = {
-        split: judge(record.labels[split], ref, functions) for split, ref in record.grades.items() if split != "pool"
+        split: without_constant(judge(record.labels[split], ref, dict.fromkeys([*functions, *FREE])), functions)
+        for split, ref in record.grades.items()
+        if split != "pool"
     }
     num_pool = io.count(record.labels["pool"], filter=io.answered(record.labels["pool"]))
     pool = _graded_pool(run, record, functions, tables, num_pool)
@@ -213,7 +215,7 @@ def _generation(run: RunRecord, record: GenerationRecord) -> Json:
         "guarantee": guarantee(run, record),
         "regimes": lines,
         "regime_means": means,
-        "trust": trust_tables(run, record, judged, measured, num_pool),
+        "trust": trust_tables(run, record, judged, measured, ranked, num_pool),
         "reliability": {name: measures.reliability(rows) for name, rows in parsed.items()},
         "histogram": {name: measures.histogram(rows) for name, rows in parsed.items()},
         "pool_grid": _grid(pool, difficulty),
@@ -261,17 +263,20 @@ def _trained(training: Mapping[str, Any] | None) -> Json:
 
 
 def _graded_pool(
-    run: RunRecord, record: GenerationRecord, functions: Iterable[str], tables: Mapping[str, Any], num_pool: int
+    run: RunRecord, record: GenerationRecord, functions: Collection[str], tables: Mapping[str, Any], num_pool: int
 ) -> GradedSet | None:
     """The graded rows of the pool: in memory or, where there are many, on a grid; ``None`` without grades."""
     if "pool" not in record.grades:
         return None
     labels, grades = record.labels["pool"], record.grades["pool"]
+    measured = list(dict.fromkeys([*functions, *FREE]))
     if num_pool > ROWS_IN_MEMORY:
         weak = {arm: table for arm, table in tables.items() if not ARMS[arm].gold}
-        return on_grid(labels, grades, [*functions], weak, num_pool=num_pool, seed=derive(run.seed, SAMPLE))
+        seed = derive(run.seed, SAMPLE)
+        return on_grid(labels, grades, measured, weak, arms=[*functions], num_pool=num_pool, seed=seed)
     selected = {arm: table["row_id"].to_numpy() for arm, table in tables.items()}
-    return InMemory(judged=judge(labels, grades, functions), selected=selected, seed=run.seed)
+    judged = without_constant(judge(labels, grades, measured), functions)
+    return InMemory(judged=judged, selected=selected, seed=run.seed)
 
 
 def _grid(pool: GradedSet | None, difficulty: Difficulties) -> Json | None:

@@ -17,12 +17,15 @@ from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.metrics.inputs import as_weights
 from curation.report.measured import GradedSet, View
 from curation.report.people import Checked
+from curation.report.rivals import Rival, rivals_of
 from curation.report.rows import Floats, Judged
 
 CONFIDENCE = 0.99
 """Of the intervals that decide."""
 NUM_BINS = 10
 """Bins of equally many validation rows by trust, in which the pool's selected rows are counted."""
+FALSE_ALARMS = 0.05
+"""Of the free signals together: how often one seems to rank better than a trust function that is as good as all."""
 _QUANTILE = 2.5758293035489004
 
 
@@ -37,7 +40,7 @@ class Quality:
     """95 % interval; ``None`` where all labels are right or all wrong."""
     share_right: Estimate
     brier_excess: Estimate
-    """The Brier score less that of a constant, the share of right labels of the fit's rows, on the same rows."""
+    """The Brier score less that of a constant, the share of right labels of the source's rows, on the same rows."""
     top: Estimate
     """The share of right labels among the rows that stand for the selected ones."""
     top_trust: float
@@ -56,6 +59,19 @@ class Foreseen:
     """95 % interval: over validation rows, taken as often as the selected rows have their trust."""
     drop: Estimate
     """The purity of validation's own top less ``purity``: what the pool's trust takes away; 99 % interval."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """The labelled rows that trust was to be fitted on, and the questions that they ask."""
+
+    num_rows: int
+    num_questions: int
+
+    @property
+    def share(self) -> float:
+        """The share of rows that repeat a question of another row."""
+        return 1 - self.num_questions / self.num_rows if self.num_rows else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +97,11 @@ class Evidence:
     capped: bool = False
     """A cap on labels has left out rows of higher trust than some that are selected, so that validation's top does not
     stand for them."""
+    rivals: tuple[Rival, ...] = ()
+    """The trust function against each free signal that the rows have: pool rows where they are graded, else validation
+    rows."""
+    repeats: Repeats | None = None
+    """``None`` where the fit does not say."""
 
     def to_json(self) -> dict[str, Any]:
         """The evidence as a JSON object."""
@@ -97,10 +118,8 @@ class Material:
     validation: GradedSet | None
     pool: GradedSet | None
     """The graded pool; ``None`` without an audit."""
-    fitted: Judged
-    """Rows of the fit's part of the source."""
     source: Judged
-    """All graded rows of the source."""
+    """Parsed rows of the source, one a question."""
     selected_trust_M: Floats
     num_pool: int
     chance: float | None
@@ -108,16 +127,19 @@ class Material:
     seed: int
     checked: Checked | None = None
     capped: bool = False
+    repeats: Repeats | None = None
 
 
 def weigh(of: Material) -> Evidence:
     """Compute the evidence."""
-    known, source = of.fitted.readable, of.source.readable
-    constant = float(known.correct_N.mean()) if len(known) else 0.0
+    source = of.source
+    constant = float(source.correct_N.mean()) if len(source) else 0.0
     num_selected = len(of.selected_trust_M)
     validation, pool, expected = None, None, None
+    rivals: tuple[Rival, ...] = ()
     if of.validation is not None:
         num_top = max(1, round(num_selected / max(of.num_pool, 1) * len(of.validation)))
+        rivals = rivals_of(of.validation, "validation", of.function, num_top, of.seed, false_alarms=FALSE_ALARMS)
         validation = quality(of.validation.parsed, of.function, num_top, constant, of.seed)
         if len(rows := of.validation.parsed.of(of.function)):
             expected = foreseen(rows, of.function, num_top, of.selected_trust_M)
@@ -126,6 +148,7 @@ def weigh(of: Material) -> Evidence:
         if num_graded:
             top = metrics.proportion(num_right, num_graded, confidence=CONFIDENCE)
             pool = replace(found, top=top, top_trust=float(of.selected_trust_M.mean()))
+            rivals = rivals_of(of.pool, "pool", of.function, num_selected, of.seed, false_alarms=FALSE_ALARMS)
     teacher = metrics.proportion(source.num_right, len(source), confidence=CONFIDENCE) if len(source) else None
     return Evidence(
         arm=of.arm,
@@ -138,6 +161,8 @@ def weigh(of: Material) -> Evidence:
         checked=of.checked,
         shift=of.shift,
         capped=of.capped,
+        rivals=rivals,
+        repeats=of.repeats,
     )
 
 

@@ -77,6 +77,10 @@ class GradedSet(Protocol):
         """All rows or, of a large pool, about ``curation.report.pool_grid.SAMPLE_ROWS``."""
         ...
 
+    def raw(self, function: str) -> Floats:
+        """The raw scores of the parsed rows of ``sample``, float64 [N]."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class InMemory:
@@ -125,6 +129,11 @@ class InMemory:
     def sample(self) -> Judged:
         """All rows."""
         return self.judged
+
+    def raw(self, function: str) -> Floats:
+        """See :class:`GradedSet`."""
+        found: Floats = self.judged.scores[function].raw_N[self.judged.parsed_N]
+        return found
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from curation.arms import ARMS
+from curation.arms import ARMS, FREE
 from curation.hashing import hash_unit
 from curation.refs import TableRef
 from curation.report.rows import LOWEST, Bools, Floats, Ints, Judged, Score, filled
@@ -39,7 +39,7 @@ class Counts:
     trust: Mapping[str, Floats]
     """The sum of the trust of these rows, by whether they are right, and cell."""
     sample: pa.Table
-    """``row_id``, ``parsed`` and ``correct`` of the sampled rows."""
+    """``row_id``, ``parsed`` and ``correct`` of the sampled rows, and their raw scores by trust function."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,6 +61,8 @@ class Source:
     """The trust functions whose columns the labels have."""
     selected: Mapping[str, BitMap64]
     """The rows of those functions' own arms."""
+    arms: Sequence[str]
+    """The trust functions that are measured in any case."""
     sample_share: float
     seed: int
 
@@ -81,12 +83,14 @@ class Source:
         rows_22 = np.zeros((2, 2), dtype=np.int64)
         cells = {name: np.zeros((2, 2, NUM_CELLS), dtype=np.int64) for name in self.functions}
         trust = {name: np.zeros((2, NUM_CELLS)) for name in self.functions}
-        sample = [_SAMPLE.empty_table()]
+        sample = [_sample(self.functions).empty_table()]
         for ids_B, parsed_B, right_B, batch in self.batches(self.functions, fragments):
             rows_22 += np.bincount(2 * parsed_B + right_B, minlength=4).reshape(2, 2)
             drawn_B = hash_unit(ids_B, self.seed) < self.sample_share
             arrays = [pa.array(of_B[drawn_B]) for of_B in (ids_B, parsed_B, right_B)]
-            sample.append(pa.table(arrays, schema=_SAMPLE))
+            drawn = batch.filter(pa.array(drawn_B))
+            raws = [pa.array(get_trust(name, 0).raw_score(drawn).astype(np.float32)) for name in self.functions]
+            sample.append(pa.table([*arrays, *raws], schema=_sample(self.functions)))
             batch, ids_P, right_P = batch.filter(pa.array(parsed_B)), ids_B[parsed_B], right_B[parsed_B]
             for name in self.functions:
                 function = get_trust(name, 0)
@@ -112,7 +116,11 @@ class Source:
         return np.asarray(np.cumsum(found[:, ::-1], axis=1)[:, ::-1][:, 1:])
 
 
-_SAMPLE = pa.schema([("row_id", pa.int64()), ("parsed", pa.bool_()), ("correct", pa.bool_())])
+_FACTS = [("row_id", pa.int64()), ("parsed", pa.bool_()), ("correct", pa.bool_())]
+
+
+def _sample(functions: Sequence[str]) -> pa.Schema:
+    return pa.schema([*_FACTS, *((f"raw {name}", pa.float32()) for name in functions)])
 
 
 class OnGrid:
@@ -142,15 +150,21 @@ class OnGrid:
 
     @property
     def functions(self) -> list[str]:
-        """The trust functions with scores."""
-        return [*self.counts.cells]
+        """The trust functions with scores, but for free signals that are equal, or null, on all parsed rows."""
+        null = int(cells_of(np.array([np.nan], dtype=np.float32))[0])
+        found = []
+        for name, cells in self.counts.cells.items():
+            used = np.flatnonzero(cells.sum(axis=(0, 1)))
+            if name not in FREE or name in self._source.arms or len(used[used != null]) > 1:
+                found.append(name)
+        return found
 
     @property
     def resolution(self) -> dict[str, float]:
         """The most by which a cell's common rank changes the AUC among parsed rows, by trust function."""
         found = {}
-        for name, cells in self.counts.cells.items():
-            wrong_G, right_G = cells.sum(axis=0)
+        for name in self.functions:
+            wrong_G, right_G = self.counts.cells[name].sum(axis=0)
             pairs = 2.0 * wrong_G.sum() * right_G.sum()
             found[name] = float((wrong_G.astype(np.float64) * right_G).sum() / pairs) if pairs else 0.0
         return found
@@ -158,9 +172,14 @@ class OnGrid:
     @property
     def sample(self) -> Judged:
         """The sampled rows, ascending by row id, without scores."""
-        rows = self.counts.sample.sort_by("row_id")
-        ids_N, parsed_N, correct_N = (rows[name].to_numpy() for name in _SAMPLE.names)
+        rows = self.counts.sample.select([name for name, _ in _FACTS]).sort_by("row_id")
+        ids_N, parsed_N, correct_N = (rows[name].to_numpy() for name, _ in _FACTS)
         return Judged(row_ids_N=ids_N, correct_N=correct_N, parsed_N=parsed_N, scores={})
+
+    def raw(self, function: str) -> Floats:
+        """The raw scores of the parsed rows of ``sample``, float64 [N]."""
+        rows = self.counts.sample.select(["row_id", "parsed", f"raw {function}"]).sort_by("row_id")
+        return filled(rows[f"raw {function}"].to_numpy()[rows["parsed"].to_numpy()])
 
     def ranked(self, arm: str) -> Ints:
         """Wrong and right rows of all in cells, int64 [2, G], by an arm's preference: what it selected first."""
@@ -248,10 +267,14 @@ def on_grid(
     functions: Sequence[str],
     selected: Mapping[str, pa.Table],
     *,
+    arms: Sequence[str],
     num_pool: int,
     seed: int,
 ) -> OnGrid:
-    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.selected_rows``)."""
+    """Count the graded rows of a pool; ``selected`` are the arms' rows by rank (``rows.selected_rows``).
+
+    A free signal that is not among ``arms`` is left out where it is the same on all rows.
+    """
     graded, right = BitMap64(), BitMap64()
     for batch in scans.batches(grades, {"row_id": "row_id", "correct": "correct"}, None):
         ids_B, correct_B = batch.column("row_id").to_numpy(), batch.column("correct").to_numpy(zero_copy_only=False)
@@ -269,6 +292,7 @@ def on_grid(
         graded=graded,
         right=right,
         functions=[name for name in dict.fromkeys(functions) if set(get_trust(name, 0).features) <= present],
+        arms=arms,
         selected={arm: bitmap(selected[arm]["row_id"].to_numpy()) for arm in functions if arm in selected},
         sample_share=SAMPLE_ROWS / max(num_pool, 1),
         seed=seed,

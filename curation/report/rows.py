@@ -1,7 +1,7 @@
 """The rows behind the report: scores with correctness, difficulties, and an arm's order over the whole pool."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.arms import ARMS
+from curation.arms import ARMS, FREE, TRUST, Configured, Fitted
 from curation.domains import Domain, attempt
 from curation.domains.grading import read_grades
-from curation.hashing import hash_unit
+from curation.hashing import derive, hash_unit
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
@@ -25,6 +25,8 @@ DOMAIN_ROWS = 8192
 """The number of rows that are Python objects at a time."""
 LOWEST = -1e30
 """The raw score of a row without one: below every real score, and finite, because metrics need finite scores."""
+UNPARSED = "unparsed rows beside the held-out ones"
+"""The purpose of the seed that draws them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class Judged:
     scores: dict[str, Score]
     weight_N: Ints | None = None
     """How many rows an entry stands for; then ``row_ids_N`` only number the entries. None: one each."""
+    question_N: Ints | None = None
+    """The question that each row asks (``curation.domains.grading.Graded``). None: one of its own."""
 
     def __len__(self) -> int:
         return len(self.row_ids_N) if self.weight_N is None else int(self.weight_N.sum())
@@ -62,7 +66,36 @@ class Judged:
             parsed_N=self.parsed_N[keep_N],
             scores={name: Score(raw_N=s.raw_N[keep_N], trust_N=s.trust_N[keep_N]) for name, s in self.scores.items()},
             weight_N=None if self.weight_N is None else self.weight_N[keep_N],
+            question_N=None if self.question_N is None else self.question_N[keep_N],
         )
+
+    @property
+    def distinct(self) -> "Judged":
+        """The first row of each question, by row id."""
+        if self.question_N is None:
+            return self
+        keep_N = np.zeros(len(self.row_ids_N), dtype=np.bool_)
+        keep_N[np.unique(self.question_N, return_index=True)[1]] = True
+        return self.subset(keep_N)
+
+    def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
+        """One row of each question, of labelled rows that no fit of ``functions`` has seen.
+
+        Scored labels of the source have a score of a fitted function only where it is honest: cross-fitted, or of a row
+        that the fit did not read. A parsed row without one has been seen by a fit, or repeats a question; functions
+        that are not fitted hide no row. Of the unparsed rows, which a fit on parsed labels never reads, a seeded draw
+        takes the share of the parsed questions that are held out, so that both kinds keep their proportion.
+        """
+        may_N = np.ones(len(self.row_ids_N), dtype=np.bool_)
+        for name in functions:
+            if isinstance(TRUST[name], Fitted | Configured) and name in self.scores:
+                may_N &= self.scores[name].raw_N > LOWEST
+        known = self.readable.distinct
+        parsed, others = self.subset(self.parsed_N & may_N).distinct, self.subset(~self.parsed_N).distinct
+        if known.question_N is not None and others.question_N is not None:
+            others = others.subset(~np.isin(others.question_N, known.question_N))
+        drawn_N = hash_unit(others.row_ids_N, derive(seed, UNPARSED)) < len(parsed) / max(len(known), 1)
+        return self.subset(np.isin(self.row_ids_N, np.concatenate([parsed.row_ids_N, others.row_ids_N[drawn_N]])))
 
     @property
     def readable(self) -> "Judged":
@@ -98,7 +131,19 @@ def judge(labels: TableRef, grades: TableRef, functions: Iterable[str]) -> Judge
         correct_N=graded.correct_N,
         parsed_N=table["label"].is_valid().to_numpy()[places_N],
         scores=scores,
+        question_N=graded.question_N,
     )
+
+
+def without_constant(judged: Judged, arms: Collection[str]) -> Judged:
+    """The same without free signals that say nothing: equal, or null, on all parsed rows; functions of arms stay."""
+    raws = {name: score.raw_N[judged.parsed_N] for name, score in judged.scores.items()}
+    scores = {
+        name: judged.scores[name]
+        for name, raw_P in raws.items()
+        if name not in FREE or name in arms or len(np.unique(raw_P[raw_P > LOWEST])) > 1
+    }
+    return replace(judged, scores=scores)
 
 
 def graded_counts(grades: Sequence[TableRef]) -> dict[str, Any]:

@@ -1,12 +1,15 @@
-"""Quality of the trust functions: on validation rows of the source, on the pool, on probe sets.
+"""Quality of the trust functions: on held-out rows of the source ("validation"), on the pool, on probe sets.
+
+Validation rows are the source's rows with an honest score (``rows.Judged.held_out``), one for each question. The free
+signals are measured beside the functions of the arms, whether or not they are arms (``curation.report.rivals``).
 
 Every metric is computed on the parsed rows first, because trust can select no other row, and then on all rows. Among
 all rows an unparsed row ranks last with trust 0, as in selection. There readability alone predicts correctness well, so
 the report gives its AUC as a control. For comparison with Brier score and ECE, the report gives those of a constant:
-the share of right labels among the same kind of rows, parsed or all, of the source's fit part.
+the share of right labels among the same kind of rows, parsed or all, of the source's questions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from statistics import mean
 from typing import Any
 
@@ -14,31 +17,31 @@ import numpy as np
 import pyarrow as pa
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.config import TrustConfig
 from curation.report import measures
-from curation.report.evidence import CONFIDENCE, Evidence, Material, weigh
+from curation.report.evidence import CONFIDENCE, Evidence, Material, Repeats, weigh
 from curation.report.guessing import chance
 from curation.report.measured import GradedSet, InMemory
 from curation.report.measures import Json
 from curation.report.people import checked
 from curation.report.record import GenerationRecord, RunRecord
+from curation.report.rivals import against, best_signal, in_table, what_trust_is, who_won
 from curation.report.rows import Judged
-from curation.trust.parts import FIT, VALIDATION, part_of
 
 AVERAGED = ("auc", "ece", "brier", "purity_at_n")
 
 
-def source_part(run: RunRecord, source: Judged, part: int) -> Judged:
-    """The labelled source rows of one part (``curation.trust.parts``)."""
-    config = TrustConfig.model_validate(run.config["trust"])
-    return source.subset(part_of(source.row_ids_N, config, run.seed) == part)
-
-
 def sets(run: RunRecord, judged: Mapping[str, Judged], pool: GradedSet | None) -> dict[str, GradedSet]:
-    """The non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded."""
-    validation = InMemory(judged=source_part(run, judged["source"], VALIDATION), selected={}, seed=run.seed)
-    found = {"validation": validation, "pool": pool}
+    """The non-empty sets of rows on which trust is measured: validation rows, and the pool if it is graded.
+
+    Validation rows are held out under every fitted function, so that all are measured on the same ones.
+    """
+    source = judged["source"]
+    found = {"validation": _held(source, source.scores, run.seed), "pool": pool}
     return {name: rows for name, rows in found.items() if rows is not None and len(rows)}
+
+
+def _held(source: Judged, functions: Collection[str], seed: int) -> InMemory:
+    return InMemory(judged=source.held_out(functions, seed), selected={}, seed=seed)
 
 
 def evidence(
@@ -58,17 +61,18 @@ def evidence(
     arm = REFERENCE_ARM if REFERENCE_ARM in selected else next(ranking, None)
     if arm is None:
         return None
+    held = _held(source, [ARMS[arm].trust], run.seed) if ARMS[arm].trust in source.scores else None
+    known = source.readable.distinct
     trust_M = np.nan_to_num(selected[arm]["trust"].to_numpy().astype(np.float64))
     material = Material(
         arm=arm,
         function=ARMS[arm].trust,
-        validation=measured.get("validation"),
+        validation=held if held is not None and len(held) else None,
         pool=measured.get("pool"),
-        fitted=source_part(run, source, FIT),
-        source=source,
+        source=known,
         selected_trust_M=trust_M,
         num_pool=num_pool,
-        chance=chance(run.prepared["source"], run.domain, source.readable.row_ids_N, run.seed),
+        chance=chance(run.prepared["source"], run.domain, known.row_ids_N, run.seed),
         shift=record.shift.get("source"),
         seed=run.seed,
         checked=checked(
@@ -80,8 +84,16 @@ def evidence(
             confidence=CONFIDENCE,
         ),
         capped=record.budget.get("max_per_label") is not None,
+        repeats=repeats(record.trust_fit),
     )
     return weigh(material)
+
+
+def repeats(fit: Mapping[str, Any]) -> Repeats | None:
+    """How many labelled rows repeat a question, by the summary of the fit; ``None`` where it does not say."""
+    if fit.get("num_repeats") is None:
+        return None
+    return Repeats(num_rows=fit["num_fit"] + fit["num_repeats"], num_questions=fit["num_fit"])
 
 
 def trust_tables(
@@ -89,23 +101,56 @@ def trust_tables(
     record: GenerationRecord,
     judged: Mapping[str, Judged],
     measured: Mapping[str, GradedSet],
+    ranked: Collection[str],
     num_pool: int,
 ) -> Json:
-    """The metrics of every trust function: by set, then ``parsed`` and ``all``."""
-    result: Json = {"ece_bins": measures.ECE_BINS, "fit": dict(record.trust_fit)}
-    fitted = source_part(run, judged["source"], FIT)
+    """The metrics of every trust function: by set, then ``parsed`` and ``all``.
+
+    ``ranked`` are the functions by which arms rank; the others are measured only. On parsed rows each of ``ranked``
+    stands ``against`` internal confidence and the best free signal.
+    """
+    best = best_signal(measured)
+    result: Json = {
+        "ece_bins": measures.ECE_BINS,
+        "fit": dict(record.trust_fit),
+        "best_signal": None if best is None else {"name": best[0], "chosen_on": best[1]},
+    }
+    source = judged["source"]
     for name, rows in measured.items():
         result[name] = {}
-        for view, seen, known in (
-            ("parsed", rows.parsed, fitted.readable),
-            ("all", rows.all, fitted.unparsed_last),
+        # There are fewer validation rows than pool rows: take the same share of them.
+        num_top = record.n if name == "pool" else _share_of(record.n, num_pool, len(rows))
+        for view, seen, of in (
+            ("parsed", rows.parsed, source.readable.distinct),
+            ("all", rows.all, source.distinct),
         ):
-            if not len(seen):
-                continue
-            # There are fewer validation rows than pool rows: take the same share of them.
-            num_top = record.n if name == "pool" else _share_of(record.n, num_pool, len(rows))
-            result[name][view] = measures.trust_metrics(seen, num_top, _share_right(known), run.seed)
+            if len(seen):
+                result[name][view] = measures.trust_metrics(seen, num_top, _share_right(of), run.seed)
+                for function, found in result[name][view]["functions"].items():
+                    found["is_arm"] = function in ranked
+        for function, found in result[name].get("parsed", {"functions": {}})["functions"].items():
+            others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
+            found["against"] = {
+                what: in_table(
+                    against(rows, name, function, other, num_top, run.seed)
+                    if function in ranked and other in rows.parsed.functions and other != function and num_top
+                    else None
+                )
+                for what, other in others.items()
+            }
+    result["told"] = _told(record, result)
     return result
+
+
+def _told(record: GenerationRecord, tables: Json) -> list[str]:
+    """Which function the reference arm is, and whether it or the best free signal ranks better, in sentences."""
+    told = [what_trust_is(record.trust_fit.get("kind"), record.trust_fit.get("choice"))]
+    for where in ("pool", "validation"):
+        seen = tables.get(where, {}).get("parsed")
+        if seen is not None and REFERENCE_ARM in seen["functions"]:
+            found = seen["functions"][REFERENCE_ARM]["against"]["best"]
+            return told if found is None else [*told, who_won("trust", where, seen["num_rows"], found)]
+    return told
 
 
 def regimes(
@@ -125,7 +170,7 @@ def regimes(
     for name, probe in probes.items():
         named[name] = (probe["regime"], InMemory(judged=judged[f"probe-{name}"], selected={}, seed=run.seed))
     named |= {"pool": ("pool", measured["pool"])} if "pool" in measured else {}
-    constant = _share_right(source_part(run, judged["source"], FIT).readable)
+    constant = _share_right(judged["source"].readable.distinct)
     lines = []
     for name, (regime, rows) in named.items():
         if len(seen := rows.parsed):

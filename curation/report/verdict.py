@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from curation.metrics import Estimate
-from curation.report.evidence import Evidence, Quality, difference, widened
-from curation.report.headline import percent
+from curation.metrics import Estimate, proportion
+from curation.report.evidence import CONFIDENCE, Evidence, Quality, difference, widened
+from curation.report.headline import in_words, percent
+from curation.report.rivals import Rival
 
 Level = Literal["use it", "use with care", "do not use"]
 Finding = tuple[Level, str]
@@ -29,6 +30,9 @@ FEW_ROWS, FEW_OF_A_CLASS = 100, 20
 PROMISE, GREAT_FALL, DROP = 0.05, 0.1, 0.05
 """In shares: how far trust may promise too much, what fall of purity from validation to pool is great, and what the
 pool's trust may take away from the purity."""
+HALF, REPEATED = 0.5, 0.2
+"""The share of right labels below which a selection teaches more wrong than right, and the share of labelled rows that
+may repeat a question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +45,7 @@ class Rule:
     find: Callable[[Evidence], Finding | None]
     """The level and the finding in words; ``None`` where there is nothing to say."""
     mend: str
-    """What to do next; ``{directory}`` is the run's."""
+    """What to do next; ``{directory}`` is the run's, ``{signal}`` the free signal that ranks better than trust."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +69,8 @@ def verdict(evidence: Evidence, directory: str) -> Verdict:
     for rule in RULES:
         if finding := rule.find(evidence):
             level, words = finding
-            after = rule.mend.format(directory=directory)
+            better = _better(evidence)
+            after = rule.mend.format(directory=directory, signal="" if better is None else better.signal)
             found.append((level, {"rule": rule.name, "level": level, "finding": words, "next": after}))
     found.sort(key=lambda item: -LEVELS.index(item[0]))
     worst = found[0][0] if found else USE
@@ -138,6 +143,73 @@ def _chance(evidence: Evidence) -> Finding | None:
     return (
         STOP,
         f"the teacher is {words} chance ({_share(teacher)} of its labels are right, guessing gives {percent(chance)})",
+    )
+
+
+def _free(evidence: Evidence) -> Finding | None:
+    """The intervals hold for all free signals together (``curation.report.rivals.rivals_of``)."""
+    found = _better(evidence)
+    if found is None:
+        return None
+    quality = evidence.pool if found.where == "pool" else evidence.validation
+    auc = None if quality is None else quality.auc
+    lost = []
+    if found.auc is not None and found.auc.high < 0:
+        lost.append(f"its AUC is higher by {_less(found.auc)}")
+    if found.purity.high < 0:
+        lost.append(f"the purity of its first {found.num_top:,} rows by {_less(found.purity)}")
+    num_rows = found.purity.n if quality is None else quality.rows
+    return (STOP if auc is not None and auc.low <= 0.5 else CARE), (
+        f"{in_words(found.signal)} alone ranks the labels better than {in_words(evidence.arm)} ({' and '.join(lost)}, "
+        f"on {num_rows:,} parsed {found.where} rows)"
+    )
+
+
+def _better(evidence: Evidence) -> Rival | None:
+    """The free signal that is shown to rank better than trust; of several the one with the highest AUC."""
+    better = [rival for rival in evidence.rivals if rival.is_better]
+    return min(better, key=lambda rival: (_value(rival.auc), rival.purity.value), default=None)
+
+
+def _useful(evidence: Evidence) -> Finding | None:
+    """The upper end of the interval has to reach one half; the purity has to be shown to be above the other rows'.
+
+    Gold labels of the pool tell of the selection before people do, and people before validation. Only gold labels tell
+    what the rows are worth that were not selected.
+    """
+    pool = evidence.pool
+    if pool is not None:
+        purity = pool.top
+    elif evidence.checked is not None:
+        purity = evidence.checked.decisive
+    elif evidence.foreseen is not None:
+        purity = widened(evidence.foreseen.purity)
+    else:
+        return None
+    if not evidence.num_selected:
+        return None
+    if purity.high < HALF:
+        foreseen = "are" if pool is not None or evidence.checked is not None else "are foreseen to be"
+        return CARE, f"fewer than half of the selected labels {foreseen} right ({percent(purity.value)})"
+    if pool is None:
+        return None
+    right = round(pool.share_right.value * pool.rows) - round(pool.top.value * pool.top.n)
+    others = pool.rows - pool.top.n
+    if others > 0 and difference(pool.top, proportion(right, others, confidence=CONFIDENCE)).low > 0:
+        return None
+    return CARE, (
+        f"the selection is not shown to be purer than the pool ({percent(purity.value)} of the selected labels are "
+        f"right, {percent(pool.share_right.value)} of all {pool.rows:,} parsed ones)"
+    )
+
+
+def _repeats(evidence: Evidence) -> Finding | None:
+    found = evidence.repeats
+    if found is None or found.share <= REPEATED:
+        return None
+    return CARE, (
+        f"{percent(found.share)} of the labelled rows repeat a question: {found.num_rows:,} rows ask only "
+        f"{found.num_questions:,} different ones"
     )
 
 
@@ -246,11 +318,30 @@ RULES: tuple[Rule, ...] = (
         mend="Look at unparsed and wrong rows below: prompt and answer format first, then a stronger teacher.",
     ),
     Rule(
+        name="free signal",
+        asks="Does no free signal (internal confidence, margin, entropy, least or last log-probability) rank the "
+        "labels better?",
+        find=_free,
+        mend="Select by it, which needs no gold label: selection: {{arms: [{signal}]}}.",
+    ),
+    Rule(
+        name="useful",
+        asks="Are at least half of the selected labels right, and more of them than of the pool's other labels?",
+        find=_useful,
+        mend="Select fewer rows (selection.budget), take a stronger teacher, or look at wrong rows below.",
+    ),
+    Rule(
         name="rows",
         asks=f"Are there {FEW_ROWS} parsed rows outside the fit, and {FEW_OF_A_CLASS} of the rarer "
         f"outcome? (Or {FEW_ROWS} selected rows that people checked.)",
         find=_few,
         mend="Label more source rows, or check 200 selected ones: curate audit {directory} --num 200.",
+    ),
+    Rule(
+        name="repeats",
+        asks=f"Do at most {100 * REPEATED:.0f} % of the labelled rows repeat a question?",
+        find=_repeats,
+        mend="Label source rows that ask further questions: copies tell nothing new, and each counts once here.",
     ),
     Rule(
         name="purity",
@@ -268,16 +359,16 @@ RULES: tuple[Rule, ...] = (
         name="probability",
         asks="Is the Brier score below that of a constant?",
         find=_probability,
-        mend="Read no probability from trust, and set no threshold by it. More calibration rows "
-        "(trust.calibration_fraction) or trust.calibration: isotonic may mend it.",
+        mend="Read no probability from trust, and set no threshold by it. More labelled source rows or "
+        "trust.calibration: isotonic may mend it.",
     ),
     Rule(
         name="promise",
         asks=f"Is mean trust at most {100 * PROMISE:.0f} points above the share of right labels, of the most trusted "
         "rows and of those with trust of .5 or more?",
         find=_promise,
-        mend="Set no threshold by trust. More calibration rows (trust.calibration_fraction) or a "
-        "risk-controlled budget (selection.budget.risk) give a threshold that holds.",
+        mend="Set no threshold by trust. Label more source rows, or take a risk-controlled budget "
+        "(selection.budget.risk), which gives a threshold that holds.",
     ),
 )
 """The rules; of findings of one level, the first leads."""
@@ -295,6 +386,16 @@ def _sets(evidence: Evidence) -> list[tuple[str, Quality]]:
 
 def _number(estimate: Estimate) -> str:
     return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+
+
+def _less(estimate: Estimate) -> str:
+    """A difference below zero as what the other side is ahead by, in points."""
+    value, low, high = (100 * -number for number in (estimate.value, estimate.high, estimate.low))
+    return f"{value:.1f} points [{low:.1f}, {high:.1f}]"
+
+
+def _value(estimate: Estimate | None) -> float:
+    return 0.0 if estimate is None else estimate.value
 
 
 def _share(estimate: Estimate) -> str:

@@ -55,18 +55,18 @@ class Task:
 GRPO = (
     "student={method: grpo, preset: scratch, epochs: 3, rollouts: {max_tokens: 16}, cpus_per_worker: 2}",
     "selection.budget.n=1000",
-    "selection.arms=[naive_parsed, internal_confidence, neural, ground_truth]",
+    "selection.arms=[naive_parsed, internal_confidence, trust, ground_truth]",
     "trust.options={}",
 )
 """What GRPO changes in the file of arithmetic: 94 steps of 32 prompts with 8 answers each."""
 CHAINS = "chain"
 """The task with several generations."""
-CAPPED = ("selection.arms=[neural, internal_confidence]", "trust.options={}")
+CAPPED = ("selection.arms=[trust, internal_confidence]", "trust.options={}")
 """What the arms with a cap on rows of one label change; the cap itself differs by task."""
 CHAIN = (
     f"generations={[{'student': {'path': str(HERE / 'bases/mates' / size)}} for size in ('small', 'medium', 'large')]}",
-    "chain={arms: [neural, naive_parsed], shallow: [first_teacher, predecessor], shares: 4, stop: {}}",
-    "selection.arms=[naive_parsed, neural, ground_truth]",
+    "chain={arms: [trust, naive_parsed], shallow: [first_teacher, predecessor], shares: 4, stop: {}}",
+    "selection.arms=[naive_parsed, trust, ground_truth]",
     "splits.probes={}",
     "trust.options={}",
 )
@@ -129,7 +129,7 @@ class Cell:
             settings += [
                 *development(self.task.name),
                 "splits.pool.rows=20000",
-                "selection.arms=[naive_parsed, neural, ground_truth]",
+                "selection.arms=[naive_parsed, trust, ground_truth]",
             ]
         return settings
 

@@ -20,7 +20,7 @@ RECIPES = {
 NAMES = ("mates", "equations")
 """The tasks with students by SFT."""
 PREFIX = "recipes-"
-ARMS = ("naive_parsed", "neural", "neural_gold", "ground_truth")
+ARMS = ("naive_parsed", "trust", "trust_gold", "ground_truth")
 
 
 def recipe_cells(home: Path, names: Sequence[str]) -> list[Cell]:

@@ -77,7 +77,7 @@ def pooled(tests: Sequence[Tests], first: str, second: str) -> dict[str, Any] | 
 
 
 def regimes(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """AUC, ECE and Brier score of the neural arm's trust function by labelled set, as means over seeds."""
+    """AUC, ECE and Brier score of the reference arm's trust function by labelled set, as means over seeds."""
     lines: dict[str, list[Mapping[str, Any]]] = {}
     for report in reports:
         for line in report["regimes"]:

@@ -65,10 +65,10 @@ def arms(task: Results) -> str:
 
 
 def claim(results: Results) -> str:
-    """What the page claims: the neural arm, without and with a cap, against the others."""
+    """What the page claims: the trust arm, without and with a cap, against the others."""
     rows = []
     for name, task in results["tasks"].items():
-        for arm in ("neural", "neural, capped"):
+        for arm in ("trust", "trust, capped"):
             if (found := task["arms"].get(arm)) is not None:
                 against = [difference(found["against"].get(other)) for other in OTHERS]
                 rows.append([f"{WORDS.get(name, name)}, {len(task['seeds'])} seeds", found["words"], *against])
@@ -79,12 +79,12 @@ def decomposition(results: Results) -> str:
     """How much of the distance to ground truth is wrong labels, and how much the choice of rows."""
     rows = []
     for name, task in results["tasks"].items():
-        found = {arm: task["arms"].get(arm) for arm in ("neural", "neural_gold")}
+        found = {arm: task["arms"].get(arm) for arm in ("trust", "trust_gold")}
         if not all(found.values()):
             continue
-        total, choice = (found[arm]["against"]["ground_truth"]["difference"] for arm in ("neural", "neural_gold"))
+        total, choice = (found[arm]["against"]["ground_truth"]["difference"] for arm in ("trust", "trust_gold"))
         rows.append([WORDS.get(name, name), *(f"{100 * value:+.1f}" for value in (total, total - choice, choice))])
-    return table(["task", "neural minus ground truth", "wrong labels", "choice of rows"], rows)
+    return table(["task", "trust minus ground truth", "wrong labels", "choice of rows"], rows)
 
 
 def recipes(results: Results) -> str:

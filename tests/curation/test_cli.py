@@ -198,7 +198,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]], columns: tuple[str, ...] 
         ("domain=ches", ("'ches'", "chess")),
         ("domain={name: mcqa, option_style: words}", ("'mcqa'", "option_style: 'words'", "letters")),
         ("domain=mcqa", ("puzzles.parquet: has no column", "forms that are read")),
-        ("selection.arms=[nural]", ("tiny.yaml: selection: no arm is called 'nural'", "'trust'")),
+        ("selection.arms=[nural]", ("tiny.yaml: selection: no arm is called 'nural'", "'neural'")),
         ("selection.budget={risk: {alpha: 0.1}}", ("add splits.calibration",)),
         ("splits.probes={far: {from: puzzles, rows: 99, regime: ID}}", ("'puzzles'", "which has 40")),
         ("sources.puzzles.path=data/none.parquet", ("data/none.parquet", "no such file")),

@@ -91,9 +91,9 @@ def test_a_row_is_told_with_trust_rank_and_cut(run: AuditedRun) -> None:
 
 def test_rows_that_were_not_selected_unparsed_or_failed(run: AuditedRun) -> None:
     worst = min(set(run.raw) - run.unparsed - run.failed, key=lambda row_id: run.raw[row_id])
-    assert "trust               not selected (of 20 selected, cut at raw score" in explain(run.directory, worst)
+    assert "trust                not selected (of 20 selected, cut at raw score" in explain(run.directory, worst)
     text = explain(run.directory, min(run.unparsed))
-    assert "weak label           unparsed" in text and "trust               not selected" in text
+    assert "weak label           unparsed" in text and "trust                not selected" in text
     failed = explain(run.directory, min(run.failed))
     assert "error                teacher_failed: x" in failed and "weak label" not in failed
 

@@ -14,7 +14,7 @@ from curation.report.html import render
 from curation.tables import io
 
 SHALLOW = {"trust": 0.5, "naive": 0.3}
-REASONS = ["neural trust has no AUC"]
+REASONS = ["trust has no AUC"]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def make_chain(folder: Path) -> RunRecord:
                 "gen-1/shallow": (1, "shallow"),
             },
             decisions=[{"signs": signs, "reasons": []}, {"signs": signs, "reasons": REASONS}],
-            ended="the chain stops after generation 1: neural trust has no AUC",
+            ended="the chain stops after generation 1: trust has no AUC",
         ),
     )
 
@@ -132,17 +132,17 @@ def test_each_line_has_the_accuracy_of_its_students(chain: RunRecord, found: dic
 
 def test_differences_are_paired_by_row(chain: RunRecord, found: dict) -> None:
     pairs = {(item["generation"], item["first"], item["second"]): item for item in found["differences"]}
-    trust, naive = "chain, neural trust", "chain, naive"
+    trust, naive = "chain, trust", "chain, naive"
     shallow = read_grades(chain.chain.shallow["1"]["trust"]["tests"][0]).correct_N
-    last = pairs[1, trust, "shallow from the first teacher, neural trust"]
+    last = pairs[1, trust, "shallow from the first teacher, trust"]
     ours = right(chain, 1, "trust").astype(int) - shallow.astype(int)
     assert last["difference"] == pytest.approx(ours.mean()) and last["num_first_only"] == (ours > 0).sum()
     assert last["low"] < last["difference"] < last["high"] and last["n"] == NUM_TEST
     seconds = {(first, second) for at, first, second in pairs if at == 1}
     assert seconds == {
-        (trust, "shallow from the first teacher, neural trust"),
+        (trust, "shallow from the first teacher, trust"),
         (naive, "shallow from the first teacher, naive"),
-        (trust, "shallow from the base before, neural trust"),
+        (trust, "shallow from the base before, trust"),
         (trust, naive),
         (trust, "ground truth"),
         (naive, "ground truth"),
@@ -179,7 +179,7 @@ def test_the_page_shows_the_chain(chain: RunRecord, report: dict, found: dict) -
     validation = report["generations"][1]["trust"]["validation"]["parsed"]["functions"]["trust"]["auc"]
     assert teachers["trust", 1]["auc_validation"] == validation
     page = render(report)
-    assert "2 of 3 generations" in page and "neural trust has no AUC" in page and 'id="chain-' in page
+    assert "2 of 3 generations" in page and "trust has no AUC" in page and 'id="chain-' in page
     assert "After generation 1: stop" in page and "25.0\u00a0% certified" in page
 
 

@@ -280,18 +280,18 @@ def test_runs_side_by_side_say_what_differs_and_pair_equal_test_rows(
     lines = {line["words"]: line for line in content["measures"]}
     first, second = (right_on_test(record, "trust") for record in records)
     exact = metrics.paired_test(second, first).difference
-    found = lines["test accuracy, neural trust"]
+    found = lines["test accuracy, trust"]
     assert found["differences"] == [
         None,
         {"value": exact.value, "low": exact.low, "high": exact.high, "n": 250, "paired": True},
     ]
     assert [value["value"] for value in found["values"]] == [first.mean(), second.mean()]
     purity = [by_name(report)["trust"]["purity"] for report in own]
-    change = lines["purity, neural trust"]["differences"][1]
+    change = lines["purity, trust"]["differences"][1]
     assert change["value"] == pytest.approx(purity[1]["value"] - purity[0]["value"]) and not change["paired"]
     down = np.hypot(purity[1]["value"] - purity[1]["low"], purity[0]["high"] - purity[0]["value"])
     assert change["low"] == pytest.approx(change["value"] - down)
-    assert "purity, ground truth" not in lines and "validation AUC of neural trust" in lines
+    assert "purity, ground truth" not in lines and "validation AUC of trust" in lines
     page = (tmp_path / "out" / "compared.html").read_text()
     HTMLParser().feed(page)
     assert page.count(", paired") == 6 and all(str(directory) in page for directory in same)

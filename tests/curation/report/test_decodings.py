@@ -44,10 +44,10 @@ def test_the_best_has_an_interval_that_holds_for_all_decodings_at_once(tmp_path:
     found = by_decoding(record(tmp_path, counts), EVALUATION)
     assert found is not None
     base, trust = found["models"]
-    assert neural["accuracy"]["nucleus"] == metrics.proportion(24, NUM_ROWS).to_json()
-    assert (neural["best"]["decoding"], neural["best"]["value"], neural["best"]["n"]) == ("nucleus", 0.3, NUM_ROWS)
-    assert neural["best"]["low"] == pytest.approx(beta.ppf(0.05 / 6, 24, 57))
-    assert neural["best"]["high"] == pytest.approx(beta.ppf(1 - 0.05 / 6, 25, 56))
+    assert trust["accuracy"]["nucleus"] == metrics.proportion(24, NUM_ROWS).to_json()
+    assert (trust["best"]["decoding"], trust["best"]["value"], trust["best"]["n"]) == ("nucleus", 0.3, NUM_ROWS)
+    assert trust["best"]["low"] == pytest.approx(beta.ppf(0.05 / 6, 24, 57))
+    assert trust["best"]["high"] == pytest.approx(beta.ppf(1 - 0.05 / 6, 25, 56))
     assert base["best"]["decoding"] == "main", "of equal accuracies the first"
     assert found["best_is"] == "best of three, chosen on the test set"
 
@@ -61,7 +61,7 @@ def test_several_runs_a_decoding_and_a_model_that_was_not_tested_by_all(tmp_path
     assert base["accuracy"]["main"]["value"] == 6 / 80 and base["best"]["runs"]["n"] == 2
     wide, narrow = base["best"], base["accuracy"]["main"]
     assert wide["low"] < narrow["low"] and wide["high"] > narrow["high"]
-    assert neural["accuracy"]["greedy"] is None and neural["best"]["decoding"] == "main"
+    assert trust["accuracy"]["greedy"] is None and trust["best"]["decoding"] == "main"
     assert found["best_is"].startswith("best of two")
 
 

@@ -80,5 +80,5 @@ def test_wrong_labels_and_the_choice_of_rows_add_up_to_the_gap():
     unlike = [arms[0], {**arms[1], "rows_trained": 1}, arms[2]]
     assert "rows trained on" in str(decomposed(unlike, selected, tests, seed=0))
     other = {**selected, "trust_gold": np.array([1, 4])}
-    assert decomposed(arms, other, tests, seed=0) == {"withheld": "the arms neural and trust_gold have different rows"}
+    assert decomposed(arms, other, tests, seed=0) == {"withheld": "the arms trust and trust_gold have different rows"}
     assert decomposed(arms, selected, {"trust": tests["trust"]}, seed=0) is None

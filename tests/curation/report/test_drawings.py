@@ -160,8 +160,8 @@ def test_accuracy_by_difficulty_equals_direct_counts(run: RunRecord, report: dic
     twice = {"trust": [*tests["trust"], *tests["naive"]]}
     trust, naive = (found["models"][name] for name in ("trust", "naive"))
     for number, share in enumerate(collect(changed(run, tests=twice))["accuracy_by_difficulty"]["models"]["trust"]):
-        assert share["value"] == pytest.approx((neural[number]["value"] + naive[number]["value"]) / 2)
-        assert share["n"] == neural[number]["n"]
+        assert share["value"] == pytest.approx((trust[number]["value"] + naive[number]["value"]) / 2)
+        assert share["n"] == trust[number]["n"]
     assert "weak teacher</th>" in (text := render(report)) and "student&#39;s base</th>" in text
     assert collect(changed(run, tests={}))["accuracy_by_difficulty"] is None
 
@@ -223,9 +223,9 @@ def test_the_judges_share_of_what_it_was_asked(run: RunRecord, report: dict) -> 
     assert (pool["rows"], pool["asked"], pool["judged"]) == (NUM_POOL - 2, 230, 3)
     assert pool["by_rule"] == exact(right - 3, NUM_POOL - 2) and pool["together"] == exact(right, NUM_POOL - 2)
     assert pool["by_judge"] == exact(3, 230)
-    assert neural["by_judge"] == exact(0, 90) and neural["rows"] == NUM_TEST
+    assert trust["by_judge"] == exact(0, 90) and trust["rows"] == NUM_TEST
     text = render(asked)
-    assert "The judge" in text and "test of neural trust" in text and "230" in text
+    assert "The judge" in text and "test of trust" in text and "230" in text
 
 
 def test_the_variance_that_a_projection_keeps_is_told(run: RunRecord, report: dict) -> None:

@@ -25,7 +25,7 @@ from curation.report import FORMAT, GenerationRecord, PassRecord, RunRecord, Sta
 from curation.report.comparable import CLAIMS, withheld
 from curation.report.headline import _weak_to_strong, with_interval
 from curation.report.html import render
-from curation.report.rows import arm_order, judge
+from curation.report.rows import UNPARSED, arm_order, judge
 from curation.selection.risk import calibrate
 from curation.tables import io, schemas
 from curation.telemetry.tracking import entry_of
@@ -34,12 +34,12 @@ SEED = 3
 NUM_POOL, NUM_SOURCE, NUM_TEST, N = 400, 300, 250, 120
 GOLD, OTHER = "e2e4", "d2d4"
 FEN = "4k3/8/8/8/8/8/3PP3/4K3 w - - 0 1"
-LABELLED = pa.schema(
-    [
-        *schemas.labels([], "float16", 1),
-        *(pa.field(name, pa.float32()) for name in ("trust_raw", "trust_trust", "ensemble_agreement")),
-    ]
-)
+FREE_COLUMNS = ("margin", "min_logprob", "last_logprob")
+"""Columns of free signals: of the first, one that is the same everywhere, and one that is null."""
+LABELLED = schemas.labels([], "float16", 1)
+for _name in ("trust_raw", "trust_trust", "ensemble_agreement", *FREE_COLUMNS):
+    if _name not in LABELLED.names:
+        LABELLED = LABELLED.append(pa.field(_name, pa.float32()))
 SAME = {
     "auc": {"value": 0.51, "low": 0.46, "high": 0.56, "n": 300},
     "p_value": 0.4,
@@ -76,9 +76,17 @@ FORMATS = {"ground_truth": WEAK_FORMAT | {"completion_source": "sample", "format
 
 
 def weak(
-    ids: np.ndarray, labels: list[str | None], errors: list[str | None], raw: np.ndarray, logprob: np.ndarray
+    ids: np.ndarray,
+    labels: list[str | None],
+    errors: list[str | None],
+    raw: np.ndarray,
+    logprob: np.ndarray,
+    margin: np.ndarray | None = None,
+    held: np.ndarray | None = None,
 ) -> pa.Table:
+    """A scored labels table; a fitted function has scores of the rows ``held`` out."""
     healthy = np.array([error is None for error in errors])
+    held = healthy if held is None else healthy & held
     trust = 1 / (1 + np.exp(-raw))
     columns = {
         "row_id": ids,
@@ -89,8 +97,10 @@ def weak(
         "num_output_tokens": [1] * len(ids),
         "truncated": [False] * len(ids),
         "error": errors,
-        "trust_raw": pa.array(raw, mask=~healthy),
-        "trust_trust": pa.array(trust, mask=~healthy),
+        "trust_raw": pa.array(raw, mask=~held),
+        "trust_trust": pa.array(trust, mask=~held),
+        "margin": pa.array(logprob if margin is None else margin, mask=~healthy),
+        "min_logprob": pa.array(np.full(len(ids), -1.5), mask=~healthy),
         "ensemble_agreement": pa.array((raw > 0).astype(np.float32), mask=~healthy | (np.arange(len(ids)) % 9 == 0)),
     }
     arrays = [pa.array(columns.get(field.name, pa.nulls(len(ids))), type=field.type) for field in LABELLED]
@@ -126,18 +136,21 @@ def labelled(
     share: float = 0.3,
     signal: float = 2.0,
     steep: float = 1.0,
+    held_out: float = 1.0,
 ) -> tuple[TableRef, pa.Table]:
-    """Three in ten right, one in twenty unparsed, two error rows; both scores tell right from wrong.
+    """Three in ten right, one in twenty unparsed, two error rows; all scores tell right from wrong.
 
-    ``signal`` is what a right label adds to the raw score, ``steep`` stretches it.
+    ``signal`` is what a right label adds to the raw score, half of it to the margin; ``steep`` stretches the score.
+    ``held_out``: the share of rows that no fit has seen, by a hash of their ids.
     """
     right = rng.random(len(ids)) < share
     labels = [GOLD if r else None if rng.random() < 0.05 else OTHER for r in right]
     errors = ["bad_fen: x" if index in (5, 50) else None for index in range(len(ids))]
     raw = (steep * (signal * right + rng.normal(size=len(ids)) - signal / 2)).astype(np.float32)
     logprob = (-rng.exponential(np.where(right, 0.4, 1.2))).astype(np.float32)
+    margin = 0.5 * signal * right + np.random.default_rng(int(ids[0])).normal(size=len(ids))
     order = rng.permutation(len(ids))  # tables have no order
-    table = weak(ids, labels, errors, raw, logprob).take(order)
+    table = weak(ids, labels, errors, raw, logprob, margin, hash_unit(ids, SEED) < held_out).take(order)
     return save(folder, name, table), table
 
 
@@ -176,14 +189,18 @@ def make_run(
     *,
     of_all: dict[str, float] | None = None,
     of_pool: dict[str, float] | None = None,
+    held_out: float = 0.4,
 ) -> RunRecord:
-    """A run by hand; ``of_all`` and ``of_pool`` change what :func:`labelled` draws."""
+    """A run by hand; ``of_all`` and ``of_pool`` change what :func:`labelled` draws.
+
+    ``held_out``: the share of the source's rows that the fit of trust has not seen.
+    """
     rng = np.random.default_rng(seed)
     pool_ids = np.arange(NUM_POOL) + (7 << schemas.FILE_SHIFT)
     source_ids, test_ids = np.arange(NUM_SOURCE) + 1000, np.arange(NUM_TEST) + first_test
     of_all = of_all or {}
     pool, pool_table = labelled(folder, "labels-pool", pool_ids, rng, **(of_all | (of_pool or {})))
-    source, source_table = labelled(folder, "labels-source", source_ids, rng, **of_all)
+    source, source_table = labelled(folder, "labels-source", source_ids, rng, **of_all, held_out=held_out)
     probe, probe_table = labelled(folder, "labels-probe", np.arange(120) + 9000, rng)
     probe_table = probe_table.filter(pa.compute.is_null(probe_table["error"]))
     healthy = [row for row in pool_table.to_pylist() if row["error"] is None]
@@ -211,7 +228,7 @@ def make_run(
         name="tiny",
         config={
             "name": "tiny",
-            "trust": {"validation_fraction": 0.4},
+            "trust": {},
             "evaluation": {"margin": 0.02},
             "splits": {
                 "pool": {"from": "one"},
@@ -292,12 +309,10 @@ def make_run(
                 },
                 trust=TrustRef(uri="gen-0/trust", digest="00"),
                 trust_fit={
-                    "kind": "trust",
+                    "kind": "linear_probe",
                     "num_fit": 140,
                     "share_right_fit": 0.3,
-                    "num_calibration": 30,
-                    "calibration": {"slope": 1.0, "intercept": 0.0, "num_rows": 30, "knots": []},
-                    "calibrate_on": "calibration",
+                    "num_repeats": 20,
                     "choice": None,
                 },
                 projection=None,
@@ -396,7 +411,7 @@ def test_labels_are_counted_and_n_is_set_against_the_right_ones(run: RunRecord, 
     assert found["expected"] == pytest.approx(sum(row["trust_trust"] for row in parsed), rel=1e-6)
     capped = {"n": round(right * 0.9), "max_per_label": 7, "asked": 2 * right, "limited_by": "trust"}
     page = render(collect(replace(blind, generations=[replace(blind.generations[0], budget=record.budget | capped)])))
-    assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in neural trust" in page
+    assert f"leaves {capped['n']} of {capped['asked']} rows: no more fit in trust" in page
     assert "Many rows for this pool" in page and "that the pool is expected to have, by trust" in page
 
 
@@ -448,11 +463,17 @@ def test_recovery_interval_agrees_with_resampled_rows(run: RunRecord, report: di
     assert paired_recovery(arm, truth, base) is None  # ground truth below base
 
 
-def source_rows(run: RunRecord, low: float, high: float) -> list[dict]:
-    """The healthy source rows of a part of the fit: those whose draw lies in [low, high)."""
+def source_rows(run: RunRecord) -> tuple[list[dict], list[dict]]:
+    """The healthy source rows, and those of validation: parsed ones with a score, as large a share of the others."""
     rows = [row for row in rows_of(run.generations[0].labels["source"]) if row["error"] is None]
-    draw = hash_unit(np.array([row["row_id"] for row in rows]), SEED)
-    return [row for row, unit in zip(rows, draw, strict=True) if low <= unit < high]
+    parsed = [row for row in rows if row["label"] is not None]
+    held = [row for row in parsed if row["trust_raw"] is not None]
+    draw = hash_unit(np.array([row["row_id"] for row in rows]), derive(SEED, UNPARSED))
+    beside = [
+        row for row, unit in zip(rows, draw, strict=True) if row["label"] is None and unit < len(held) / len(parsed)
+    ]
+    assert 0.3 < len(held) / len(parsed) < 0.5 and beside
+    return rows, [*held, *beside]
 
 
 def is_right(rows: list[dict]) -> np.ndarray:
@@ -462,6 +483,7 @@ def is_right(rows: list[dict]) -> np.ndarray:
 SCORES = {
     "trust": (lambda row: row["trust_raw"], lambda row: row["trust_trust"]),
     "internal_confidence": (lambda row: row["mean_logprob"], lambda row: np.exp(row["mean_logprob"])),
+    "margin": (lambda row: row["margin"], lambda row: 1 / (1 + np.exp(-row["margin"]))),  # no arm: measured only
 }
 
 
@@ -469,10 +491,10 @@ SCORES = {
 @pytest.mark.parametrize("view", ["parsed", "all"])
 def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict, where: str, view: str) -> None:
     everything = [row for row in rows_of(run.generations[0].labels["pool"]) if row["error"] is None]
-    everything = source_rows(run, 0.0, 0.4) if where == "validation" else everything
-    fitted = source_rows(run, 0.5, 1.0)  # 0.4 to early stopping, 0.1 to calibration
+    source, held = source_rows(run)
+    everything = held if where == "validation" else everything
     if view == "parsed":
-        rows, fitted = ([row for row in part if row["label"] is not None] for part in (everything, fitted))
+        rows, source = ([row for row in part if row["label"] is not None] for part in (everything, source))
     else:
         rows = everything
     right, parsed = is_right(rows), np.array([row["label"] is not None for row in rows])
@@ -482,8 +504,9 @@ def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict, wher
     assert measured["num_top"] == num_top
     assert set(measured["functions"]) == set(SCORES)
     for name, (raw_of, trust_of) in SCORES.items():
-        score = np.where(parsed, [raw_of(row) for row in rows], -99.0)  # an unparsed row stands last, with trust 0
-        trust = np.where(parsed, [trust_of(row) for row in rows], 0.0)
+        # An unparsed row stands last, with trust 0.
+        score = np.array([-99.0 if row["label"] is None else raw_of(row) for row in rows])
+        trust = np.array([0.0 if row["label"] is None else trust_of(row) for row in rows])
         found = measured["functions"][name]
         assert found["auc"]["value"] == pytest.approx(roc_auc_score(right, score)) and found["auc"]["n"] == len(rows)
         assert found["brier"]["value"] == pytest.approx(brier_score_loss(right, trust))
@@ -492,7 +515,7 @@ def test_trust_metrics_of_validation_and_pool(run: RunRecord, report: dict, wher
         )
         top = right[np.argsort(-score)[:num_top]]
         assert (found["purity_at_n"]["value"], found["purity_at_n"]["n"]) == (pytest.approx(top.mean()), len(top))
-    value, share = is_right(fitted).mean(), right.mean()
+    value, share = is_right(source).mean(), right.mean()
     assert measured["constant"]["value"] == pytest.approx(value)
     assert measured["constant"]["brier"]["value"] == pytest.approx(share * (1 - share) + (share - value) ** 2)
     assert measured["constant"]["ece"]["value"] == pytest.approx(abs(share - value))
@@ -601,8 +624,8 @@ def test_difficulty_of_the_selected(run: RunRecord, report: dict) -> None:
     ratings = {row["row_id"]: row["rating"] for row in rows_of(run.prepared["pool"])}
     picked = [ratings[row["row_id"]] for row in rows_of(run.generations[0].selections["trust"])]
     trust = report["difficulty"]["arms"]["trust"]
-    assert neural["n"] == N and neural["mean"] == pytest.approx(np.mean(picked))
-    assert neural["quantiles"]["0.5"] == np.median(picked) and sum(neural["shares"]) == pytest.approx(1)
+    assert trust["n"] == N and trust["mean"] == pytest.approx(np.mean(picked))
+    assert trust["quantiles"]["0.5"] == np.median(picked) and sum(trust["shares"]) == pytest.approx(1)
     assert report["difficulty"]["pool"]["n"] == NUM_POOL
 
 
@@ -625,15 +648,15 @@ def test_students_that_trained_alike_keep_their_verdicts(report: dict) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"num_epochs": 1}, "epochs: neural trust 1, ground truth 3"),
-        ({"num_rows": N - 1}, f"rows trained on: neural trust {N - 1}, ground truth {N}"),
-        ({"num_dropped": 1}, "rows dropped in training: neural trust 1, ground truth 0"),
+        ({"num_epochs": 1}, "epochs: trust 1, ground truth 3"),
+        ({"num_rows": N - 1}, f"rows trained on: trust {N - 1}, ground truth {N}"),
+        ({"num_dropped": 1}, "rows dropped in training: trust 1, ground truth 0"),
     ],
 )
 def test_an_arm_that_trained_otherwise_than_ground_truth_has_no_verdict(
     run: RunRecord, report: dict, fields: dict, words: str
 ) -> None:
-    found = collect(unlike(run, neural=fields))
+    found = collect(unlike(run, trust=fields))
     arms, before = by_name(found), by_name(report)
     assert words in arms["trust"]["withheld"] and words.split(":")[0] in found["trained_unlike"]
     assert all(arms["trust"][claim] is None for claim in CLAIMS)
@@ -690,8 +713,8 @@ def test_what_makes_arms_comparable() -> None:
     assert withheld([{**arm, "format": "rollout"}, truth]) is None  # what is not said is not held against an arm
     assert withheld([{**arm, "format": "rollout"}, {**truth, "format": "rollout"}]) is None
     told = withheld([{**arm, "format": "rollout", "rows_trained": 4_321}, {**truth, "format": "answer"}])
-    assert told is not None and "format: neural trust rollout, ground truth answer" in told
-    assert "rows trained on: neural trust 4,321, ground truth 5" in told
+    assert told is not None and "format: trust rollout, ground truth answer" in told
+    assert "rows trained on: trust 4,321, ground truth 5" in told
 
 
 class Page(HTMLParser):
@@ -859,7 +882,7 @@ def test_labelled_sets_of_all_regimes_are_measured_with_the_one_fit(run: RunReco
     top = right[np.argsort(-raw)[:num_top]]
     assert near["num_top"] == near["purity_at_n"]["n"] == num_top and near["purity_at_n"]["value"] == top.mean()
     assert near["purity_at_n"]["low"] == pytest.approx(beta.ppf(0.025, top.sum(), num_top - top.sum() + 1))
-    constant = is_right([row for row in source_rows(run, 0.5, 1.0) if row["label"] is not None]).mean()
+    constant = is_right([row for row in source_rows(run)[0] if row["label"] is not None]).mean()
     assert near["constant"]["brier"]["value"] == pytest.approx(brier_score_loss(right, np.full(len(rows), constant)))
     assert regimes["far"]["auc"] is None and regimes["far"]["share_right"]["value"] == 0
     for name in ("validation", "pool"):
@@ -1039,7 +1062,7 @@ def test_labels_all_right_leave_the_auc_undefined(run: RunRecord, tmp_path: Path
     grades = {**run.generations[0].grades, "pool": by_hand(tmp_path, "all-right", table)}
     report = collect(changed(run, labels=labels, grades=grades))
     trust = report["trust"]["pool"]["parsed"]["functions"]["trust"]
-    assert neural["auc"] is None and neural["purity_at_n"]["value"] == 1
+    assert trust["auc"] is None and trust["purity_at_n"]["value"] == 1
     write(report, tmp_path)
 
 

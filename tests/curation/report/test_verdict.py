@@ -70,7 +70,7 @@ HEALTHY = Evidence(
     foreseen=Foreseen(purity=about(0.84, 0.8, 0.88), drop=about(0.01, -0.01, 0.03)),
     shift={"differs": False, "strength": "none shown"},
 )
-POOL = replace(GOOD, top=about(0.84, 0.82, 0.86))
+POOL = replace(GOOD, rows=4000, rarer=1600, top=about(0.84, 0.82, 0.86))
 DIFFERENT = {"differs": True, "strength": "severe"}
 
 
@@ -162,7 +162,7 @@ def test_the_page_says_what_people_found(run: RunRecord) -> None:
     page = " ".join(unescape(page).replace("<b>", "").replace("</b>", "").split())
     assert "Nobody has checked" not in page
     assert re.search(
-        r"People checked 50 of the [\d,]+ selected rows \(audit <code>neural</code>, by 1 person\): 80.0", page
+        r"People checked 50 of the [\d,]+ selected rows \(audit <code>trust</code>, by 1 person\): 80.0", page
     )
     assert "2 further rows, on which they were unsure" in page and "Validation had foreseen" in page
 
@@ -397,17 +397,19 @@ SHOUTING = {
     "teacher below chance": ({"of_all": {"share": 0.04}}, {}, STOP, "below chance"),
     "over-confident": ({"of_all": {"steep": 6.0, "signal": 1.0}}, {}, CARE, "promises too much"),
     "shifted pool": ({"of_pool": {"share": 0.1, "signal": 0.4}}, {}, STOP, "purity falls from"),
-    "too few rows": ({}, {"validation_fraction": 0.1}, CARE, "too few rows to tell"),
+    "too few rows": ({"held_out": 0.1}, {}, CARE, "too few rows to tell"),
+    "half copies": ({}, {"num_fit": 150, "num_repeats": 150}, CARE, "300 rows ask only 150 different ones"),
 }
-"""How a run by hand is made sick: changes of its labels, of its section ``trust``; the verdict, and words of it."""
+"""How a run by hand is made sick: changes of its labels, of the summary of its fit; the verdict, and words of it."""
 
 
 def sick(kind: str, folder: Path) -> dict[str, Any]:
     """The report of a sick run."""
-    rows, trust, _, _ = SHOUTING[kind]
+    rows, fit, _, _ = SHOUTING[kind]
     made = make_run(folder, 1, **rows)
-    made = replace(made, config={**made.config, "trust": {**made.config["trust"], **trust}, "report_rows": 3})
-    return collect(changed(made, audit=kind != "too few rows", tests={}, training={}))
+    made = replace(made, config={**made.config, "report_rows": 3})
+    fit = {**made.generations[0].trust_fit, **fit}
+    return collect(changed(made, audit=kind != "too few rows", tests={}, training={}, trust_fit=fit))
 
 
 @pytest.mark.parametrize("kind", SHOUTING)

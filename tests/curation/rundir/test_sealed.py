@@ -54,7 +54,7 @@ def test_nothing_is_done_again_where_all_is_there(copy: Path):
     assert started(copy) == before and set(states(copy).values()) == {"done"}
 
 
-@pytest.mark.parametrize("name", ["neural.jsonl", "neural.parquet", "neural.lance"])
+@pytest.mark.parametrize("name", ["trust.jsonl", "trust.parquet", "trust.lance"])
 def test_a_lost_export_is_made_again_with_a_word(copy: Path, name: str):
     path = Path(outputs(copy, "gen-0/select")["jsonl"]).with_name(name)
     content = path.read_bytes() if path.is_file() else None
@@ -174,7 +174,7 @@ def test_in_an_object_store_one_listing_tells_what_is_there(tmp_path: Path):
         assert export.read_bytes() == content
         export.put(content.replace(b"row 1", b"row X", 1))
         (damage,) = verify(str(home), lambda _: None).damage
-        assert damage.path.endswith("neural.jsonl") and damage.problem == "its content changed"
+        assert damage.path.endswith("trust.jsonl") and damage.problem == "its content changed"
 
 
 def test_a_version_that_cannot_be_read_says_what_is_wrong_with_it(tmp_path: Path):

@@ -44,9 +44,9 @@ def shifted(value: float, low: float) -> dict:
     [
         ({}, {}, []),
         ({}, {"min_auc": 0.69}, []),
-        ({}, {"min_auc": 0.7}, ["neural trust has an AUC of 0.800 [0.700, 0.900] on 200 parsed validation rows"]),
+        ({}, {"min_auc": 0.7}, ["trust has an AUC of 0.800 [0.700, 0.900] on 200 parsed validation rows"]),
         ({"auc": Estimate(value=0.6, low=0.49, high=0.7, n=50)}, {}, ["chain.stop.min_auc 0.5"]),
-        ({"auc": NO_AUC}, {}, ["neural trust has no AUC on 9 parsed validation rows"]),
+        ({"auc": NO_AUC}, {}, ["trust has no AUC on 9 parsed validation rows"]),
         ({"certified": 0.01}, {}, []),
         ({"certified": 0.0}, {}, ["0.0 % of the pool's labels are certified"]),
         ({"certified": 0.01}, {"min_certified": 0.02}, ["1.0 % of the pool's labels are certified, not more than"]),

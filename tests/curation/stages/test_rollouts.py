@@ -231,7 +231,7 @@ def test_gold_arms_train_on_rollouts_that_gold_grades_right(local_ray, job: Sele
     last = whole.index(can[N - 1])
     assert set(whole[:last]) <= right | set(asked)  # nobody before it was passed over
 
-    # Neural, gold: trust's own rows with gold labels, and what is missing is said.
+    # Trust, gold: trust's own rows with gold labels, and what is missing is said.
     trust = {row["row_id"] for row in arms["trust"][1] if by_id[row["row_id"]]["gold"] is not None}
     item, taught = arms["trust_gold"]
     assert {row["row_id"] for row in taught} >= trust & (right | set(found))

@@ -387,7 +387,7 @@ def test_files_of_an_arm_have_its_whole_name_with_dots(tmp_path: Path):
     ]
 
 
-def test_gold_of_the_neural_rows_is_the_neural_selection_with_other_answers(made: Made, tmp_path: Path):
+def test_gold_of_the_trusted_rows_is_the_trusted_selection_with_other_answers(made: Made, tmp_path: Path):
     everyone = save(tmp_path, "audit-of-all", {"row_id": list(made.rows), "gold": [GOLD] * NUM_POOL}, schemas.AUDIT)
     arms = ("trust", "trust_gold")
     chosen = run(made, tmp_path, selection=budget(made, arms, n=3 * N), audit=everyone)

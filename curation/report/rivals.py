@@ -1,0 +1,158 @@
+"""Trust against the free signals, on the same parsed rows: paired differences of AUC and of purity, and who won.
+
+A free signal (``curation.arms.FREE``) is one column that every labelling pass fills. It needs neither gold labels nor a
+fit, so a trust function that does not rank better than the best of them is not worth its fit. Rows rank by raw score
+alone: by what a function says, without a cap or quotas of the arm that selects by it. Of a pool on the grid
+(``curation.report.pool_grid``) the differences are those of its sample.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from curation import metrics
+from curation.arms import FREE
+from curation.hashing import hash_unit
+from curation.metrics import CONFIDENCE, Estimate
+from curation.report.headline import in_words
+from curation.report.measured import GradedSet
+from curation.report.rows import Floats, Ints
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """A trust function less a free signal."""
+
+    signal: str
+    where: str
+    """The set of the rows: ``pool`` or ``validation``."""
+    num_top: int
+    """How many rows of either ranking the purity counts."""
+    auc: Estimate | None
+    """The difference of the AUCs; ``None`` where a class has fewer than two rows."""
+    purity: Estimate
+    """The difference of the shares of right labels among the first ``num_top`` rows."""
+    confidence: float
+    """Of both intervals."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the signal is shown to rank better than the trust function, by AUC or by purity."""
+        return (self.auc is not None and self.auc.high < 0) or self.purity.high < 0
+
+
+def against(
+    rows: GradedSet, where: str, function: str, signal: str, num_top: int, seed: int, *, confidence: float = CONFIDENCE
+) -> Rival:
+    """Set a trust function against a signal on a set's parsed rows; ``num_top`` of them stand for the selected ones."""
+    sample = rows.sample.readable
+    first_N, second_N = rows.raw(function), rows.raw(signal)
+    num_rows = len(sample)
+    num_top = min(max(1, round(num_top * num_rows / max(len(rows.parsed), 1))), num_rows)
+    auc = metrics.auc_difference(first_N, second_N, sample.correct_N, confidence=confidence)
+    draw_N = hash_unit(sample.row_ids_N, seed)
+    tops = [_first(raw_N, draw_N, num_top) for raw_N in (first_N, second_N)]
+    return Rival(
+        signal=signal,
+        where=where,
+        num_top=num_top,
+        auc=None if math.isnan(auc.value) else auc,
+        purity=metrics.purity_difference(*tops, sample.correct_N, confidence=confidence),
+        confidence=confidence,
+    )
+
+
+def rivals_of(
+    rows: GradedSet, where: str, function: str, num_top: int, seed: int, *, false_alarms: float
+) -> tuple[Rival, ...]:
+    """A trust function against every free signal that the rows have, with intervals that hold together.
+
+    Two differences of each of k signals are looked at, and one that lies below zero speaks against trust. With a
+    confidence of 1 - ``false_alarms`` / k that happens to a function that is as good as all signals with a probability
+    of at most ``false_alarms`` (Bonferroni: 2 k lower tails of ``false_alarms`` / 2 k).
+    """
+    signals = [name for name in FREE if name in rows.parsed.functions and name != function]
+    if not len(rows.parsed) or function not in rows.parsed.functions:
+        return ()
+    return tuple(
+        against(rows, where, function, signal, num_top, seed, confidence=1 - false_alarms / len(signals))
+        for signal in signals
+    )
+
+
+def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
+    """The free signal with the highest AUC on parsed rows, and the set that says so; ``None`` without a signal.
+
+    The held-out labelled rows say so, and not the pool: the best of several on the rows on which it is then set against
+    trust would be flattered by the choice. Only without such rows the pool says it. Where the labelled rows themselves
+    are compared, as without gold labels of the pool, the signal has that advantage over trust.
+    """
+    for where in ("validation", "pool"):
+        rows = measured.get(where)
+        if rows is None or not len(rows.parsed):
+            continue
+        correct_N = rows.sample.readable.correct_N
+        found = {name: rows.raw(name) for name in FREE if name in rows.parsed.functions}
+        if found:
+            aucs = {name: np.nan_to_num(metrics.auc_value(raw_N, correct_N)) for name, raw_N in found.items()}
+            return max(aucs, key=lambda name: aucs[name]), where
+    return None
+
+
+def in_table(rival: Rival | None) -> Json | None:
+    """A comparison as the trust table has it: ``signal``, ``auc`` and ``purity``; ``None`` of a function and itself."""
+    if rival is None:
+        return None
+    return {
+        "signal": rival.signal,
+        "num_top": rival.num_top,
+        "auc": None if rival.auc is None else rival.auc.to_json(),
+        "purity": rival.purity.to_json(),
+    }
+
+
+def what_trust_is(kind: str | None, choice: Mapping[str, Any] | None) -> str:
+    """Which function the reference arm ranks by, in a sentence, from the summary of its fit."""
+    if choice is None:
+        return f"Trust here is the function {in_words(kind)}." if kind else "Trust here is a fitted function."
+    taken = str(choice["taken"])
+    if taken in FREE:
+        return f"Trust here is {in_words(taken)} alone: no fitted function beat it in cross-validation."
+    reason = str(choice.get("reason") or "").strip().rstrip(".")
+    return f"Trust here is {in_words(taken)}{f': {reason}' if reason else ', chosen in cross-validation'}."
+
+
+def who_won(name: str, where: str, num_rows: int, found: Json) -> str:
+    """Whether a trust function or the best free signal ranks better, in a sentence; ``found`` is of the trust table."""
+    signal, auc, purity = in_words(found["signal"]), found["auc"], found["purity"]
+    rows = f"{num_rows:,} parsed {'rows of the pool' if where == 'pool' else 'held-out rows of the source'}"
+    by = f"purity of the first {found['num_top']:,} {_points(purity)}"
+    by = by if auc is None else f"AUC {_number(auc)}, {by}"
+    decisive = purity if auc is None else auc
+    if decisive["low"] > 0:
+        won = f"{name} ranks better than the best free signal, {signal}"
+    elif decisive["high"] < 0:
+        won = f"the free signal {signal} ranks better than {name}"
+    else:
+        won = f"neither {name} nor the best free signal, {signal}, is shown to rank better"
+    return f"On {rows} {won} ({name} less {signal}: {by})."
+
+
+def _first(raw_N: Floats, draw_N: Floats, num_top: int) -> Ints:
+    """The places of the first rows, the highest score first, ties in the order of the draw."""
+    found: Ints = np.lexsort((draw_N, -raw_N))[:num_top]
+    return found
+
+
+def _number(found: Json) -> str:
+    return f"{found['value']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]".replace("-", "\u2212")
+
+
+def _points(found: Json) -> str:
+    value, low, high = (100 * found[key] for key in ("value", "low", "high"))
+    return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]".replace("-", "\u2212")
