@@ -46,7 +46,7 @@ from train.trust_loop import Flags, Ints, Rows, Shard
 
 Floats = npt.NDArray[np.float64]
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
-STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
+STRENGTHS = (0.0003, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1; the one with the least
 out-of-fold loss is taken."""
 LEAD = 5.0
@@ -282,10 +282,13 @@ class _Stack:
         return sorted(found, key=lambda candidate: -auc_value(candidate.raw_M, self.correct_M))
 
     def _alone(self, name: str, column: str) -> Candidate:
-        """One number, by whose order rows rank; its two weights need no fold to be honest."""
-        column_M1 = _filled(self._numbers_MK[:, [self._numbers.index(column)]])
-        model = _logistic(column_M1, self.correct_M, np.ones(1), STRENGTHS[-1], rising=True)
-        return Candidate(name, Combination((column,), column_M1.mean(axis=0), model), model.logits(column_M1))
+        """One number, by whose order rows rank."""
+        column_M1 = self._numbers_MK[:, [self._numbers.index(column)]]
+        strength, _ = self._out_of_fold(column_M1, np.ones(1))
+        filled_M1 = _filled(column_M1)
+        model = _logistic(filled_M1, self.correct_M, np.ones(1), strength, rising=True)
+        # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
+        return Candidate(name, Combination((column,), filled_M1.mean(axis=0), model), model.logits(filled_M1))
 
     def too_few(self, name: str) -> dict[str, Any]:
         """Why nothing is compared."""
@@ -355,19 +358,27 @@ class _Stack:
         names, columns_MK = self._columns(self._members if name == STACKED else [])
         lead = self.free()[0].combination.names[0]
         scale_K = np.array([LEAD if column == lead else 1.0 for column in names])
+        strength, raw_M = self._out_of_fold(columns_MK, scale_K)
+        filled_MK = _filled(columns_MK)
+        model = _logistic(filled_MK, self.correct_M, scale_K, strength)
+        bent = calibrated(raw_M, self.correct_M)
+        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
+
+    def _out_of_fold(self, columns_MK: Floats, scale_K: Floats) -> tuple[float, Floats]:
+        """The inverse penalty with the least out-of-fold loss, and the out-of-fold logits [M] under it."""
         out_SM = np.empty((len(STRENGTHS), self.num_rows))
         for fold in range(self.recipe.folds):
             held_M = self._fold_M == fold
             filled_MK = _filled(columns_MK, ~held_M)
             for place, strength in enumerate(STRENGTHS):
-                model = _logistic(filled_MK[~held_M], self.correct_M[~held_M], scale_K, strength)
-                out_SM[place, held_M] = model.logits(filled_MK[held_M])
+                if 0 < self.correct_M[~held_M].sum() < (~held_M).sum():
+                    model = _logistic(filled_MK[~held_M], self.correct_M[~held_M], scale_K, strength)
+                    out_SM[place, held_M] = model.logits(filled_MK[held_M])
+                else:  # a handful of rows
+                    out_SM[place, held_M] = 0.0
         loss_S = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM)).mean(axis=1)
         best = int(loss_S.argmin())
-        filled_MK, raw_M = _filled(columns_MK), out_SM[best]
-        model = _logistic(filled_MK, self.correct_M, scale_K, STRENGTHS[best])
-        bent = calibrated(raw_M, self.correct_M)
-        return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
+        return STRENGTHS[best], out_SM[best]
 
     def trees(self) -> Candidate:
         """Numbers and members in boosted trees, with the slope and intercept that their out-of-fold logits need."""

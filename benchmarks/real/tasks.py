@@ -116,7 +116,7 @@ TASKS: Mapping[str, Task] = {
 
 
 def rows_of(name: str, data: Path, directory: Path) -> tuple[Path, list[str]]:
-    """The files of a set's rows, and the classes of a classification; rows of other classes are left out into a copy."""
+    """The files of a set's rows, and a classification's classes, whose rows are copied without the others."""
     task = TASKS[name]
     if task.cue is None:
         return data / task.files, []
