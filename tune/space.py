@@ -21,7 +21,7 @@ from curation.config import TrustConfig
 from curation.config.trust import refuse_pca
 from curation.errors import ConfigError
 from curation.registry import check_options, code
-from curation.tables.schemas import LOGPROBS, SCALARS, input_column, mend_of
+from curation.tables.schemas import NUMBERS, input_column, mend_of
 from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
 
 KIND = "kind"
@@ -69,7 +69,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "learning_rate": {"log": [1e-4, 1e-2]},
         "weight_decay": {"log": [1e-5, 1e-1]},
         "class_weight": [0.0, 0.5, 1.0],
-        "columns": [[], ["mean_logprob"], ["mean_logprob", *LOGPROBS]],  # of a preset those that are stored
+        "columns": [[], ["mean_logprob"], ["mean_logprob", "min_logprob", "first_logprob", "last_logprob"]],
         "max_steps": [2_000],  # and early stopping, so that a trial takes seconds
         "patience": [300],
         "options.attention.num_heads": [1, 4, 16],
@@ -208,7 +208,7 @@ class Space:
             ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
                 or a kind's options refuse, an input that is not stored.
         """
-        given = spelled_out(raw, stored)
+        given = spelled_out(raw)
         kinds = _kinds(given.pop(KIND))
         found = {key: _dimension(f"tune.space.{key}", value) for key, value in given.items()}
         if not found and len(kinds) == 1:
@@ -293,7 +293,7 @@ class Space:
             except ValidationError as error:
                 raise ConfigError(f"{where}: {value!r} is refused: {error.errors()[0]['msg']}") from error
             read = value if key in ("states", "columns") else ()
-            if missing := [name for name in read if name not in (*SCALARS, *stored)]:
+            if missing := [name for name in read if name not in (*NUMBERS, *stored)]:
                 raise ConfigError(
                     f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); "
                     f"{mend_of(input_column(missing[0]))}, and the source split is labelled again"
@@ -314,10 +314,8 @@ class Space:
             check_options(where, code(fitted.fit), None, None, self.base, **how)
 
 
-def spelled_out(raw: Mapping[str, Any], stored: Sequence[str] = ()) -> dict[str, Any]:
+def spelled_out(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
-
-    Of the preset's ``columns`` it has those that all labels have, or that are ``stored``.
 
     Raises:
         ConfigError: no such preset, or no such kind.
@@ -327,8 +325,6 @@ def spelled_out(raw: Mapping[str, Any], stored: Sequence[str] = ()) -> dict[str,
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"tune.space.preset: {preset!r} is not one of {', '.join(PRESETS)}")
     of_preset = dict(PRESETS[preset]) if preset else {}
-    if "columns" in of_preset:
-        of_preset["columns"] = [value for value in of_preset["columns"] if {*value} <= {*SCALARS, *stored}]
     named = given.pop(KIND, of_preset.pop(KIND, ["neural"]))
     kinds = _kinds(named)
     return {KIND: named, **{key: value for key, value in of_preset.items() if _reads(kinds, key)}, **given}

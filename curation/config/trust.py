@@ -25,16 +25,26 @@ def _fitted(name: str) -> str:
 
 Number = Literal[
     "mean_logprob",
+    "min_logprob",
+    "first_logprob",
+    "last_logprob",
+    "margin",
+    "negentropy",
+    "option_share",
+    "option_lead",
+    "num_options",
+    "min_margin",
+    "first_margin",
+    "last_margin",
+    "min_negentropy",
+    "first_negentropy",
+    "last_negentropy",
     "num_prompt_tokens",
     "num_output_tokens",
     "truncated",
     "token_logprobs",
-    "min_logprob",
-    "first_logprob",
-    "last_logprob",
 ]
-OF_TOKENS: tuple[Number, ...] = ("token_logprobs", "min_logprob", "first_logprob", "last_logprob")
-"""Those that are stored only where ``teacher.token_logprobs`` is set."""
+"""``schemas.completions`` says what they mean."""
 
 
 class TrustConfig(TrainSection):
@@ -61,7 +71,9 @@ class TrustConfig(TrainSection):
     states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
     columns: tuple[Number, ...] = ()
     """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
-    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says, which stores the last three, too."""
+    Some have a value for chosen options alone (``option_share``, ``option_lead``, ``num_options``), or for generated
+    answers alone (least, first and last ``margin`` and ``negentropy``); a row without one of the numbers gets no score.
+    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says."""
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""
