@@ -114,7 +114,7 @@ def configuration(directory: Path, names: dict[str, str]) -> dict[str, Any]:
         },
         "domain": {"name": names["domain"], "labels": ["negative", "positive"]},
         "teacher": teacher,
-        "trust": {"depth": 1, "width": 8, "max_steps": 20, "probe_below": 0},
+        "trust": {"kind": "neural", "depth": 1, "width": 8, "max_steps": 20},
         "selection": {"budget": {"n": 40}, "arms": ["trust"]},
         "ray": {"num_cpus": 2},
     }

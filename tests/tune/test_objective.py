@@ -73,7 +73,8 @@ def source(written: tuple[TableRef, TableRef]) -> Source:
 
 
 def point(kind: str = "neural", **settings: Any) -> Point:
-    raw = {"kind": [kind], "class_weight": [0.5], **{key: [value] for key, value in settings.items()}}
+    unread = kind in ("stacked", "fitted_confidence")
+    raw = {"kind": [kind], **({} if unread else {"class_weight": [0.5]}), **{key: [of] for key, of in settings.items()}}
     return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(RandomDraws([0]))
 
 
