@@ -176,7 +176,7 @@ def check(directory: Path, names: dict[str, str]) -> None:
     if "trust function" in names:
         name = names["trust function"]
         stage = outputs(directory, f"trust-{name}")
-        assert stage["fit"]["kind"] == "centroids" and stage["fit"]["num_calibration"] > 0
+        assert stage["fit"]["kind"] == "centroids" and stage["fit"]["calibration"]["num_rows"] > 0
         raw = labels[f"{name.replace(':', '_')}_raw"]
         chosen = arms[name]["row_id"]
         by_id = dict(zip(labels["row_id"], raw, strict=True))

@@ -73,8 +73,8 @@ def source(written: tuple[TableRef, TableRef]) -> Source:
 
 
 def point(kind: str = "neural", **settings: Any) -> Point:
-    unread = kind in ("stacked", "fitted_confidence")
-    raw = {"kind": [kind], **({} if unread else {"class_weight": [0.5]}), **{key: [of] for key, of in settings.items()}}
+    read = {"columns": [[]]} if kind in ("stacked", "fitted_confidence") else {"class_weight": [0.5]}
+    raw = {"kind": [kind], **read, **{key: [value] for key, value in settings.items()}}
     return Space.of(raw, BASE, stored=("prompt_last", "output_last")).draw(RandomDraws([0]))
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy.special import expit
 
-from curation.arms import ARMS, TRUST, Column, Fitted, Signal
+from curation.arms import ARMS, FREE, TRUST, Column, Configured, Fitted, Signal
 from curation.errors import SourceError
 from curation.trust import get_trust
 
@@ -47,7 +47,9 @@ def test_a_reward_becomes_its_sigmoid_and_ranks_where_that_saturates() -> None:
 
 
 def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
-    assert {arm.trust for arm in ARMS.values()} == {"naive", *COLUMN_TRUST, *FITTED} == set(TRUST)
+    assert {arm.trust for arm in ARMS.values()} == {"naive", "trust", *COLUMN_TRUST, *FITTED} == set(TRUST)
+    assert [name for name, trust in TRUST.items() if isinstance(trust, Configured)] == ["trust"]
+    assert set(FREE) <= {name for name, trust in TRUST.items() if isinstance(trust, Column)}
     for name, trust in TRUST.items():
         if name != "naive":
             arm = ARMS[name]
@@ -55,7 +57,7 @@ def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
             assert (arm.signal is None) == (not isinstance(trust, Signal))
         if isinstance(trust, Column | Signal):
             assert get_trust(name, 0).features == (trust.column,)
-    for name in FITTED:
+    for name in (*FITTED, "trust"):
         assert get_trust(name, 0).features == (f"{name}_raw", f"{name}_trust")
 
 
