@@ -37,7 +37,7 @@ from curation.storage import digest
 from curation.storage.digest import model_digest
 from curation.storage.paths import Remote, place
 from curation.trust import load_fitted
-from curation.trust.parts import CALIBRATION, part_of
+from curation.trust.parts import part_of
 
 ROOT = Path(__file__).parents[3]
 BASE = str(ROOT / "examples/bases/student")
@@ -56,7 +56,6 @@ CONFIG = {
         "states": ["prompt_last", "output_last"],
         "decoding": {"max_tokens": 4},
     },
-    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
     "selection": {"budget": {"n": 20}, "arms": ["naive", "trust", "ground_truth"]},
     "student": {"epochs": 1, "global_batch_size": 4, "learning_rate": 1e-2, "gradient_checkpointing": False},
     "generations": [{"student": {"path": BASE}}],
@@ -325,9 +324,7 @@ def export_trust(*arguments: object) -> str:
 
 def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, tmp_path: Path):
     directory, report = finished
-    assert "trust (linear_probe) of gen-0/trust of exported" in (
-        line := export_trust(directory, "-o", tmp_path / "trust")
-    )
+    assert "trust (stacked) of gen-0/trust of exported" in (line := export_trust(directory, "-o", tmp_path / "trust"))
     package = package_of(tmp_path / "trust")
     told, stages = package.description, json.loads((directory / "manifest.json").read_text())["stages"]
     fit = stages["gen-0/trust"]
@@ -353,13 +350,14 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     # Calibration rows and sampled states, read from the tables of the run in another way.
     labels = read(stages["gen-0/score-source"]["outputs"]["labels"]).set_index("row_id")
     grades = read(stages["gen-0/grade-source"]["outputs"]["grades"]).set_index("row_id").sort_index()
-    part = part_of(grades.index.to_numpy(), load_config(directory / "config.yaml").trust, 0)
-    held = labels.loc[grades.index[part == CALIBRATION]]
-    rows = package.calibration()
+    grades = grades[labels.loc[grades.index]["label"].notna()]  # what a stack is fitted on, copies apart
+    grades = grades[part_of(grades["question"].to_numpy(), load_config(directory / "config.yaml").trust, 0) >= 0]
+    held = labels.loc[grades.index]
+    rows, function = package.calibration(), load_fitted(package.trust)
+    assert set(function.held_out.row_ids_N[~np.isnan(function.held_out.raw_N)]) == {*grades.index}
     assert told.calibration.split == "source" and told.calibration.chose and len(held) == told.calibration.num_rows > 20
-    assert np.array_equal(rows.correct_M, grades["correct"][part == CALIBRATION])
-    raw = np.where(held["label"].isna(), np.nan, held["trust_raw"].astype(np.float32))
-    assert np.allclose(rows.raw_M, raw, atol=1e-6, equal_nan=True)
+    assert np.array_equal(rows.correct_M, grades["correct"])
+    assert np.allclose(rows.raw_M, held["trust_raw"].astype(np.float32), atol=1e-6) and not np.isnan(rows.raw_M).any()
     sample = package.reference()["output_last"]
     stored = np.stack(labels.sort_index()["state_output_last"].to_list())
     assert sample.dtype == np.float16 and np.array_equal(sample, stored) and len(sample) == told.sample.num_rows == 600
@@ -372,7 +370,7 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     told = package.description.cascade
     assert (told.inputs, told.states, told.split) == (("prompt_last",), ("prompt_last", "output_last"), "source")
     off = f"of {told.num_rows} held-out rows only 0 are sure to be among the selected ones, and 309 are needed"
-    assert f"first cut off: {off}" in line and "trust.calibration_fraction or splits.calibration" in line
+    assert f"first cut off: {off}" in line and "splits.source or splits.calibration" in line
     assert told.words in (tmp_path / "trust/README.md").read_text() and told.cut["threshold"] is None
     assert (told.loss, told.confidence) == (0.01, 0.95)
     # Both scores of the rows that no fit has seen, in another way.

@@ -38,6 +38,7 @@ CONFIG = {
         "audit": True,
     },
     "teacher": {"model": {"path": str(ROOT / "examples/bases/teacher")}, "adapt": SMALL},
+    "trust": {"kind": "neural"},
     "selection": {"budget": {"n": 10}, "arms": list(NAMES)},
     "student": {"preset": "paper", "epochs": 1},
     "generations": [{"student": {"path": str(ROOT / "examples/bases/student")}}],
@@ -88,7 +89,8 @@ CHANGES: dict[str, set[str]] = {
     "selection.gold_rollouts.source=answers": {"rollouts", "length-pool"},
     "selection.arms=[naive, linear_probe, trust, ground_truth]": {"score-pool", "select"} | FEWER,
     "trust.width=64": {"trust"} | SCORES | CHOSEN,
-    "trust.probe_below=10": {"trust"} | SCORES | CHOSEN,
+    "trust.kind=stacked": {"trust"} | SCORES | CHOSEN,
+    "trust.options={stacked: {folds: 4}}": set(),  # the kind is neural
     "trust.class_weight=0.2": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
     "trust.max_failures=7": set(),
     "trust.calibration=none": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from scipy.special import expit
 
-from curation.arms import ARMS, FREE, REFERENCE_ARM, TRUST, Column, Fitted, Signal
+from curation.arms import ARMS, FREE, REFERENCE_ARM, TRUST, Column, Configured, Fitted, Signal
 from curation.errors import SourceError
 from curation.tables.schemas import NUMBERS
 from curation.trust import get_trust
@@ -67,6 +67,7 @@ def test_the_free_signals_read_columns_that_every_pass_fills() -> None:
 
 def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
     assert {arm.trust for arm in ARMS.values()} == {"naive", REFERENCE_ARM, *COLUMN_TRUST, *FITTED} == set(TRUST)
+    assert [name for name, trust in TRUST.items() if isinstance(trust, Configured)] == [REFERENCE_ARM]
     for name, trust in TRUST.items():
         if name != "naive":
             arm = ARMS[name]
@@ -74,7 +75,7 @@ def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
             assert (arm.signal is None) == (not isinstance(trust, Signal))
         if isinstance(trust, Column | Signal):
             assert get_trust(name, 0).features == (trust.column,)
-    for name in FITTED:
+    for name in (*FITTED, "trust"):
         assert get_trust(name, 0).features == (f"{name}_raw", f"{name}_trust")
 
 
