@@ -122,7 +122,10 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
         ),
         ({"columns": [["mean_logprobs"]]}, r"tune\.space\.columns: \['mean_logprobs'\] is refused"),
         ({"kind": ["naive"]}, r"tune\.space\.kind: 'naive' is no trust function that is fitted"),
-        ({"kind": ["forest"]}, "'forest' is no trust function that is fitted; known: stacked, fitted_confidence, linear_probe, b"),
+        (
+            {"kind": ["forest"]},
+            "'forest' is no trust function that is fitted; known: stacked, fitted_confidence, linear_probe, b",
+        ),
         ({"kind": ["linear_probe"], "depth": [1, 2]}, r"depth: none of the kinds linear_probe reads it"),
         ({"options.boosted_trees.l2": [0.0, 1.0]}, r"give options\.KIND\.NAME with a kind that is searched \(neural\)"),
         (

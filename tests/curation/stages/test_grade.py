@@ -63,7 +63,9 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
     position = dict(zip(ids.tolist(), positions, strict=True))
     questions = dict(zip(table["row_id"].to_pylist(), table["question"].to_pylist(), strict=True))
     pairs = {(question, position[row_id]) for row_id, question in questions.items()}
-    assert len(pairs) == len(set(questions.values())) == len({position[row_id] for row_id in questions}) < len(questions)
+    assert (
+        len(pairs) == len(set(questions.values())) == len({position[row_id] for row_id in questions}) < len(questions)
+    )
     graded = read_grades(ref)
     assert graded.question_N.tolist() == [questions[row_id] for row_id in graded.row_ids_N.tolist()]
     assert (np.diff(graded.row_ids_N) > 0).all() and graded.correct_N.dtype == np.bool_

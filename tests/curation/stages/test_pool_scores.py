@@ -93,7 +93,9 @@ def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
     columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0, "problem": pa.nulls(len(ids), pa.string())}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
     selected = pa.table({"row_id": ids[:50], "is_parsed": np.ones(50, dtype=np.bool_)})
-    pool = pool_grid.on_grid(labels, grades, ["trust", "reward"], {"trust": selected}, arms=[], num_pool=len(ids), seed=0)
+    pool = pool_grid.on_grid(
+        labels, grades, ["trust", "reward"], {"trust": selected}, arms=[], num_pool=len(ids), seed=0
+    )
     assert pool.functions == ["trust"] and len(pool) == len(ids) and pool.num_right == int((ids % 2 == 0).sum())
     assert pool.among_selected("trust") == (50, int((ids[:50] % 2 == 0).sum()))
     counts = pool.counts
