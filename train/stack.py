@@ -49,6 +49,8 @@ STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STRENGTHS = (0.0003, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1; the one with the least
 out-of-fold loss is taken."""
+FEW_STRENGTH = 0.01
+"""The inverse penalty of several columns where the rows are too few for their loss to tell (``LINE_ROWS``)."""
 LEAD = 5.0
 """The deviation of the best free signal's column: it is hardly penalised, so that with few rows the stack is that
 signal, and with more it departs from it."""
@@ -71,7 +73,7 @@ class Recipe:
     """With fewer labelled rows there are no networks."""
     tree_rows: int = 2_000
     """With fewer labelled rows a logistic regression combines; with as many, boosted trees do where they are better."""
-    proof: float = 1.0
+    proof: float = 2.0
     """How many standard errors of the difference in cross-validated AUC a simpler function has to be ahead, to be taken
     in place of the whole stack."""
     depth: int = 2
@@ -376,8 +378,11 @@ class _Stack:
                     out_SM[place, held_M] = model.logits(filled_MK[held_M])
                 else:  # a handful of rows
                     out_SM[place, held_M] = 0.0
-        loss_S = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM)).mean(axis=1)
-        best = int(loss_S.argmin())
+        if len(scale_K) > 1 and self.num_rows < LINE_ROWS:
+            best = STRENGTHS.index(FEW_STRENGTH)
+        else:
+            loss_S = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM)).mean(axis=1)
+            best = int(loss_S.argmin())
         return STRENGTHS[best], out_SM[best]
 
     def trees(self) -> Candidate:

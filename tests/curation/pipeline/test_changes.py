@@ -90,7 +90,6 @@ CHANGES: dict[str, set[str]] = {
     "selection.arms=[naive, linear_probe, trust, ground_truth]": {"score-pool", "select"} | FEWER,
     "trust.width=64": {"trust"} | SCORES | CHOSEN,
     "trust.kind=stacked": {"trust"} | SCORES | CHOSEN,
-    "trust.options={stacked: {folds: 4}}": set(),  # the kind is neural
     "trust.class_weight=0.2": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
     "trust.max_failures=7": set(),
     "trust.calibration=none": {"trust", "trust-linear_probe"} | SCORES | CHOSEN,
