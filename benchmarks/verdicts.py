@@ -4,35 +4,53 @@ A run is drawn as scores and correctness of rows, and goes through the code that
 (``curation.report.evidence.weigh``) and the rules (``curation.report.verdict``). Trust is calibrated as a fit does it,
 by Platt scaling on rows of its own. Kinds of runs:
 
-- ``healthy``: AUC .70 to .92, 300 to 3,000 parsed validation rows, 30 to 80 % of the labels right, half of the runs
-  with an audit, and half of those with states that differ, which does no harm; a false alarm is any verdict but "use
-  it";
+- ``healthy``: AUC .70 to .92, 300 to 3,000 parsed validation rows, 30 to 80 % of the labels right, and more than 55 %
+  of the selected ones; half of the runs with an audit, and half of those with states that differ, which does no harm; a
+  false alarm is any verdict but "use it";
 - ``no signal``: scores that say nothing of correctness;
 - ``below chance``: a teacher that is right less often than a guess among five options (5 to 15 %), or as often (20 %);
 - ``over-confident``: logits three to six times too steep, without calibration;
 - ``shifted pool``: with an audit, scores in the pool that lost at least half of what they say, and fewer right labels;
   without, the two-sample test of the states has to find it;
-- ``too few rows``: 10 to 80 parsed validation rows, no audit.
+- ``too few rows``: 10 to 80 parsed validation rows, no audit;
+- ``mostly wrong``: an audit, 5 to 25 % of the labels right and less than 40 % of the selected ones, above chance.
 
 A miss is a verdict without a finding of the rules that belong to the sickness.
+
+Then trust stands against five free signals: all scores are normal with unit variance, share a common part (correlation
+.3 to .9 among rows of one outcome), and a right label adds to each what its AUC asks for. 30 to 70 % of the labels are
+right, 10 to 40 % of the rows are selected, and trust has an AUC of .60 to .85. Half of the runs have 5,000 pool rows
+with gold labels, half 5,000 held-out questions of the source and none. Findings of the rule ``free signal`` are
+counted; all other numbers of the evidence are those of a healthy run. Kinds:
+
+- ``beaten``: the best signal's AUC is 3 to 8 points above that of trust, the others' are up to 10 points below the
+  best;
+- ``beaten by 3 points``: the same at exactly 3 points;
+- ``equal``: the best signal is as good as trust; in half of the runs all five are;
+- ``better``: the AUC of trust is 1 to 8 points above the best signal's.
 """
 
 import argparse
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri
 
-from curation.metrics import proportion
+from curation.arms import FREE
+from curation.metrics import Estimate, proportion
 from curation.metrics.shift import two_sample
-from curation.report.evidence import Material, weigh
+from curation.report.evidence import FALSE_ALARMS, Evidence, Material, Quality, weigh
 from curation.report.measured import InMemory
+from curation.report.rivals import rivals_of
 from curation.report.rows import Judged, Score
 from curation.report.verdict import USE, Verdict, verdict
 from curation.trust.calibration import Calibration, fit_calibration
 
 CHANCE = 0.2
+NUM_COMPARED = 5_000
+"""Pool rows with gold labels, or held-out questions of the source, on which trust stands against free signals."""
 NUM_STATES, NUM_DIMENSIONS, MOVED = 500, 8, 0.8
 """States of either side that are compared, their size, and how far a shift moves each number of them."""
 
@@ -51,12 +69,31 @@ class Drawn:
     """How many times too steep the logits are; 1 is calibrated, as a fit calibrates."""
     moved: float = 0.0
     """How far the pool's states are moved."""
+    taken: float = 0.25
+    """The share of the pool that is selected."""
+    chance: float = CHANCE
+
+    @property
+    def purity(self) -> float:
+        """The expected share of right labels among the selected rows of the pool."""
+        gap = np.sqrt(2) * ndtri(self.pool_auc)
+        cut_G = np.linspace(-6, 12, 4001)
+        right_G, wrong_G = self.pool_share * ndtr(gap - cut_G), (1 - self.pool_share) * ndtr(-cut_G)
+        place = np.argmin(np.abs(right_G + wrong_G - self.taken))
+        return float(right_G[place] / (right_G[place] + wrong_G[place]))
 
 
 def healthy(rng: np.random.Generator) -> Drawn:
     """A run that should be used."""
+    while (run := _draw(rng)).purity < 0.55:
+        pass
+    return run
+
+
+def _draw(rng: np.random.Generator) -> Drawn:
     share, auc, audit = rng.uniform(0.3, 0.8), rng.uniform(0.70, 0.92), bool(rng.random() < 0.5)
     return Drawn(
+        taken=rng.uniform(0.1, 0.4),
         share_right=share,
         num_validation=int(np.exp(rng.uniform(np.log(300), np.log(3000)))),
         auc=auc,
@@ -95,12 +132,22 @@ def few_rows(rng: np.random.Generator) -> Drawn:
     return replace(healthy(rng), num_validation=int(rng.integers(10, 81)), audit=False, moved=0.0)
 
 
+def mostly_wrong(rng: np.random.Generator) -> Drawn:
+    """A selection that teaches more wrong than right labels, of a teacher above chance."""
+    while True:
+        share, auc = rng.uniform(0.05, 0.25), rng.uniform(0.6, 0.8)
+        run = replace(healthy(rng), audit=True, share_right=share, pool_share=share, auc=auc, pool_auc=auc, chance=0.01)
+        if run.purity < 0.4:
+            return run
+
+
 SICK = {
     "no signal": (no_signal, {"signal"}),
     "below chance": (below_chance, {"chance"}),
     "over-confident": (over_confident, {"probability", "promise"}),
     "shifted pool": (shifted, {"purity", "shift", "signal"}),
     "too few rows": (few_rows, {"rows"}),
+    "mostly wrong": (mostly_wrong, {"useful"}),
 }
 """How a sick run is drawn, and the rules of which one has to find it."""
 
@@ -141,7 +188,7 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> Verdict:
     source_states, pool_states = rng.normal(size=(2, NUM_STATES, NUM_DIMENSIONS))
     shift = two_sample(source_states, pool_states + drawn.moved, seed=seed).to_json()
     judged_pool = scored(pool, logit_N)
-    order = np.argsort(-judged_pool.scores["trust"].raw_N)[: int(num_pool * rng.uniform(0.1, 0.4))]
+    order = np.argsort(-judged_pool.scores["trust"].raw_N)[: int(num_pool * drawn.taken)]
     selected = {"trust": judged_pool.row_ids_N[order]}
     held_out = scored(validation, logit_V)
     source = Judged(
@@ -155,11 +202,10 @@ def simulate(drawn: Drawn, rng: np.random.Generator) -> Verdict:
         function="trust",
         validation=InMemory(judged=held_out, selected={}, seed=seed),
         pool=InMemory(judged=judged_pool, selected=selected, seed=seed) if drawn.audit else None,
-        fitted=fitted,
         source=source,
         selected_trust_M=judged_pool.scores["trust"].trust_N[order],
         num_pool=num_pool,
-        chance=CHANCE,
+        chance=drawn.chance,
         shift=shift,
         seed=seed,
     )
@@ -184,11 +230,101 @@ def misses(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
     return missed, sum(judged.level == USE for judged in found), said
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rivalry:
+    """The truth of a run in which trust stands against free signals."""
+
+    share_right: float
+    auc: float
+    signals: tuple[float, ...]
+    """The AUC of each free signal."""
+    correlation: float
+    """Of all scores among rows of one outcome."""
+    taken: float
+    audit: bool
+
+
+def _rivalry(rng: np.random.Generator, ahead: float, behind_K: np.ndarray) -> Rivalry:
+    """The best signal is ``ahead`` of trust, the others are behind it."""
+    auc = rng.uniform(0.60, 0.85)
+    return Rivalry(
+        share_right=rng.uniform(0.3, 0.7),
+        auc=auc,
+        signals=tuple(rng.permutation(np.maximum(auc + ahead - np.append(behind_K, 0.0), 0.5))),
+        correlation=rng.uniform(0.3, 0.9),
+        taken=rng.uniform(0.1, 0.4),
+        audit=bool(rng.random() < 0.5),
+    )
+
+
+def _behind(rng: np.random.Generator) -> np.ndarray:
+    return rng.uniform(0, 0.1, len(FREE) - 1)
+
+
+RIVALS: dict[str, Callable[[np.random.Generator], Rivalry]] = {
+    "beaten": lambda rng: _rivalry(rng, rng.uniform(0.03, 0.08), _behind(rng)),
+    "beaten by 3 points": lambda rng: _rivalry(rng, 0.03, _behind(rng)),
+    "equal": lambda rng: _rivalry(rng, 0.0, _behind(rng) * (rng.random() < 0.5)),
+    "better": lambda rng: _rivalry(rng, -rng.uniform(0.01, 0.08), _behind(rng)),
+}
+"""How a run with rivals is drawn; the first two have to be found."""
+
+
+_SURE = Estimate(value=0.8, low=0.78, high=0.82, n=NUM_COMPARED)
+_HEALTHY = Quality(
+    rows=NUM_COMPARED,
+    rarer=NUM_COMPARED // 3,
+    auc=_SURE,
+    share_right=Estimate(value=0.5, low=0.48, high=0.52, n=NUM_COMPARED),
+    brier_excess=Estimate(value=-0.1, low=-0.11, high=-0.09, n=NUM_COMPARED),
+    top=replace(_SURE, n=NUM_COMPARED // 4),
+    top_trust=0.8,
+    believed=_SURE,
+    believed_trust=0.8,
+)
+
+
+def compared(drawn: Rivalry, rng: np.random.Generator) -> Evidence:
+    """Draw a run's rows with the scores of trust and of every free signal, and set them against each other."""
+    num = NUM_COMPARED
+    correct_N = rng.random(num) < drawn.share_right
+    gap_K = np.sqrt(2) * ndtri(np.array([drawn.auc, *drawn.signals]))
+    shared, own = np.sqrt(drawn.correlation), np.sqrt(1 - drawn.correlation)
+    raw_NK = shared * rng.normal(size=(num, 1)) + own * rng.normal(size=(num, len(gap_K))) + correct_N[:, None] * gap_K
+    scores = {
+        name: Score(raw_N=raw_N, trust_N=expit(raw_N)) for name, raw_N in zip(("trust", *FREE), raw_NK.T, strict=True)
+    }
+    rows = Judged(row_ids_N=np.arange(num), correct_N=correct_N, parsed_N=np.ones(num, dtype=bool), scores=scores)
+    seed, where = int(rng.integers(2**31)), "pool" if drawn.audit else "validation"
+    graded = InMemory(judged=rows, selected={}, seed=seed)
+    num_top = int(num * drawn.taken)
+    return Evidence(
+        arm="trust",
+        num_selected=num_top,
+        validation=_HEALTHY,
+        pool=_HEALTHY if drawn.audit else None,
+        teacher=_SURE,
+        chance=None,
+        foreseen=None,
+        shift=None,
+        rivals=rivals_of(graded, where, "trust", num_top, seed, false_alarms=FALSE_ALARMS),
+    )
+
+
+def found_better(kind: str, num: int, seed: int) -> tuple[int, int, Counter[str]]:
+    """Of ``num`` runs with rivals those in which a signal is found to be better, the usable ones, and all findings."""
+    rng = np.random.default_rng([seed, 100 + list(RIVALS).index(kind)])
+    judged = [verdict(compared(RIVALS[kind](rng), rng), "RUN_DIR") for _ in range(num)]
+    said = Counter(item["rule"] for one in judged for item in one.findings)
+    return said["free signal"], sum(one.level == USE for one in judged), said
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=200, help="runs of each kind")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", help="kinds of runs")
     options = parser.parse_args()
     print("| runs | number | wrong | 95 % interval | called usable | findings |\n| --- | --- | --- | --- | --- | --- |")
 
@@ -198,10 +334,17 @@ def main() -> None:
         bounds = f"{100 * share.low:.1f} to {100 * share.high:.1f} %"
         print(f"| {name} | {options.runs} | {wrong} | {bounds} | {usable} | {rules} |", flush=True)
 
-    alarms, rules = false_alarms(options.runs, options.seed)
-    line("healthy", alarms, options.runs - alarms, rules)
-    for kind in SICK:
-        line(kind, *misses(kind, options.runs, options.seed))
+    wanted = [kind for kind in ("healthy", *SICK, *RIVALS) if options.only is None or kind in options.only]
+    for kind in wanted:
+        if kind == "healthy":
+            alarms, rules = false_alarms(options.runs, options.seed)
+            line(kind, alarms, options.runs - alarms, rules)
+            continue
+        if kind in SICK:
+            line(kind, *misses(kind, options.runs, options.seed))
+            continue
+        found, usable, rules = found_better(kind, options.runs, options.seed)
+        line(kind, options.runs - found if kind.startswith("beaten") else found, usable, rules)
 
 
 if __name__ == "__main__":

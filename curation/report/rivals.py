@@ -56,13 +56,13 @@ def against(
     num_top = min(max(1, round(num_top * num_rows / max(len(rows.parsed), 1))), num_rows)
     auc = metrics.auc_difference(first_N, second_N, sample.correct_N, confidence=confidence)
     draw_N = hash_unit(sample.row_ids_N, seed)
-    tops = [_first(raw_N, draw_N, num_top) for raw_N in (first_N, second_N)]
+    first_M, second_M = (_first(raw_N, draw_N, num_top) for raw_N in (first_N, second_N))
     return Rival(
         signal=signal,
         where=where,
         num_top=num_top,
         auc=None if math.isnan(auc.value) else auc,
-        purity=metrics.purity_difference(*tops, sample.correct_N, confidence=confidence),
+        purity=metrics.purity_difference(first_M, second_M, sample.correct_N, confidence=confidence),
         confidence=confidence,
     )
 
@@ -104,10 +104,8 @@ def best_signal(measured: Mapping[str, GradedSet]) -> tuple[str, str] | None:
     return None
 
 
-def in_table(rival: Rival | None) -> Json | None:
-    """A comparison as the trust table has it: ``signal``, ``auc`` and ``purity``; ``None`` of a function and itself."""
-    if rival is None:
-        return None
+def in_table(rival: Rival) -> Json:
+    """A comparison as the trust table has it: ``signal``, ``num_top``, ``auc`` and ``purity``."""
     return {
         "signal": rival.signal,
         "num_top": rival.num_top,

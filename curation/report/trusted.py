@@ -128,14 +128,13 @@ def trust_tables(
                 result[name][view] = measures.trust_metrics(seen, num_top, _share_right(of), run.seed)
                 for function, found in result[name][view]["functions"].items():
                     found["is_arm"] = function in ranked
+        others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
         for function, found in result[name].get("parsed", {"functions": {}})["functions"].items():
-            others = {"internal_confidence": "internal_confidence", "best": None if best is None else best[0]}
+            may = function in ranked and num_top > 0
             found["against"] = {
-                what: in_table(
-                    against(rows, name, function, other, num_top, run.seed)
-                    if function in ranked and other in rows.parsed.functions and other != function and num_top
-                    else None
-                )
+                what: in_table(against(rows, name, function, other, num_top, run.seed))
+                if may and other is not None and other != function and other in rows.parsed.functions
+                else None
                 for what, other in others.items()
             }
     result["told"] = _told(record, result)

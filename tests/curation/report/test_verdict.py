@@ -22,6 +22,7 @@ from curation.report.evidence import (
     Evidence,
     Foreseen,
     Quality,
+    Repeats,
     brier_excess,
     difference,
     foreseen,
@@ -30,6 +31,7 @@ from curation.report.evidence import (
 from curation.report.html import render
 from curation.report.measured import InMemory
 from curation.report.people import AuditRecord, Checked, checked
+from curation.report.rivals import Rival
 from curation.report.rows import Judged, Score
 from curation.report.samples import samples
 from curation.report.verdict import CARE, RULES, STOP, USE, gravest, verdict
@@ -171,6 +173,21 @@ def of(quality: Quality = GOOD, **fields: Any) -> Evidence:
     return replace(HEALTHY, validation=replace(quality, **fields))
 
 
+def rival(signal: str, auc: Estimate | None, purity: Estimate, where: str = "validation") -> Rival:
+    return Rival(signal=signal, where=where, num_top=400, auc=auc, purity=purity, confidence=0.99)
+
+
+NONE_BETTER = (
+    rival("internal_confidence", about(0.08, 0.05, 0.11), about(0.1, 0.02, 0.18)),
+    rival("margin", about(-0.01, -0.03, 0.01), about(0.0, -0.05, 0.05)),
+)
+BEATEN = (
+    *NONE_BETTER,
+    rival("entropy", about(-0.03, -0.05, -0.01), about(-0.04, -0.1, 0.02)),
+    rival("min_logprob", about(-0.02, -0.035, -0.005), about(-0.1, -0.15, -0.05)),
+)
+
+
 @pytest.mark.parametrize(
     ("evidence", "rule", "level", "words"),
     [
@@ -180,6 +197,50 @@ def of(quality: Quality = GOOD, **fields: Any) -> Evidence:
         (replace(HEALTHY, pool=replace(POOL, auc=about(0.5, 0.4, 0.6))), "signal", STOP, "in the pool"),
         (replace(HEALTHY, teacher=about(0.2, 0.18, 0.22)), "chance", STOP, "below chance"),
         (replace(HEALTHY, teacher=about(0.27, 0.24, 0.3)), "chance", STOP, "not shown to be above chance"),
+        (
+            replace(HEALTHY, rivals=BEATEN),
+            "free signal",
+            CARE,
+            "entropy alone ranks the labels better than trust (its AUC is higher by 3.0 points [1.0, 5.0], on 1,000 "
+            "parsed validation rows)",
+        ),
+        (
+            replace(HEALTHY, pool=POOL, rivals=(rival("margin", None, about(-0.1, -0.15, -0.05), "pool"),)),
+            "free signal",
+            CARE,
+            "(the purity of its first 400 rows by 10.0 points [5.0, 15.0], on 4,000 parsed pool rows)",
+        ),
+        (
+            replace(of(auc=about(0.52, 0.46, 0.58)), rivals=BEATEN),
+            "free signal",
+            STOP,
+            "entropy alone ranks the labels better",
+        ),
+        (
+            replace(HEALTHY, foreseen=Foreseen(purity=about(0.4, 0.35, 0.45), drop=about(0.0, -0.1, 0.1))),
+            "useful",
+            CARE,
+            "fewer than half of the selected labels are foreseen to be right (40.0",
+        ),
+        (by_people(about(0.3, 0.2, 0.4)), "useful", CARE, "fewer than half of the selected labels are right (30.0"),
+        (
+            replace(HEALTHY, pool=replace(POOL, share_right=about(0.1, 0.09, 0.11), top=about(0.225, 0.2, 0.25))),
+            "useful",
+            CARE,
+            "fewer than half of the selected labels are right (22.5",
+        ),
+        (
+            replace(HEALTHY, pool=replace(POOL, share_right=about(0.83, 0.8, 0.86))),
+            "useful",
+            CARE,
+            "not shown to be purer than the pool (84.0\u00a0% of the selected labels are right, 83.0\u00a0% of all",
+        ),
+        (
+            replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=690)),
+            "repeats",
+            CARE,
+            "31.0\u00a0% of the labelled rows repeat a question: 1,000 rows ask only 690 different ones",
+        ),
         (of(rows=60, rarer=25), "rows", CARE, "too few rows to tell (60 parsed rows"),
         (of(rows=500, rarer=5, auc=None), "rows", CARE, "5 of the rarer outcome"),
         (replace(HEALTHY, validation=None, foreseen=None), "rows", STOP, "no parsed row outside the fit"),
@@ -216,7 +277,7 @@ def test_each_rule_finds_its_own_sickness(evidence: Evidence, rule: str, level: 
     assert finding["level"] == level and words in finding["finding"] and finding["next"]
     assert found.level == max((item["level"] for item in found.findings), key=["use it", CARE, STOP].index)
     assert found.sentence.startswith(f"{found.level.capitalize()}: ") and found.sign in "!✕"
-    assert "{" not in finding["next"]
+    assert not re.search(r"\{\w*\}|\{\{", finding["next"])
 
 
 def test_what_does_no_harm_is_no_finding() -> None:
@@ -228,8 +289,25 @@ def test_what_does_no_harm_is_no_finding() -> None:
     assert verdict(replace(HEALTHY, validation=few, pool=POOL), "d").level == USE
 
 
+def test_a_signal_that_is_not_shown_to_be_better_and_a_few_copies_are_no_finding() -> None:
+    assert verdict(replace(HEALTHY, rivals=NONE_BETTER), "d").level == USE
+    assert verdict(replace(HEALTHY, repeats=Repeats(num_rows=1000, num_questions=800)), "d").level == USE
+    wide = Foreseen(purity=about(0.45, 0.4, 0.49), drop=about(0.0, -0.1, 0.1))  # the interval that decides has 99 %
+    assert verdict(replace(HEALTHY, foreseen=wide), "d").level == USE
+    everything = replace(POOL, share_right=about(0.84, 0.8, 0.88), top=about(0.84, 0.8, 0.88, 4000))
+    (finding,) = verdict(replace(HEALTHY, pool=everything), "d").findings
+    assert finding["rule"] == "useful"  # all parsed rows are selected: nothing was told apart
+
+
+def test_a_beaten_trust_is_told_which_line_to_write() -> None:
+    found = verdict(replace(HEALTHY, rivals=BEATEN), "d")
+    (finding,) = found.findings
+    assert finding["next"].endswith("selection: {arms: [entropy]}.") and found.sentence.startswith("Use with care: ")
+    assert "least log-probability" not in found.sentence  # the signal with the highest AUC is named
+
+
 def test_under_a_cap_purity_is_set_against_validation_rows_of_the_same_trust() -> None:
-    pool = replace(GOOD, top=about(0.7, 0.68, 0.72))  # far below validation's top
+    pool = replace(POOL, top=about(0.7, 0.68, 0.72))  # far below validation's top
     low = Foreseen(purity=about(0.71, 0.66, 0.76), drop=about(0.14, 0.1, 0.18))
     free = replace(HEALTHY, pool=replace(pool, top_trust=0.7), foreseen=low)
     assert verdict(free, "d").level == CARE
@@ -365,6 +443,9 @@ def test_false_alarms_and_misses_of_a_few_simulated_runs() -> None:
     for kind in verdicts.SICK:
         missed, usable, _ = verdicts.misses(kind, 3, seed=7)
         assert missed <= 1 and usable <= 1, kind
+    for kind in verdicts.RIVALS:
+        found, usable, _ = verdicts.found_better(kind, 20, seed=7)
+        assert found + usable == 20 and (found >= 18 if kind.startswith("beaten") else found <= 2), kind
 
 
 @pytest.mark.slow
@@ -374,6 +455,9 @@ def test_false_alarms_and_misses_are_at_most_one_in_twenty() -> None:
     for kind in verdicts.SICK:
         missed, usable, _ = verdicts.misses(kind, 200, seed=1)
         assert missed <= 10 and usable <= 10, kind
+    for kind in verdicts.RIVALS:
+        found, _, _ = verdicts.found_better(kind, 200, seed=1)
+        assert found >= 190 if kind.startswith("beaten") else found <= 10, kind
 
 
 def test_the_verdict_is_the_first_thing_everywhere(run: RunRecord, report: dict[str, Any]) -> None:

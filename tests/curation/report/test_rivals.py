@@ -1,0 +1,254 @@
+"""Trust against free signals: held-out rows by hand, differences against scikit-learn, intervals, sentences."""
+
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from sklearn.metrics import roc_auc_score
+from test_report import GOLD, N, changed, make_run, rows_of
+
+from curation.arms import FREE
+from curation.domains.grading import read_grades
+from curation.report import RunRecord, collect
+from curation.report.html import render
+from curation.report.measured import InMemory
+from curation.report.rivals import against, best_signal, rivals_of, what_trust_is, who_won
+from curation.report.rows import LOWEST, UNPARSED, Judged, Score, judge, without_constant
+from curation.tables import io, schemas
+
+FOUND = {
+    "signal": "margin",
+    "num_top": 400,
+    "auc": {"value": 0.03, "low": 0.01, "high": 0.05, "n": 4000},
+    "purity": {"value": 0.1, "low": 0.05, "high": 0.15, "n": 400},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture(scope="module")
+def report(run: RunRecord) -> dict[str, Any]:
+    return collect(run)
+
+
+def rows(num: int = 2000, seed: int = 0, **gaps: float) -> Judged:
+    """Rows whose scores are higher by their gap where the label is right; the scores share half of their noise."""
+    rng = np.random.default_rng(seed)
+    correct, shared = rng.random(num) < 0.4, rng.normal(size=num)
+    raw = {name: gap * correct + (shared + rng.normal(size=num)) / np.sqrt(2) for name, gap in gaps.items()}
+    return Judged(
+        row_ids_N=np.arange(num),
+        correct_N=correct,
+        parsed_N=np.ones(num, dtype=bool),
+        scores={name: Score(raw_N=of, trust_N=1 / (1 + np.exp(-of))) for name, of in raw.items()},
+    )
+
+
+def graded(judged: Judged) -> InMemory:
+    return InMemory(judged=judged, selected={}, seed=0)
+
+
+def test_held_out_rows_have_an_honest_score_and_ask_each_question_once() -> None:
+    raw = np.array([LOWEST, 1.0, 2.0, 3.0, 4.0, LOWEST, LOWEST, 0.5])
+    judged = Judged(
+        row_ids_N=np.arange(8) + 10,
+        correct_N=np.ones(8, dtype=bool),
+        parsed_N=np.array([1, 1, 1, 1, 1, 0, 0, 1], dtype=bool),
+        scores={
+            "trust": Score(raw_N=raw, trust_N=np.full(8, 0.5)),
+            "linear_probe": Score(raw_N=np.where(np.arange(8) == 4, LOWEST, 1.0), trust_N=np.full(8, 0.5)),
+            "margin": Score(raw_N=np.full(8, LOWEST), trust_N=np.zeros(8)),  # not fitted: it hides no row
+        },
+        question_N=np.array([7, 7, 8, 8, 9, 1, 8, 2]),
+    )
+    # Row 10 was fitted on, and 13 repeats 12; 16 is unparsed and repeats 12, 15 asks a question of its own.
+    found = [judged.held_out(names, seed).row_ids_N.tolist() for names in (["trust"], ["margin"]) for seed in range(40)]
+    assert {tuple(ids) for ids in found[:40]} == {(11, 12, 14, 15, 17)}  # all four questions are held out: so is row 15
+    assert found[40] == [10, 12, 14, 15, 17]
+    both = {tuple(judged.held_out(["trust", "linear_probe"], seed).row_ids_N.tolist()) for seed in range(40)}
+    assert both == {(11, 12, 17), (11, 12, 15, 17)}  # three of four questions, so that row 15 is drawn at times
+    assert judged.distinct.row_ids_N.tolist() == [10, 12, 14, 15, 17]
+    assert replace(judged, question_N=None).distinct.row_ids_N.tolist() == list(range(10, 18))
+
+
+def test_unparsed_rows_keep_their_proportion_among_held_out_ones() -> None:
+    rng, num = np.random.default_rng(0), 4000
+    parsed, seen = rng.random(num) < 0.6, rng.random(num) < 0.75
+    score = Score(raw_N=np.where(seen, LOWEST, 0.0), trust_N=np.zeros(num))
+    judged = Judged(row_ids_N=np.arange(num), correct_N=parsed, parsed_N=parsed, scores={"trust": score})
+    held = judged.held_out(["trust"], 1)
+    assert held.num_right == (parsed & ~seen).sum() and held.parsed_N.mean() == pytest.approx(0.6, abs=0.03)
+    assert UNPARSED and len(judged.held_out(["internal_confidence"], 1)) == num
+
+
+def test_grades_name_questions_where_the_table_does(tmp_path: Path) -> None:
+    table = {"row_id": [1, 2], "correct": [True, False], "judged": [False, False], "problem": [None, None]}
+    import pyarrow as pa
+
+    base = pa.schema([field for field in schemas.GRADES if field.name in table])
+    plain = io.write(pa.table(table, schema=base), str(tmp_path / "plain.lance"))
+    assert read_grades(plain).question_N.tolist() == [1, 2]
+    asked = pa.table({**table, "question": [5, 5]}, schema=base.append(pa.field("question", pa.int64())))
+    assert read_grades(io.write(asked, str(tmp_path / "asked.lance"))).question_N.tolist() == [5, 5]
+
+
+def test_signals_that_say_nothing_are_left_out_and_functions_of_arms_stay(run: RunRecord) -> None:
+    record = run.generations[0]
+    found = judge(record.labels["pool"], record.grades["pool"], ["trust", *FREE])
+    assert {"margin", "min_logprob", "last_logprob"} <= set(found.scores)
+    kept = without_constant(found, ["min_logprob"])
+    assert set(kept.scores) == {"trust", "internal_confidence", "margin", "min_logprob"}
+    assert "last_logprob" not in without_constant(found, []).scores
+
+
+def test_differences_are_scikit_learns_and_those_of_the_first_rows() -> None:
+    judged = rows(trust=1.0, margin=1.3)
+    found = against(graded(judged), "pool", "trust", "margin", 300, 0)
+    raw = {name: score.raw_N for name, score in judged.scores.items()}
+    right = judged.correct_N
+    assert found.auc is not None
+    assert found.auc.value == pytest.approx(roc_auc_score(right, raw["trust"]) - roc_auc_score(right, raw["margin"]))
+    tops = [right[np.argsort(-raw[name])[:300]].mean() for name in ("trust", "margin")]
+    assert found.purity.value == pytest.approx(tops[0] - tops[1]) and found.purity.n == found.num_top == 300
+    rng, draws = np.random.default_rng(1), []
+    for _ in range(300):
+        at = rng.integers(0, len(right), len(right))
+        draws.append(roc_auc_score(right[at], raw["trust"][at]) - roc_auc_score(right[at], raw["margin"][at]))
+    assert (found.auc.high - found.auc.low) / 3.92 == pytest.approx(np.std(draws), rel=0.15)
+    wide = against(graded(judged), "pool", "trust", "margin", 300, 0, confidence=0.99)
+    assert wide.auc is not None
+    ratio = norm.ppf(0.995) / norm.ppf(0.975)
+    assert wide.auc.high - wide.auc.value == pytest.approx(ratio * (found.auc.high - found.auc.value))
+    assert wide.purity.low < found.purity.low and wide.purity.high > found.purity.high
+
+
+def test_intervals_hold_for_all_signals_together_and_unparsed_rows_do_not_count() -> None:
+    judged = rows(trust=1.0, margin=1.0, entropy=1.6)
+    assert [rival.confidence for rival in rivals_of(graded(judged), "pool", "trust", 200, 0, false_alarms=0.05)] == [
+        0.975,
+        0.975,
+    ]
+    unparsed = replace(judged, parsed_N=np.arange(2000) < 1000)
+    (one, two) = rivals_of(graded(unparsed), "pool", "trust", 200, 0, false_alarms=0.05)
+    half = judged.subset(np.arange(2000) < 1000)
+    assert two == rivals_of(graded(half), "pool", "trust", 200, 0, false_alarms=0.05)[1]
+    assert not one.is_better and two.is_better and two.signal == "entropy"
+    assert rivals_of(graded(judged), "pool", "entropy", 200, 0, false_alarms=0.05)[0].signal == "margin"
+    assert rivals_of(graded(judged), "pool", "reward", 200, 0, false_alarms=0.05) == ()
+
+
+def test_one_class_has_no_auc_and_no_winner() -> None:
+    judged = rows(trust=1.0, margin=1.0)
+    alike = replace(judged, correct_N=np.ones(2000, dtype=bool))
+    (rival,) = rivals_of(graded(alike), "pool", "trust", 200, 0, false_alarms=0.05)
+    assert rival.auc is None and rival.purity.value == 0 and not rival.is_better
+    assert best_signal({"pool": graded(alike)}) == ("margin", "pool")
+
+
+def test_the_best_signal_is_chosen_on_held_out_rows_and_not_on_the_pool() -> None:
+    held, pool = rows(internal_confidence=1.0, margin=1.5, trust=2.0), rows(internal_confidence=1.5, margin=1.0)
+    assert best_signal({"validation": graded(held), "pool": graded(pool)}) == ("margin", "validation")
+    assert best_signal({"pool": graded(pool)}) == ("internal_confidence", "pool")
+    assert best_signal({"pool": graded(rows(trust=1.0))}) is None and best_signal({}) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "choice", "words"),
+    [
+        ("linear_probe", None, "Trust here is the function linear probe."),
+        (
+            "stacked",
+            {"taken": "margin", "candidates": [], "reason": "no candidate beat it"},
+            "Trust here is margin alone: no fitted function beat it in cross-validation.",
+        ),
+        (
+            "stacked",
+            {"taken": "stacked", "candidates": [], "reason": "it beats margin by 0.020."},
+            "Trust here is stacked: it beats margin by 0.020.",
+        ),
+        ("stacked", {"taken": "fitted_confidence"}, "Trust here is fitted confidence, chosen in cross-validation."),
+    ],
+)
+def test_a_sentence_says_which_function_trust_is(kind: str, choice: dict[str, Any] | None, words: str) -> None:
+    assert what_trust_is(kind, choice) == words
+
+
+def test_a_sentence_says_who_won() -> None:
+    won = who_won("trust", "pool", 4000, FOUND)
+    assert won.startswith(
+        "On 4,000 parsed rows of the pool trust ranks better than the best free signal, margin (trust"
+    )
+    assert "AUC +0.030 [+0.010, +0.050], purity of the first 400 +10.0 points [+5.0, +15.0]" in won
+    lost = who_won("trust", "validation", 900, FOUND | {"auc": {"value": -0.03, "low": -0.05, "high": -0.01}})
+    assert "On 900 parsed held-out rows of the source the free signal margin ranks better than trust" in lost
+    open_ = who_won("trust", "pool", 900, FOUND | {"auc": {"value": 0.0, "low": -0.05, "high": 0.01}})
+    assert "neither trust nor the best free signal, margin, is shown to rank better" in open_
+    assert "ranks better than the best" in who_won("trust", "pool", 900, FOUND | {"auc": None})
+
+
+def test_the_report_sets_trust_against_signals_that_are_no_arms(run: RunRecord, report: dict[str, Any]) -> None:
+    seen = report["trust"]["pool"]["parsed"]["functions"]
+    assert {name: found["is_arm"] for name, found in seen.items()} == {
+        "trust": True,
+        "internal_confidence": True,
+        "margin": False,
+    }
+    assert report["trust"]["best_signal"]["chosen_on"] == "validation"
+    parsed = [row for row in rows_of(run.generations[0].labels["pool"]) if row["label"] and row["error"] is None]
+    right = np.array([row["label"] == GOLD for row in parsed])
+    auc = {
+        name: roc_auc_score(right, [row[column] for row in parsed])
+        for name, column in (("trust", "trust_raw"), ("internal_confidence", "mean_logprob"), ("margin", "margin"))
+    }
+    mine = seen["trust"]["against"]
+    assert mine["internal_confidence"]["auc"]["value"] == pytest.approx(auc["trust"] - auc["internal_confidence"])
+    best = report["trust"]["best_signal"]["name"]
+    assert mine["best"]["signal"] == best and mine["best"]["num_top"] == N
+    assert mine["best"]["auc"]["value"] == pytest.approx(auc["trust"] - auc[best])
+    assert seen["margin"]["against"] == {"internal_confidence": None, "best": None}
+    assert seen["internal_confidence"]["against"]["internal_confidence"] is None
+    told = report["trust"]["told"]
+    assert told[0] == "Trust here is the function linear probe." and "ranks better than the best free signal" in told[1]
+    page = unescape(render(report))
+    assert " ".join(told) in page and "measured only" in page and "Minus the best free signal" in page
+    rivals = {rival["signal"]: rival for rival in report["evidence"]["rivals"]}
+    assert set(rivals) == {"internal_confidence", "margin"} and rivals["margin"]["confidence"] == 0.975
+    assert all(rival["where"] == "pool" for rival in rivals.values())
+
+
+def test_without_gold_of_the_pool_the_labelled_rows_are_compared(run: RunRecord) -> None:
+    blind = collect(changed(run, audit=False, tests={}, training={}))
+    assert "held-out rows of the source" in blind["trust"]["told"][1]
+    assert {rival["where"] for rival in blind["evidence"]["rivals"]} == {"validation"}
+
+
+def test_a_source_without_held_out_rows_leaves_the_choice_to_the_pool(tmp_path: Path) -> None:
+    made = make_run(tmp_path, held_out=0.0)
+    found = collect(changed(made, tests={}, training={}))
+    assert "validation" not in found["trust"] and found["trust"]["best_signal"]["chosen_on"] == "pool"
+    assert found["evidence"]["validation"] is None and "the choice flatters it" in render(found)
+    blind = collect(changed(made, audit=False, tests={}, training={}))
+    assert blind["trust"]["best_signal"] is None and len(blind["trust"]["told"]) == 1
+    assert blind["verdict"]["level"] == "do not use" and "Minus the best" not in render(blind)
+
+
+def test_candidates_of_the_choice_stand_on_the_page(run: RunRecord) -> None:
+    choice = {
+        "taken": "margin",
+        "candidates": [
+            {"name": "margin", "auc": 0.81, "loses_by": 0.0, "standard_error": 0.0},
+            {"name": "stacked", "auc": 0.805, "loses_by": 0.005, "standard_error": 0.004},
+        ],
+        "reason": "no candidate beat the best free signal",
+    }
+    fit = {**run.generations[0].trust_fit, "choice": choice}
+    page = unescape(render(collect(changed(run, trust_fit=fit, tests={}, training={}))))
+    assert "Trust here is margin alone: no fitted function beat it in cross-validation." in page
+    assert "<b>margin</b> 0.810, stacked 0.805 (behind by 0.005, standard error 0.004)" in page
