@@ -46,14 +46,14 @@ from train.trust_loop import Flags, Ints, Rows, Shard
 
 Floats = npt.NDArray[np.float64]
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
-STRENGTHS = (0.0003, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1; the one with the least
-out-of-fold loss is taken."""
-FEW_STRENGTH = 0.01
-"""The inverse penalty of several columns where the rows are too few for their loss to tell (``LINE_ROWS``)."""
-LEAD = 5.0
-"""The deviation of the best free signal's column: it is hardly penalised, so that with few rows the stack is that
-signal, and with more it departs from it."""
+STRENGTHS = (0.01, 0.03, 0.1, 0.3)
+"""Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1. The one with the least
+out-of-fold loss is taken; of fewer rows than ``LINE_ROWS``, whose loss does not tell, the first."""
+ALONE = (0.0003, 0.003, 0.03, 0.3)
+"""The same of one column alone, which ranks rows alike under any."""
+LEAD, LEAD_OF_FEW = 2.0, 5.0
+"""The deviation of the best free signal's column, and that with fewer rows than ``LINE_ROWS``: it is hardly penalised,
+so that with few rows the stack is near that signal, and with more it departs from it."""
 LINE_ROWS, BEND_ROWS = 300, 1_000
 """From so many labelled rows on a line makes logits those of a probability, and from so many one with a bend."""
 STOPPING = 0.125
@@ -286,7 +286,7 @@ class _Stack:
     def _alone(self, name: str, column: str) -> Candidate:
         """One number, by whose order rows rank."""
         column_M1 = self._numbers_MK[:, [self._numbers.index(column)]]
-        strength, _ = self._out_of_fold(column_M1, np.ones(1))
+        strength, _ = self._out_of_fold(column_M1, np.ones(1), ALONE)
         filled_M1 = _filled(column_M1)
         model = _logistic(filled_M1, self.correct_M, np.ones(1), strength, rising=True)
         # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
@@ -359,31 +359,29 @@ class _Stack:
         """The numbers and, in a stack, the members in a logistic regression; out-of-fold loss chooses its penalty."""
         names, columns_MK = self._columns(self._members if name == STACKED else [])
         lead = self.free()[0].combination.names[0]
-        scale_K = np.array([LEAD if column == lead else 1.0 for column in names])
-        strength, raw_M = self._out_of_fold(columns_MK, scale_K)
+        few = self.num_rows < LINE_ROWS
+        scale_K = np.array([(LEAD_OF_FEW if few else LEAD) if column == lead else 1.0 for column in names])
+        strength, raw_M = self._out_of_fold(columns_MK, scale_K, STRENGTHS[:1] if few else STRENGTHS)
         filled_MK = _filled(columns_MK)
         model = _logistic(filled_MK, self.correct_M, scale_K, strength)
         bent = calibrated(raw_M, self.correct_M)
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
-    def _out_of_fold(self, columns_MK: Floats, scale_K: Floats) -> tuple[float, Floats]:
+    def _out_of_fold(self, columns_MK: Floats, scale_K: Floats, strengths: Sequence[float]) -> tuple[float, Floats]:
         """The inverse penalty with the least out-of-fold loss, and the out-of-fold logits [M] under it."""
-        out_SM = np.empty((len(STRENGTHS), self.num_rows))
+        out_SM = np.empty((len(strengths), self.num_rows))
         for fold in range(self.recipe.folds):
             held_M = self._fold_M == fold
             filled_MK = _filled(columns_MK, ~held_M)
-            for place, strength in enumerate(STRENGTHS):
+            for place, strength in enumerate(strengths):
                 if 0 < self.correct_M[~held_M].sum() < (~held_M).sum():
                     model = _logistic(filled_MK[~held_M], self.correct_M[~held_M], scale_K, strength)
                     out_SM[place, held_M] = model.logits(filled_MK[held_M])
                 else:  # a handful of rows
                     out_SM[place, held_M] = 0.0
-        if len(scale_K) > 1 and self.num_rows < LINE_ROWS:
-            best = STRENGTHS.index(FEW_STRENGTH)
-        else:
-            loss_S = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM)).mean(axis=1)
-            best = int(loss_S.argmin())
-        return STRENGTHS[best], out_SM[best]
+        loss_S = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM)).mean(axis=1)
+        best = int(loss_S.argmin())
+        return strengths[best], out_SM[best]
 
     def trees(self) -> Candidate:
         """Numbers and members in boosted trees, with the slope and intercept that their out-of-fold logits need."""
