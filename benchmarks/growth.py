@@ -256,7 +256,7 @@ def grade(folder: Path, num_rows: int) -> None:
     """The grade stage."""
     from curation.stages.grade import grade as grade_stage
 
-    tables = [io.latest(str(folder / f"pool-{name}.lance")) for name in ("labels", "gold")]
+    tables = [io.latest(str(folder / f"{name}.lance")) for name in ("pool-labels", "pool-gold", "pool")]
     grade_stage(*tables, DOMAIN, str(folder / "graded.lance"))
 
 

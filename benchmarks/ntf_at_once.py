@@ -95,9 +95,7 @@ class Process:
 
     def trials(self, first: int, num: int) -> Ran:
         """Run trials."""
-        trust = TrustConfig.model_validate(
-            {**SHAPE, "learning_rate": 1e-3, "max_steps": self._steps, "patience": None, "probe_below": 0}
-        )
+        trust = TrustConfig.model_validate({**SHAPE, "learning_rate": 1e-3, "max_steps": self._steps, "patience": None})
         point, objective = Point(kind="neural", trust=trust), Objective(metric="auc", folds=5)
         begun = time.process_time()
         outcomes = [

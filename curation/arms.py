@@ -121,6 +121,18 @@ TRUST: Registry[Trust] = Registry(
         ),
         # of a causal model; one with a reward head is curation.teachers.reward
         "reward": Signal("reward model", "reward", "curation.signals.verifier:Verifier", "logit", asks="reward"),
+        "stacked": Fitted(
+            "stacked trust",
+            "curation.trust.stacked:StackedTrust",
+            fit="train.stack:fit_stacked",
+            fit_rows="train.stack:stacked_of",
+        ),
+        "fitted_confidence": Fitted(
+            "fitted confidence",
+            "curation.trust.stacked:StackedTrust",
+            fit="train.stack:fit_confidence",
+            fit_rows="train.stack:confidence_of",
+        ),
         "linear_probe": Fitted("linear probe", "curation.trust.linear_probe:LinearProbe", reads=("class_weight",)),
         "boosted_trees": Fitted("boosted trees", "curation.trust.boosted_trees:BoostedTrees", reads=("class_weight",)),
         "deep_ensemble": Fitted(

@@ -114,7 +114,7 @@ def configuration(directory: Path, names: dict[str, str]) -> dict[str, Any]:
         },
         "domain": {"name": names["domain"], "labels": ["negative", "positive"]},
         "teacher": teacher,
-        "trust": {"depth": 1, "width": 8, "max_steps": 20, "probe_below": 0},
+        "trust": {"kind": "neural", "depth": 1, "width": 8, "max_steps": 20},
         "selection": {"budget": {"n": 40}, "arms": ["trust"]},
         "ray": {"num_cpus": 2},
     }
@@ -176,7 +176,7 @@ def check(directory: Path, names: dict[str, str]) -> None:
     if "trust function" in names:
         name = names["trust function"]
         stage = outputs(directory, f"trust-{name}")
-        assert stage["fit"]["kind"] == "centroids" and stage["fit"]["num_calibration"] > 0
+        assert stage["fit"]["kind"] == "centroids" and stage["fit"]["calibration"]["num_rows"] > 0
         raw = labels[f"{name.replace(':', '_')}_raw"]
         chosen = arms[name]["row_id"]
         by_id = dict(zip(labels["row_id"], raw, strict=True))

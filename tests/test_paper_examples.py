@@ -177,7 +177,7 @@ def test_run_has_the_papers_settings(path):
     assert model is not None
     found = (trust.depth, trust.width, trust.dropout, trust.learning_rate, trust.weight_decay, trust.class_weight)
     assert found == NETWORKS[domain, str(model.path)]
-    assert (trust.fit_on, trust.standardise, trust.calibration, trust.probe_below) == ("all", False, "none", 0)
+    assert (trust.kind, trust.fit_on, trust.standardise, trust.calibration) == ("neural", "all", False, "none")
     assert config.teacher.states == trust.states == ("output_last",)
     assert config.teacher.decoding.temperature == 0 and not config.teacher.decoding.normalise_options
     assert config.splits.audit and config.ray.address == "auto"

@@ -8,7 +8,7 @@ import torch
 
 from curation.config import TrustConfig
 from curation.metrics import auc_value
-from curation.trust.parts import CALIBRATION, VALIDATION
+from curation.trust.parts import VALIDATION
 from curation.trust.states import SCORE_ROWS, StateTrust
 from train.trust_loop import Rows
 
@@ -26,11 +26,11 @@ Floats = npt.NDArray[np.float32]
 def rounded(trust: Trust, rows: Rows, config: TrustConfig) -> Trust:
     """The trust function with the type to score in that ``config`` asks for, if it keeps the order; noted on record.
 
-    Where the held-out rows (early stopping and calibration) are all right or all wrong, only the overlap is looked at.
+    Where the held-out rows are all right or all wrong, only the overlap is looked at.
     """
     if config.score_dtype == "float32":
         return trust
-    held_M = np.flatnonzero(np.isin(rows.part_N, (VALIDATION, CALIBRATION)))
+    held_M = rows.places(VALIDATION)
     exact_M = _raw(trust, rows, held_M)
     trust = trust.scoring_in(config.score_dtype)
     rounded_M = _raw(trust, rows, held_M)

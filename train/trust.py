@@ -3,7 +3,7 @@
 On several nodes ``output`` is a directory that all of them share, or in an object store.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from inspect import signature
@@ -18,20 +18,19 @@ from curation.config import TrustConfig
 from curation.domains.grading import read_grades
 from curation.errors import ConfigError, DegenerateSourceError, ModelError
 from curation.hashing import derive
-from curation.metrics import auc_value
 from curation.refs import TableRef, TrustRef, fingerprint
 from curation.registry import check_options, code
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.tables.schemas import input_column
-from curation.trust import FittedTrust, Scores, load_fitted, saved
+from curation.trust import Scores, load_fitted, saved
 from curation.trust.attention import AttentionArchitecture, AttentionNet, AttentionTrust, check_heads
 from curation.trust.calibration import fit_calibration
 from curation.trust.components import PrincipalComponents, check_size, principal_components
 from curation.trust.deep_ensemble import DeepEnsemble
-from curation.trust.linear_probe import LinearProbe
 from curation.trust.neural import Architecture, NeuralTrust, NeuralTrustNet
-from curation.trust.parts import CALIBRATION, FIT, NAMES, candidates, part_of
+from curation.trust.parts import FIT, NAMES, VALIDATION, candidates, part_of
+from curation.trust.stacked import read_numbers
 from curation.trust.states import SCORE_ROWS, StateTrust, read_states
 from train.rounding import rounded
 from train.trust_loop import Ends, Floats, Ints, Rows, Shard, fit_arrays, never
@@ -41,10 +40,7 @@ if TYPE_CHECKING:
 
 
 def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, output: Place) -> TrustRef:
-    """Fit the neural trust function and save it to ``output``; on a small source, save a linear probe if it is better.
-
-    With fewer than ``config.probe_below`` fit rows, a linear probe is fitted on the same rows. The one with the better
-    AUC on the calibration rows, which neither of them saw, is saved.
+    """Fit the neural trust function and save it to ``output``.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
@@ -54,21 +50,9 @@ def fit_trust(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
 
     from train.trust_workers import fit_net
 
-    rows = read_rows(labels, grades, config, seed=seed)
-    output = output.resolve()
+    rows = ray.put(tuple(read_rows(labels, grades, config, seed=seed)))
     origin = origin_of(labels, grades, config, seed)
-    ref = fit_net(neural_of, ray.put(tuple(rows)), config, origin, seed=seed, output=output)
-    num_fit = len(rows.places(FIT))
-    if num_fit >= config.probe_below or not len(rows.places(CALIBRATION)):
-        return ref
-    fits: dict[str, FittedTrust] = {
-        "neural": load_fitted(ref),
-        "linear_probe": _fitted(LinearProbe, rows, config, origin),
-    }
-    aucs = {kind: fitted.fit["calibration_auc"] for kind, fitted in fits.items()}
-    taken = max(aucs, key=lambda kind: aucs[kind])  # the neural one wins a tie
-    choice = {"taken": taken, "num_fit": num_fit, "probe_below": config.probe_below, "calibration_auc": aucs}
-    return fits[taken].noted(choice=choice).save(output)
+    return fit_net(neural_of, rows, config, origin, seed=seed, output=output.resolve())
 
 
 def fit_deep_ensemble(
@@ -76,7 +60,7 @@ def fit_deep_ensemble(
 ) -> TrustRef:
     """Fit ``members`` networks on the same rows with seeds of their own, and save their average to ``output``.
 
-    The members share the parts of the source: none sees the calibration rows. A killed fit goes on at its member.
+    The members share the parts of the source. A killed fit goes on at its member.
 
     Raises:
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
@@ -93,7 +77,7 @@ def fit_deep_ensemble(
     origin = origin_of(labels, grades, config, seed)
     shared = ray.put(tuple(rows))
     kept = output.with_name(f"{output.name}.members") / fingerprint(origin)
-    fits = [_member(shared, config, origin, own, kept / str(m)) for m, own in enumerate(seeds)]
+    fits = [fit_member(neural_of, shared, config, origin, own, kept / str(m)) for m, own in enumerate(seeds)]
     ref = _averaged(fits, rows, config, origin).save(output)
     remove(kept.parent)
     return ref
@@ -114,16 +98,21 @@ def _averaged(fits: Sequence[NeuralTrust], rows: Rows, config: TrustConfig, orig
     return rounded(_calibrated(trust.behind(fits[0].pca), rows, config), rows, config)
 
 
-def _member(
-    rows: "ray.ObjectRef[Any]", config: TrustConfig, origin: dict[str, Any], seed: int, output: Place
+def fit_member(
+    fit: Callable[..., NeuralTrust],
+    rows: "ray.ObjectRef[Any]",
+    config: TrustConfig,
+    origin: dict[str, Any],
+    seed: int,
+    output: Place,
 ) -> NeuralTrust:
-    """A member of an ensemble, fitted unless it is there."""
+    """One of several networks, fitted as :func:`train.trust_workers.fit_net` does, unless it is there."""
     from train.trust_workers import fit_net
 
     try:
         ref = saved.pin(output, TrustRef)
     except ModelError:
-        ref = fit_net(neural_of, rows, config, origin, seed=seed, output=output)
+        ref = fit_net(fit, rows, config, origin, seed=seed, output=output)
     return cast(NeuralTrust, load_fitted(ref))
 
 
@@ -178,7 +167,7 @@ def fit_rows(
 ) -> StateTrust:
     """Fit a trust function of ``curation.arms.TRUST`` on rows in memory, in this process.
 
-    It is what the stage of that name would save, on these rows and with ``probe_below: 0``.
+    It is what the stage of that name would save, on these rows.
 
     Args:
         kind: its name.
@@ -214,11 +203,12 @@ def neural_of(
     ends: Ends = never,
 ) -> NeuralTrust:
     """A neural trust function of these rows; see :func:`train.trust_loop.fit_arrays`."""
-    pca, given = _components(rows, config), rows
-    rows = rows if pca is None else _projected(rows, pca)
+    pca, given = components_of(rows, config), rows
+    rows = rows if pca is None else projected(rows, pca)
     new_net = partial(NeuralTrustNet, Architecture.of(config, rows.hidden_ND.shape[1]))
-    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
+    net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
     trust = NeuralTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration).behind(pca)
+    trust.held_out = held_out
     return rounded(trust, given, config)
 
 
@@ -234,8 +224,10 @@ def attention_of(
 ) -> AttentionTrust:
     """A network that attends over the inputs of these rows; see :func:`fit_attention`."""
     new_net = partial(AttentionNet, AttentionArchitecture.of(config, rows.sizes, num_heads))
-    net, calibration, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
-    return AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
+    net, calibration, held_out, record = fit_arrays(rows, config, new_net, seed=seed, shard=shard, ends=ends)
+    trust = AttentionTrust(net, config.inputs, {**origin, "seed": seed, **asdict(record)}, calibration)
+    trust.held_out = held_out
+    return trust
 
 
 def deep_ensemble_of(
@@ -250,14 +242,14 @@ def _fitted(made_by: Any, rows: Rows, config: TrustConfig, origin: dict[str, Any
     """A trust function of the fit rows, calibrated."""
     fit_F = rows.places(FIT)
     hidden_FD = rows.hidden_ND[fit_F]
-    pca = _components(rows, config, made_by.default_pca)
+    pca = components_of(rows, config, made_by.default_pca)
     if pca is not None:
         hidden_FD = pca.project(torch.from_numpy(hidden_FD)).numpy()
     trust = made_by.fitted(hidden_FD, rows.correct_N[fit_F], config, origin, **options)
     return _calibrated(trust.behind(pca), rows, config)
 
 
-def _components(rows: Rows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
+def components_of(rows: Rows, config: TrustConfig, default: int | None = None) -> PrincipalComponents | None:
     """The principal components of the states of the fit rows that ``config`` asks for.
 
     Raises:
@@ -279,7 +271,7 @@ def _width(rows: Rows, config: TrustConfig) -> int:
     return sum(rows.sizes[: len(config.states)])
 
 
-def _projected(rows: Rows, pca: PrincipalComponents) -> Rows:
+def projected(rows: Rows, pca: PrincipalComponents) -> Rows:
     """The rows with the projection of their states in the states' place."""
     width, size = pca.shape
     projected_NK = np.empty((len(rows.hidden_ND), rows.hidden_ND.shape[1] - width + size), dtype=np.float32)
@@ -290,20 +282,21 @@ def _projected(rows: Rows, pca: PrincipalComponents) -> Rows:
 
 
 def _calibrated(trust: StateTrust, rows: Rows, config: TrustConfig) -> StateTrust:
-    """A trust function, calibrated on the rows that are for that, where there are any."""
-    calibrating_M, calibration_C = rows.places(NAMES.index(config.calibrate_on)), rows.places(CALIBRATION)
-    raw_M = logits_at(trust, rows, calibrating_M)
-    trust.calibration = fit_calibration(raw_M, rows.correct_N[calibrating_M], config.calibration)
-    if not len(calibration_C):
-        return trust
-    auc = auc_value(logits_at(trust, rows, calibration_C), rows.correct_N[calibration_C])
-    return trust.noted(num_calibration=len(calibration_C), calibration_auc=auc)
+    """A trust function with its held-out scores, on which it is calibrated."""
+    validation_V = rows.places(VALIDATION)
+    raw_V = logits_at(trust, rows, validation_V)
+    trust.calibration = fit_calibration(raw_V, rows.correct_N[validation_V], config.calibration)
+    trust.held_out = rows.held_out(validation_V, raw_V)
+    return trust.noted(num_repeats=rows.num_repeats)
 
 
 def logits_at(trust: StateTrust, rows: Rows, places_M: Ints) -> Scores:
     """The logit of the rows at these places, float32 [M]."""
     batches = [places_M[start : start + SCORE_ROWS] for start in range(0, len(places_M), SCORE_ROWS)]
-    parts = [trust.raw(torch.from_numpy(rows.hidden_ND[batch_B])) for batch_B in batches]
+    parts = [
+        trust.raw_with(torch.from_numpy(rows.hidden_ND[batch_B]), rows.numbers_NK[batch_B], rows.numbers)
+        for batch_B in batches
+    ]
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
 
@@ -324,13 +317,26 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
         DegenerateSourceError: all labels are right, or all are wrong, among the rows of one part.
         ConfigError: ``config.pca`` asks for more components than there are.
     """
+    rows = labelled_rows(labels, grades, config, seed=seed)
+    _refuse_degenerate(rows, config)
+    if config.pca is not None:
+        check_size(config.pca, width=_width(rows, config), num_rows=len(rows.places(FIT)), key="trust.pca")
+    return rows
+
+
+def labelled_rows(
+    labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: int, numbers: Sequence[str] = ()
+) -> Rows:
+    """As :func:`read_rows`, with ``numbers`` of the answers, and nothing refused."""
     graded = read_grades(grades)
     columns = [input_column(name) for name in config.inputs]
+    numbers_NK = np.full((len(graded.row_ids_N), len(numbers)), np.nan)
     hidden_ND: Floats | None = None
     sizes: tuple[int, ...] = ()
     present_N = np.zeros(len(graded.row_ids_N), dtype=np.bool_)
     dataset = io.open_table(labels)
-    for batch in dataset.scanner(columns=["row_id", *columns], filter=candidates(config)).to_batches():
+    read = list(dict.fromkeys(["row_id", *columns, *numbers]))
+    for batch in dataset.scanner(columns=read, filter=candidates(config)).to_batches():
         states = read_states(batch, columns)
         row_ids_B = batch.column("row_id").to_numpy()
         places_B = np.searchsorted(graded.row_ids_N, row_ids_B)
@@ -341,33 +347,30 @@ def read_rows(labels: TableRef, grades: TableRef, config: TrustConfig, *, seed: 
             hidden_ND = np.empty((len(graded.row_ids_N), states.size), dtype=hidden_BD.dtype)
             sizes = states.sizes
         hidden_ND[places_B[use_B]] = hidden_BD[use_B]
+        numbers_NK[places_B[use_B]] = read_numbers(batch, numbers)[use_B]
         present_N[places_B[use_B]] = True
     if hidden_ND is None:
         hidden_ND = np.empty((len(graded.row_ids_N), 0), dtype=np.float16)
-    row_ids_N = graded.row_ids_N[present_N]
-    rows = Rows(
+    return Rows(
         hidden_ND=hidden_ND if present_N.all() else hidden_ND[present_N],
         correct_N=graded.correct_N[present_N],
-        part_N=part_of(row_ids_N, config, seed),
+        part_N=part_of(graded.question_N[present_N], config, seed),
         sizes=sizes,
+        row_ids_N=graded.row_ids_N[present_N],
+        numbers_NK=numbers_NK[present_N],
+        numbers=tuple(numbers),
     )
-    _refuse_degenerate(rows, config)
-    if config.pca is not None:
-        check_size(config.pca, width=_width(rows, config), num_rows=len(rows.places(FIT)), key="trust.pca")
-    return rows
 
 
 def _refuse_degenerate(rows: Rows, config: TrustConfig) -> None:
     share = "" if config.source_share == 1 else ", a larger trust.source_share"
     words = "parsed weak labels" if config.fit_on == "parsed" else "weak labels"
     for part, name in enumerate(NAMES):
-        if part == CALIBRATION and not config.calibration_fraction:
-            continue
         of_N = rows.part_N == part
         num_rows, num_right = int(of_N.sum()), int(rows.correct_N[of_N].sum())
         if num_right in (0, num_rows):
-            key = "trust.calibration_fraction (0: none)" if part == CALIBRATION else "trust.validation_fraction"
             raise DegenerateSourceError(
                 f"trust: {num_right} of {num_rows} {words} are right in the {name} part of the source, both right "
-                f"and wrong ones are needed; give more source rows, another {key}{share} or another teacher"
+                f"and wrong ones are needed; give more source rows, another trust.validation_fraction{share} "
+                "or another teacher"
             )

@@ -26,7 +26,8 @@ from curation.hashing import derive
 from curation.metrics import auc_value
 from curation.trust.calibration import Calibration, fit_calibration
 from curation.trust.network import Net, TrustNet
-from curation.trust.parts import CALIBRATION, FIT, NAMES, VALIDATION
+from curation.trust.parts import FIT, REPEAT, VALIDATION
+from curation.trust.states import HeldOut
 
 EVALUATE_ROWS = 4096
 """Rows of one forward pass outside training."""
@@ -67,6 +68,24 @@ class Rows(NamedTuple):
     """The part of each row (``curation.trust.parts``); a row of another number is in none."""
     sizes: tuple[int, ...]
     """Numbers of each of ``TrustConfig.inputs``; D is their sum."""
+    row_ids_N: Ints
+    """The rows' ids."""
+    numbers_NK: npt.NDArray[np.float64]
+    """The numbers of the answers that a stack reads, a column each, NaN for null; no column where none are read."""
+    numbers: tuple[str, ...] = ()
+    """The names of the K numbers (``schemas.NUMBERS``)."""
+
+    @property
+    def num_repeats(self) -> int:
+        """The rows that repeat the question of an earlier one; no fit reads them."""
+        return int((self.part_N == REPEAT).sum())
+
+    def held_out(self, places_M: Ints, raw_M: npt.NDArray[np.float32]) -> HeldOut:
+        """The held-out scores of rows at these places; all other rows of the fit, and repeats, have none."""
+        raw_N = np.full(len(self.part_N), np.nan, dtype=np.float32)
+        raw_N[places_M] = raw_M
+        listed_N = (self.part_N >= 0) | (self.part_N == REPEAT)
+        return HeldOut(self.row_ids_N[listed_N], raw_N[listed_N])
 
     def places(self, part: int) -> Ints:
         """The positions of the rows of a part, ascending."""
@@ -79,7 +98,7 @@ class FitRecord:
 
     num_fit: int
     num_validation: int
-    num_calibration: int
+    num_repeats: int
     share_right_fit: float
     share_right_validation: float
     steps: list[int] = field(default_factory=list)
@@ -90,8 +109,6 @@ class FitRecord:
     best: int = 0
     """The index of the evaluation whose weights are kept: of the best validation AUC, or without early stopping the
     last."""
-    calibration_auc: float | None = None
-    """AUC of the kept weights on rows that neither the fit nor early stopping has seen; ``None`` without such rows."""
     seconds: float = 0.0
 
     @property
@@ -110,10 +127,11 @@ def never(record: FitRecord) -> bool:
 
 
 class Fitted(NamedTuple, Generic[Net]):
-    """A fitted network (in evaluation mode on the CPU), its calibration and the record of the fit."""
+    """A fitted network (in evaluation mode on the CPU), its calibration, held-out scores and the record of the fit."""
 
     net: Net
     calibration: Calibration
+    held_out: HeldOut
     record: FitRecord
 
 
@@ -154,15 +172,15 @@ def fit_arrays(
 
     Raises:
         RunFailedError: the loss is no longer finite.
-        DegenerateSourceError: the labels of the calibration rows are all right, or all are wrong.
+        DegenerateSourceError: the labels of the validation rows are all right, or all are wrong.
     """
     shard = shard or Shard()
     start = time.monotonic()
-    fit_F, validation_V, calibration_C = (rows.places(part) for part in (FIT, VALIDATION, CALIBRATION))
+    fit_F, validation_V = rows.places(FIT), rows.places(VALIDATION)
     record = FitRecord(
         num_fit=len(fit_F),
         num_validation=len(validation_V),
-        num_calibration=len(calibration_C),
+        num_repeats=rows.num_repeats,
         share_right_fit=float(rows.correct_N[fit_F].mean()),
         share_right_validation=float(rows.correct_N[validation_V].mean()),
     )
@@ -195,14 +213,9 @@ def fit_arrays(
         record.seconds = time.monotonic() - start
         shard.keep(progress.write)
     net.load_state_dict(progress.best)
-    of_parts = {"calibration": calibration_C, config.calibrate_on: rows.places(NAMES.index(config.calibrate_on))}
-    logits = {name: _logits(net, rows.hidden_ND, rows_V, shard) for name, rows_V in of_parts.items() if len(rows_V)}
-    calibration = Calibration()
-    if (logit_V := logits.get(config.calibrate_on)) is not None:
-        calibration = fit_calibration(logit_V, rows.correct_N[of_parts[config.calibrate_on]], config.calibration)
-    if "calibration" in logits:
-        record.calibration_auc = auc_value(logits["calibration"], rows.correct_N[calibration_C])
-    return Fitted(net.cpu().eval(), calibration, record)
+    logit_V = _logits(net, rows.hidden_ND, validation_V, shard)
+    calibration = fit_calibration(logit_V, rows.correct_N[validation_V], config.calibration)
+    return Fitted(net.cpu().eval(), calibration, rows.held_out(validation_V, logit_V), record)
 
 
 def class_weights(correct_N: Flags, strength: float) -> tuple[float, float]:

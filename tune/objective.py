@@ -24,7 +24,8 @@ from curation.selection import risk
 from curation.tables import io
 from curation.tables.schemas import input_column, mend_of
 from curation.trust.components import check_size
-from curation.trust.parts import FIT, NAMES, UNUSED, part_of, used
+from curation.trust.parts import FIT, NAMES, UNUSED, first_of_each, part_of, used
+from curation.trust.stacked import read_numbers, stored_numbers
 from curation.trust.states import read_states
 from train.trust import fit_rows, logits_at
 from train.trust_loop import Rows, SideBySide, never
@@ -41,11 +42,14 @@ class Source(NamedTuple):
 
     row_ids_N: Ints
     group_N: Ints
-    """What decides a row's fold: its id, or a number of its group."""
+    """What decides a row's fold: its question, or a number of its group."""
     correct_N: Flags
     parsed_N: Flags
     inputs: dict[str, Floats]
     """Each state [N, D] in its stored type, each scalar column [N, 1] in float32."""
+    numbers_NK: npt.NDArray[np.float64]
+    """The numbers of the answers that a stack reads, NaN for null."""
+    numbers: tuple[str, ...]
 
     def share(self, trust: TrustConfig, seed: int) -> "Source":
         """The rows that ``trust.source_share`` takes in a run of that seed; a search reads no other label."""
@@ -58,6 +62,8 @@ class Source(NamedTuple):
             correct_N=self.correct_N[taken_N],
             parsed_N=self.parsed_N[taken_N],
             inputs={name: input_ND[taken_N] for name, input_ND in self.inputs.items()},
+            numbers_NK=self.numbers_NK[taken_N],
+            numbers=self.numbers,
         )
 
     def rows(self, trust: TrustConfig, held_out_N: Flags, *, seed: int) -> Rows:
@@ -68,7 +74,15 @@ class Source(NamedTuple):
         part_N[left_out_N] = UNUSED
         inputs = [self.inputs[name] for name in trust.inputs]
         sizes = tuple(input_ND.shape[1] for input_ND in inputs)
-        return Rows(hidden_ND=SideBySide(inputs), correct_N=self.correct_N, part_N=part_N, sizes=sizes)
+        return Rows(
+            hidden_ND=SideBySide(inputs),
+            correct_N=self.correct_N,
+            part_N=part_N,
+            sizes=sizes,
+            row_ids_N=self.row_ids_N,
+            numbers_NK=self.numbers_NK,
+            numbers=self.numbers,
+        )
 
     def fold_N(self, folds: int, seed: int) -> Ints:
         """The fold of each row."""
@@ -81,6 +95,8 @@ def read_source(
 ) -> tuple[Source, int]:
     """The graded rows of the source split that have all of the named inputs, and how many graded rows lack one.
 
+    Of rows that ask the same question the first one is taken.
+
     Args:
         labels: the labels of the source split.
         grades: which of them are right.
@@ -91,40 +107,47 @@ def read_source(
         SourceError: an input is not stored, or no row has all of them.
     """
     graded = read_grades(grades)
+    first_M = graded.row_ids_N[first_of_each(graded.question_N)]
     columns = [input_column(name) for name in names]
-    ids, parsed, parts = [], [], []
+    ids, parsed, parts, numbers_of = [], [], [], []
     dataset = io.open_table(labels)
     if missing := [name for name, column in zip(names, columns, strict=True) if column not in dataset.schema.names]:
         raise SourceError(
             f"tune: the source's labels do not hold {', '.join(missing)}; {mend_of(input_column(missing[0]))}, and "
             f"{len(graded.row_ids_N):,} source rows are labelled again"
         )
-    scanner = dataset.scanner(columns=["row_id", "label", *columns], filter="error IS NULL")
+    numbers = stored_numbers(dataset.schema)
+    read = list(dict.fromkeys(["row_id", "label", *columns, *numbers]))
+    scanner = dataset.scanner(columns=read, filter="error IS NULL")
     for batch in scanner.to_batches():
         states = read_states(batch, columns)
         row_ids_B = batch.column("row_id").to_numpy()
-        use_B = np.isin(row_ids_B, graded.row_ids_N) & ~states.missing_N
+        use_B = np.isin(row_ids_B, first_M) & ~states.missing_N
         ids.append(row_ids_B[use_B])
         parsed.append(batch.column("label").is_valid().to_numpy(zero_copy_only=False)[use_B])
         parts.append([column.numpy()[use_B] for column in states.columns])
+        numbers_of.append(read_numbers(batch, numbers)[use_B])
     row_ids_N = np.concatenate(ids) if ids else np.array([], dtype=np.int64)
     if not len(row_ids_N):
         raise SourceError(f"tune: none of {len(graded.row_ids_N):,} graded source rows has all of {', '.join(names)}")
     order_N = np.argsort(row_ids_N)
     row_ids_N = row_ids_N[order_N]
-    group_N = row_ids_N
+    places_N = np.searchsorted(graded.row_ids_N, row_ids_N)
+    group_N = graded.question_N[places_N]
     if groups is not None:
-        numbers = {group: number for number, group in enumerate(sorted(set(groups.values())))}
-        group_N = np.array([numbers[groups[row_id]] for row_id in row_ids_N.tolist()], dtype=np.int64)
+        places = {group: number for number, group in enumerate(sorted(set(groups.values())))}
+        group_N = np.array([places[groups[row_id]] for row_id in row_ids_N.tolist()], dtype=np.int64)
     stacked = zip(names, zip(*parts, strict=True), strict=True)
     found = Source(
         row_ids_N=row_ids_N,
         group_N=group_N,
-        correct_N=graded.correct_N[np.searchsorted(graded.row_ids_N, row_ids_N)],
+        correct_N=graded.correct_N[places_N],
         parsed_N=np.concatenate(parsed)[order_N],
         inputs={name: np.concatenate(part)[order_N] for name, part in stacked},
+        numbers_NK=np.concatenate(numbers_of)[order_N],
+        numbers=numbers,
     )
-    return found, len(graded.row_ids_N) - len(row_ids_N)
+    return found, len(first_M) - len(row_ids_N)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from curation.config import TrustConfig
 from curation.config.trust import refuse_pca
 from curation.errors import ConfigError
 from curation.registry import check_options, code
-from curation.tables.schemas import LOGPROBS, SCALARS, input_column, mend_of
+from curation.tables.schemas import NUMBERS, input_column, mend_of
 from curation.trust.parts import READ_BY_ALL, ROW_KEYS, read_by
 
 KIND = "kind"
@@ -33,12 +33,11 @@ NOT_SEARCHED = {
     "preset",
     "options",
     "num_workers",
-    "probe_below",
     "search",
     "score_dtype",
 }
 """Keys of the section ``trust`` that are no dimension: they do not change the function, or change the rows on which
-functions are compared; ``probe_below`` would fit another kind than the point says."""
+functions are compared."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     # Around the winners of the paper's table of NTF architectures.
@@ -55,14 +54,22 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
     # Every kind, at sizes for some thousands of rows.
     "kinds": {
-        "kind": ["neural", "deep_ensemble", "attention", "linear_probe", "boosted_trees"],
+        "kind": [
+            "stacked",
+            "fitted_confidence",
+            "neural",
+            "deep_ensemble",
+            "attention",
+            "linear_probe",
+            "boosted_trees",
+        ],
         "depth": [1, 2, 4],
         "width": [64, 128, 256],
         "dropout": {"uniform": [0.0, 0.5]},
         "learning_rate": {"log": [1e-4, 1e-2]},
         "weight_decay": {"log": [1e-5, 1e-1]},
         "class_weight": [0.0, 0.5, 1.0],
-        "columns": [[], ["mean_logprob"], ["mean_logprob", *LOGPROBS]],  # of a preset those that are stored
+        "columns": [[], ["mean_logprob"], ["mean_logprob", "min_logprob", "first_logprob", "last_logprob"]],
         "max_steps": [2_000],  # and early stopping, so that a trial takes seconds
         "patience": [300],
         "options.attention.num_heads": [1, 4, 16],
@@ -168,14 +175,13 @@ class Point:
 
     @classmethod
     def default(cls, base: TrustConfig) -> "Point":
-        """The trust function of the section ``trust`` itself, without the choice of a probe on a small source."""
-        settings = base.model_copy(update={"probe_below": 0})
-        return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], settings))
+        """The trust function of the section ``trust`` itself."""
+        return cls(kind=base.kind, trust=read_by(base.kind, fitted_of([base.kind])[base.kind], base))
 
     def section(self, base: TrustConfig) -> dict[str, Any]:
         """The section ``trust`` that gives this function: ``base`` with what it sets itself, as JSON."""
         mine, theirs = (config.model_dump(mode="json") for config in (self.trust, base))
-        read = {key: mine[key] for key in _read(self.kind) | {OPTIONS, "probe_below"}}
+        read = {key: mine[key] for key in _read(self.kind) | {OPTIONS}}
         return theirs | read | {KIND: self.kind, "search": False}
 
 
@@ -202,7 +208,7 @@ class Space:
             ConfigError: names the key and its value: an unknown key, a dimension without points, a value that ``trust``
                 or a kind's options refuse, an input that is not stored.
         """
-        given = spelled_out(raw, stored)
+        given = spelled_out(raw)
         kinds = _kinds(given.pop(KIND))
         found = {key: _dimension(f"tune.space.{key}", value) for key, value in given.items()}
         if not found and len(kinds) == 1:
@@ -264,7 +270,7 @@ class Space:
         settings = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
         own = {key.rpartition(".")[2]: value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
         options = {**self.base.options.get(kind, {}), **own}
-        raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}, "probe_below": 0}
+        raw = self.base.model_dump() | settings | {OPTIONS: {kind: options} if options else {}}
         trust = read_by(kind, fitted_of([kind])[kind], TrustConfig.model_validate(raw))
         return Point(kind=kind, trust=trust, drawn={KIND: kind, **values} if len(self.kinds) > 1 else dict(values))
 
@@ -287,7 +293,7 @@ class Space:
             except ValidationError as error:
                 raise ConfigError(f"{where}: {value!r} is refused: {error.errors()[0]['msg']}") from error
             read = value if key in ("states", "columns") else ()
-            if missing := [name for name in read if name not in (*SCALARS, *stored)]:
+            if missing := [name for name in read if name not in (*NUMBERS, *stored)]:
                 raise ConfigError(
                     f"{where}: {', '.join(missing)} is not stored (stored: {', '.join(stored)}); "
                     f"{mend_of(input_column(missing[0]))}, and the source split is labelled again"
@@ -308,10 +314,8 @@ class Space:
             check_options(where, code(fitted.fit), None, None, self.base, **how)
 
 
-def spelled_out(raw: Mapping[str, Any], stored: Sequence[str] = ()) -> dict[str, Any]:
+def spelled_out(raw: Mapping[str, Any]) -> dict[str, Any]:
     """A space with the keys of its preset in place of the preset's name, as far as one of its kinds reads them.
-
-    Of the preset's ``columns`` it has those that all labels have, or that are ``stored``.
 
     Raises:
         ConfigError: no such preset, or no such kind.
@@ -321,8 +325,6 @@ def spelled_out(raw: Mapping[str, Any], stored: Sequence[str] = ()) -> dict[str,
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"tune.space.preset: {preset!r} is not one of {', '.join(PRESETS)}")
     of_preset = dict(PRESETS[preset]) if preset else {}
-    if "columns" in of_preset:
-        of_preset["columns"] = [value for value in of_preset["columns"] if {*value} <= {*SCALARS, *stored}]
     named = given.pop(KIND, of_preset.pop(KIND, ["neural"]))
     kinds = _kinds(named)
     return {KIND: named, **{key: value for key, value in of_preset.items() if _reads(kinds, key)}, **given}

@@ -17,8 +17,8 @@ from curation.errors import RowError
 
 STATES = ("prompt_last", "output_mean", "output_last", "layer12_prompt_last", "layer12_output_last")
 """The states that are kept: three of the last layer, two of a layer at two thirds of the model's depth."""
-SOURCE_ROWS = 1_500
-POOL_ROWS = 2_000
+SOURCE_ROWS = 1_200
+POOL_ROWS = 1_500
 
 
 class Classes:
@@ -104,21 +104,19 @@ class Task:
 
 
 TASKS: Mapping[str, Task] = {
-    "sciq": Task(files="mcqa/sciq_train.parquet", pool_rows=3_500),
+    "sciq": Task(files="mcqa/sciq_train.parquet", source_rows=1_500, pool_rows=3_500),
     "arc_easy": Task(files="mcqa/arc_easy_*.parquet"),
-    "arc_challenge": Task(files="mcqa/arc_challenge_*.parquet", source_rows=1_000, pool_rows=1_500),
+    "arc_challenge": Task(files="mcqa/arc_challenge_*.parquet", source_rows=1_000),
     "openbookqa": Task(files="mcqa/openbookqa_*.parquet"),
     "socialiqa": Task(files="mcqa/socialiqa_train.parquet"),
     "mmlu": Task(files="mcqa/mmlu_test.parquet"),
-    "banking77": Task(
-        files="classification/banking77_*.parquet", cue="The customer asks about:", source_rows=1_200, num_classes=24
-    ),
+    "banking77": Task(files="classification/banking77_*.parquet", cue="The customer asks about:", num_classes=24),
     "irony": Task(files="classification/tweeteval_irony_*.parquet", cue="This tweet is meant as"),
 }
 
 
 def rows_of(name: str, data: Path, directory: Path) -> tuple[Path, list[str]]:
-    """The files of a set's rows, and the classes of a classification; rows of other classes are left out into a copy."""
+    """The files of a set's rows, and a classification's classes, whose rows are copied without the others."""
     task = TASKS[name]
     if task.cue is None:
         return data / task.files, []

@@ -18,7 +18,7 @@ from curation.config.selection import GOLD_ARMS, SelectionConfig
 from curation.config.signals import JudgeConfig, SignalsConfig
 from curation.config.states import generated
 from curation.config.teacher import PcaConfig, TeacherConfig
-from curation.config.trust import OF_TOKENS, TrustConfig, refuse_pca
+from curation.config.trust import TrustConfig, refuse_pca
 from curation.config.tune import TuneConfig
 from curation.storage.paths import Place, place
 
@@ -176,10 +176,9 @@ class RunConfig(RowsConfig):
         if missing := set(self.trust.states) - set(self.teacher.states):
             raise ValueError(f"trust.states: {', '.join(sorted(missing))} not among teacher.states; add it there")
         refuse_pca(self.trust, {*self.selection.used, self.trust.kind})
-        unstored = [name for name in self.trust.columns if name in OF_TOKENS]
-        if unstored and not self.teacher.token_logprobs:
+        if "token_logprobs" in self.trust.columns and not self.teacher.token_logprobs:
             raise ValueError(
-                f"trust.columns: {', '.join(unstored)} are not stored where teacher.token_logprobs is 0; set it to the "
+                "trust.columns: token_logprobs is not stored where teacher.token_logprobs is 0; set that to the "
                 "number of tokens whose log-probabilities are to be kept, e.g. 16"
             )
         for labelled in self.splits.labelled():

@@ -191,8 +191,8 @@ class AskConfig(Section):
     state_dtype: Literal["float16", "float32"] = "float16"
     """The type in which hidden states are stored."""
     token_logprobs: Annotated[int, Field(ge=0)] = 0
-    """Keep the log-probabilities of the first so many tokens of each answer, and with them those of the least likely,
-    the first and the last of all its tokens; ``trust.columns`` may then name them."""
+    """Keep the log-probabilities of the first so many tokens of each answer as ``token_logprobs``, which
+    ``trust.columns`` may then name. Their mean, the least, the first and the last are kept in any case."""
     decoding: DecodingConfig = DecodingConfig()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """The type of the model's weights and of its arithmetic."""

@@ -1,9 +1,9 @@
 """The trust function and its fit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from curation.arms import TRUST, Fitted, fitted_of
 from curation.config.base import PositiveInt, Share, TrainSection
@@ -25,31 +25,43 @@ def _fitted(name: str) -> str:
 
 Number = Literal[
     "mean_logprob",
+    "min_logprob",
+    "first_logprob",
+    "last_logprob",
+    "margin",
+    "negentropy",
+    "option_share",
+    "option_lead",
+    "num_options",
+    "min_margin",
+    "first_margin",
+    "last_margin",
+    "min_negentropy",
+    "first_negentropy",
+    "last_negentropy",
     "num_prompt_tokens",
     "num_output_tokens",
     "truncated",
     "token_logprobs",
-    "min_logprob",
-    "first_logprob",
-    "last_logprob",
 ]
-OF_TOKENS: tuple[Number, ...] = ("token_logprobs", "min_logprob", "first_logprob", "last_logprob")
-"""Those that are stored only where ``teacher.token_logprobs`` is set."""
+"""``schemas.completions`` says what they mean."""
 
 
 class TrustConfig(TrainSection):
-    """The neural trust function and its fit (paper, section "Neural Trust Functions", table of NTF architectures).
+    """The trust function and its fit.
 
-    Our additions, and how to switch each off: fitting on parsed labels alone (``fit_on: all``), early stopping on
-    validation AUC (``patience: null``), standardised inputs (``standardise: false``), calibration (``calibration:
-    none``; no rows for it: ``calibration_fraction: 0``), a linear probe on a small source (``probe_below: 0``). The
-    paper does not give stochastic depth, expansion, batch size or number of steps.
+    The default, ``stacked``, is ours (``curation.trust.stacked``); its own settings stand under ``options.stacked``.
+    The paper's is ``kind: neural`` (section "Neural Trust Functions", table of NTF architectures), which ``preset``,
+    ``depth`` and the keys after it describe. Our additions to that, and how to switch each off: fitting on parsed
+    labels alone (``fit_on: all``), early stopping on validation AUC (``patience: null``), standardised inputs
+    (``standardise: false``), calibration (``calibration: none``). The paper does not give stochastic depth, expansion,
+    batch size or number of steps.
     """
 
-    kind: Annotated[str, AfterValidator(_fitted)] = "neural"
-    """The fitted trust function (``curation.arms.TRUST``) by which the ``neural`` arm ranks, e.g. ``deep_ensemble``."""
+    kind: Annotated[str, AfterValidator(_fitted)] = "stacked"
+    """The fitted trust function (``curation.arms.TRUST``) by which the ``trust`` arm ranks, e.g. ``neural``."""
     search: bool = False
-    """Search for the trust function as the section ``tune`` says, and rank the ``neural`` arm by what is found."""
+    """Search for the trust function as the section ``tune`` says, and rank the ``trust`` arm by what is found."""
     preset: Literal["world_knowledge", "quantitative_reasoning", "strategy_games"] = "strategy_games"
     """Unset, the preset of the run's domain (``curation.config.defaults``); this value if the domain has none."""
     states: tuple[Annotated[str, AfterValidator(_trust_state)], ...] = ("output_last",)
@@ -59,13 +71,15 @@ class TrustConfig(TrainSection):
     states. ``null``: the states themselves, but for ``boosted_trees`` 64 components, or as many as there are."""
     columns: tuple[Number, ...] = ()
     """Numbers of the labels table that it reads beside the states; with ``standardise: false`` on their own scales.
-    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says, which stores the last three, too."""
+    Some have a value for chosen options alone (``option_share``, ``option_lead``, ``num_options``), or for generated
+    answers alone (least, first and last ``margin`` and ``negentropy``); a row without one of the numbers gets no score.
+    ``token_logprobs`` are as many as ``teacher.token_logprobs`` says."""
     fit_on: Literal["parsed", "all"] = "parsed"
     """``parsed``: source rows whose label could be read, because trust never selects other rows. ``all`` (the paper's
     choice): unparsed rows too, as wrong ones."""
     source_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of the labelled source rows that the fit, early stopping and calibration use, by a seeded hash of the
-    row id; the rows of a smaller share are among those of a larger one. For measuring what more labels would bring."""
+    """The share of the labelled source rows that the fit uses, by a seeded hash of the question; the rows of a smaller
+    share are among those of a larger one. For measuring what more labels would bring."""
     depth: PositiveInt = 4
     """Residual blocks of the network."""
     width: PositiveInt = 512
@@ -92,19 +106,11 @@ class TrustConfig(TrainSection):
     standardise: bool = True
     """Shift and scale each input to mean 0 and deviation 1 over the fit rows."""
     validation_fraction: Share = 0.2
-    """The share of the rows held out for early stopping, by a seeded hash of the row id."""
-    calibration_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """The share of further rows held out from fit and early stopping. They turn trust into a probability and decide
-    between network and probe on a small source. 0: no choice is made, and without ``calibrate_on: validation`` trust is
-    the bare sigmoid, as in the paper."""
+    """The share of the rows held out for early stopping and calibration, by a seeded hash of the question. A stack is
+    cross-fitted and holds none out."""
     calibration: Literal["platt", "isotonic", "none"] = "platt"
-    """How a logit becomes trust: a sigmoid with slope and intercept, a step-like function that never falls, or the bare
-    sigmoid. The calibration rows are held out in any case, and ranks never depend on it."""
-    calibrate_on: Literal["calibration", "validation"] = "calibration"
-    """The rows on which it is fitted: those of ``calibration_fraction``, or those that early stopping reads."""
-    probe_below: Annotated[int, Field(ge=0)] = 5_000
-    """With fewer rows to fit on, a linear probe is fitted too, and the ``neural`` arm ranks by the one with the better
-    AUC on the calibration rows; 0: never."""
+    """How a logit becomes trust: a sigmoid with slope and intercept, a step-like function that never falls (both fitted
+    on the held-out rows), or the bare sigmoid, as in the paper. Ranks never depend on it."""
     score_dtype: Literal["float32", "bfloat16"] = "float32"
     """The type in which ``neural`` and ``deep_ensemble`` take products when they score. ``bfloat16`` is faster where
     the processor has it, and taken only if it keeps the order of the held-out source rows (``train.rounding``); the
@@ -116,15 +122,6 @@ class TrustConfig(TrainSection):
     def inputs(self) -> tuple[str, ...]:
         """What it reads of a row, in order: states, then numbers."""
         return (*self.states, *self.columns)
-
-    @model_validator(mode="after")
-    def _rows_are_left(self) -> Self:
-        if self.validation_fraction + self.calibration_fraction >= 1:
-            raise ValueError(
-                f"validation_fraction {self.validation_fraction} and calibration_fraction {self.calibration_fraction} "
-                "leave no rows to fit on; lower one of them"
-            )
-        return self
 
     @classmethod
     def presets(cls) -> Mapping[str, Mapping[str, Any]]:

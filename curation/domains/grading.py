@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from curation.domains import Domain, attempt
+from curation.domains import Domain, Example, attempt
+from curation.domains.identity import Identity, question_of
 from curation.refs import TableRef
 from curation.tables import io
 
@@ -20,21 +22,18 @@ class Graded:
     row_ids_N: npt.NDArray[np.int64]
     correct_N: Bools
     """Unparsed labels are wrong."""
-    question_N: npt.NDArray[np.int64] | None = None
-    """The question that each row asks, by a hash; ``read_grades`` always gives it."""
+    question_N: npt.NDArray[np.int64]
+    """Equal for rows that ask the same question; of a row whose question is not known, its own id."""
 
 
 def read_grades(grades: TableRef) -> Graded:
-    """The content of a table of grades (schema ``schemas.GRADES``).
-
-    In a table without the column ``question`` every row asks a question of its own.
-    """
-    has_question = "question" in io.open_table(grades).schema.names
-    table = io.read(grades, columns=["row_id", "correct", *(["question"] if has_question else [])])
+    """The content of a table of grades (schema ``schemas.GRADES``)."""
+    known = "question" in io.open_table(grades).schema.names
+    table = io.read(grades, columns=["row_id", "correct", *(["question"] if known else [])])
     return Graded(
         row_ids_N=table["row_id"].to_numpy(),
         correct_N=table["correct"].to_numpy(zero_copy_only=False).astype(np.bool_),
-        question_N=table["question" if has_question else "row_id"].to_numpy(),
+        question_N=pc.coalesce(table["question"] if known else table["row_id"], table["row_id"]).to_numpy(),
     )
 
 
@@ -47,3 +46,14 @@ def grade_pairs(labels: pa.Array, golds: pa.Array, domain: Domain) -> tuple[Bool
         correct_N[place] = bool(right)
         problems.append(problem or None)
     return correct_N, problems
+
+
+def questions(domain: Domain, examples: list[Example]) -> list[int | None]:
+    """The hash of each row's question; ``None`` where the domain cannot say what identifies it."""
+    found = (attempt(_identity, domain, example)[0] for example in examples)
+    return [None if identity is None else question_of(domain.name, identity) for identity in found]
+
+
+def _identity(domain: Domain, example: Example) -> Identity:
+    text, parts = domain.identity(example)
+    return Identity(str(text), tuple(map(str, parts)))

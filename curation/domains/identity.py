@@ -4,6 +4,7 @@ Two rows ask the same question if their texts are equal and they share enough of
 normalises texts and parts before the comparison; :func:`plain_text` is enough for prose with some mathematics.
 """
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -36,6 +37,12 @@ class Identity(NamedTuple):
 
     text: str
     parts: tuple[str, ...] = ()
+
+
+def question_of(domain: str, identity: Identity) -> int:
+    """A 64-bit hash of a question of that domain: of its text and its set of options, in any order."""
+    content = "\n".join([domain, identity.text, *sorted(set(identity.parts))]).encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def same_question(one: Identity, other: Identity) -> Rule | None:

@@ -46,8 +46,8 @@ class CalibrationRows(Section):
     """The rows of ``calibration.parquet``."""
 
     split: str
-    """``calibration``: the run's split of that name, drawn from the pool's own distribution. ``source``: the part of
-    the source split that was held out from weights and early stopping (``trust.calibration_fraction``)."""
+    """``calibration``: the run's split of that name, drawn from the pool's own distribution. ``source``: the rows
+    of the source split with held-out scores, which chose a penalty or a step to stop at."""
     num_rows: int
     """Graded rows, unparsed ones too: those have no score."""
     num_right: int

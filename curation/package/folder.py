@@ -97,9 +97,9 @@ class TrustPackage:
         """
         if self.description.calibration is None:
             raise PackageError(
-                f"{self.uri}: holds no calibration rows (its run had neither splits.calibration with a risk budget nor "
-                "trust.calibration_fraction), so no cut can be certified by it; give fresh graded rows, or cut by n, "
-                "share or threshold"
+                f"{self.uri}: holds no calibration rows (its run had no splits.calibration with a risk budget, and its "
+                "trust function no held-out scores), so no cut can be certified by it; give fresh graded rows, or cut "
+                "by n, share or threshold"
             )
         with self._reading(CALIBRATION):
             table = pq.read_table(fetched(self.uri) / CALIBRATION, schema=CALIBRATED)

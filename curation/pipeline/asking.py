@@ -78,6 +78,7 @@ class Asked:
         rows: int | None,
         asks_teacher: bool = False,
         needs: Sequence[Out] = (),
+        revision: int = 1,
     ) -> Stage:
         """A stage whose ``work`` asks the model about ``rows`` rows."""
         return Stage(
@@ -90,6 +91,7 @@ class Asked:
             host=self.host,
             asks_teacher=asks_teacher,
             needs=needs,
+            revision=revision,
         )
 
     def _takes(self, rows: int | None) -> dict[str, float]:

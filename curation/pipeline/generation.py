@@ -84,9 +84,14 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         functions = {} if scored_as_labelled and split != "source" else fitted
         measured = {name: stage.table("signal") for name, stage in signals.items()}
         rows = generation.sizes[split]
-        scored[split] = scoring(generation.name(f"score-{split}"), labels[split], functions, measured, rows=rows).table(
-            "labels"
-        )
+        scored[split] = scoring(
+            generation.name(f"score-{split}"),
+            labels[split],
+            functions,
+            measured,
+            of_source=split == "source",
+            rows=rows,
+        ).table("labels")
     shift = shifting(
         generation.name("shift"),
         labels["pool"],

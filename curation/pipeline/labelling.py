@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from curation.stages.reduce import Reduction
 
 
+LABEL_REVISION = 2
+"""Of the stages that do :func:`label`, in runs and filters; 2: labels have margin, entropy and their like."""
+
+
 def labelling(
     name: str,
     *,
@@ -52,7 +56,16 @@ def labelling(
         "sample": sample,
     }
     settings = {**settings, "signals": signals or {}}
-    return asked.stage(name, label, inputs, settings=settings, rows=rows, asks_teacher=asks_teacher, needs=needs)
+    return asked.stage(
+        name,
+        label,
+        inputs,
+        settings=settings,
+        rows=rows,
+        asks_teacher=asks_teacher,
+        needs=needs,
+        revision=LABEL_REVISION,
+    )
 
 
 def label(

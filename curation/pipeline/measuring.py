@@ -23,7 +23,14 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, rows = generation.config, generation.sizes[split]
     gold, domain = generation.gold(split), config.domain_of(split)
-    by_rule = grading(generation.name(f"grade-{stage}"), labels=labels, gold=gold, domain=domain, rows=rows)
+    by_rule = grading(
+        generation.name(f"grade-{stage}"),
+        labels=labels,
+        gold=gold,
+        examples=generation.tables[split],
+        domain=domain,
+        rows=rows,
+    )
     judge = config.judge
     if judge is None or split not in judge.splits:
         return by_rule.table("grades")
@@ -44,18 +51,19 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     return judged.table("grades")
 
 
-def grading(name: str, *, labels: Out, gold: Table, domain: DomainConfig, rows: int | None) -> Stage:
-    """Which labels are right, by the domain's rule."""
-    return Stage(name=name, work=grade, inputs={"labels": labels, "gold": gold, "domain": domain}, rows=rows)
+def grading(name: str, *, labels: Out, gold: Table, examples: Table, domain: DomainConfig, rows: int | None) -> Stage:
+    """Which labels are right, by the domain's rule, and which question each row asks."""
+    inputs = {"labels": labels, "gold": gold, "examples": examples, "domain": domain}
+    return Stage(name=name, work=grade, inputs=inputs, rows=rows)
 
 
-def grade(task: Task, *, labels: TableRef, gold: TableRef, domain: DomainConfig) -> Done:
+def grade(task: Task, *, labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Done:
     """Compare weak with gold labels."""
     from curation.stages.grade import grade as grade_stage
     from curation.tables import io
 
     with task.progress() as update:
-        ref = grade_stage(labels, gold, domain, str(task.directory / "grades.lance"), progress=update)
+        ref = grade_stage(labels, gold, examples, domain, str(task.directory / "grades.lance"), progress=update)
     return Done(outputs={"grades": ref.to_json()}, rows=io.count(ref))
 
 

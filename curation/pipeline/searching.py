@@ -13,7 +13,7 @@ from curation.pipeline.training import training_host
 from curation.refs import TableRef
 from curation.rundir.graph import Done, Out, Stage
 from curation.rundir.run import Task
-from curation.tables.schemas import OF_TOKENS
+from curation.tables.schemas import TOKEN_LOGPROBS
 from tune.space import Space, spelled_out
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def searching(generation: Generation, labels: Out, grades: Out) -> Stage:
             "grades": grades,
             "groups": groups,
             "stored": list(stored(config)),
-            "tune": tune.without(tune.RESOURCES).model_copy(update={"space": spelled_out(tune.space, stored(config))}),
+            "tune": tune.without(tune.RESOURCES).model_copy(update={"space": spelled_out(tune.space)}),
             "trust": config.fitting.without({*TrustConfig.RESOURCES, "search"}),
             "share": share_of(config, sizes["pool"]),
             "risk": config.selection.budget.risk if tune.metric == "certified" else None,
@@ -64,9 +64,9 @@ def check(config: RunConfig, num_pool: int) -> None:
 
 
 def stored(config: RunConfig) -> tuple[str, ...]:
-    """The states, and the columns that not every run has, of the labels of the source split."""
+    """The states, and ``token_logprobs`` where a run has it, of the labels of the source split."""
     states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
-    return (*states, *(OF_TOKENS if config.teacher.token_logprobs else []))
+    return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
 
 
 def share_of(config: RunConfig, num_pool: int) -> float | None:

@@ -83,7 +83,7 @@ def fit(
     resources: dict[str, Any],
     teacher: str | None = None,
 ) -> Done:
-    """Fit a trust function, and say what was chosen on a small source."""
+    """Fit a trust function, and say what was chosen."""
     from curation.tables import io
 
     try:
@@ -96,12 +96,7 @@ def fit(
         return Done(outputs={"trust": None, "fit": None, "absent": {"trust": why}}, rows=io.count(labels))
     fitted = summary(ref)
     if (choice := fitted["choice"]) is not None:
-        aucs = ", ".join(f"{kind} {auc:.3f}" for kind, auc in choice["calibration_auc"].items())
-        task.say(
-            f"{choice['num_fit']:,} rows to fit on are fewer than trust.probe_below "
-            f"{choice['probe_below']:,}: {choice['taken']} is taken (AUC on {fitted['num_calibration']:,} "
-            f"calibration rows: {aucs})"
-        )
+        task.say(choice["reason"])
     return Done(outputs={"trust": ref.to_json(), "fit": fitted}, rows=io.count(labels))
 
 
@@ -138,26 +133,34 @@ def summary(trust: TrustRef) -> dict[str, Any]:
         "kind": description["kind"],
         "num_fit": fit["num_fit"],
         "share_right_fit": fit["share_right_fit"],
-        "num_calibration": fit.get("num_calibration", 0),
+        "num_repeats": fit.get("num_repeats", 0),
         "calibration": description["calibration"],
-        "calibrate_on": fit.get("config", {}).get("calibrate_on"),
         "choice": fit.get("choice"),
     }
 
 
 def scoring(
-    name: str, labels: Out, fitted: Mapping[str, Out], signals: Mapping[str, Out], *, rows: int | None
+    name: str,
+    labels: Out,
+    fitted: Mapping[str, Out],
+    signals: Mapping[str, Out],
+    *,
+    of_source: bool,
+    rows: int | None,
 ) -> Stage:
     """The labels of a split with the scores of the fitted trust functions and the signals as columns."""
-    return Stage(name=name, work=score, inputs={"labels": labels, "fitted": fitted, "signals": signals}, rows=rows)
+    inputs = {"labels": labels, "fitted": fitted, "signals": signals, "of_source": of_source}
+    return Stage(name=name, work=score, inputs=inputs, rows=rows)
 
 
-def score(task: Task, labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef]) -> Done:
-    """Score every row."""
+def score(
+    task: Task, labels: TableRef, fitted: Mapping[str, TrustRef], signals: Mapping[str, TableRef], of_source: bool
+) -> Done:
+    """Score every row; those of the source by weights that have not seen them."""
     from curation.stages.score import score as score_stage
     from curation.tables import io
 
-    scored = score_stage(labels, fitted, signals, guard=task.guard)
+    scored = score_stage(labels, fitted, signals, of_source=of_source, guard=task.guard)
     return Done(outputs={"labels": scored.to_json()}, rows=io.count(scored))
 
 

@@ -106,4 +106,8 @@ def _bins(row_ids_N: Ints, difficulties: Difficulties, edges: Floats) -> Ints:
 
 
 def _rows(graded: Graded, keep_N: Bools) -> Graded:
-    return Graded(row_ids_N=graded.row_ids_N[keep_N], correct_N=graded.correct_N[keep_N])
+    return Graded(
+        row_ids_N=graded.row_ids_N[keep_N],
+        correct_N=graded.correct_N[keep_N],
+        question_N=graded.question_N[keep_N],
+    )

@@ -21,7 +21,7 @@ from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
 from curation.selection.cascade import CHECK_ROWS, FirstCut, HeldOut, still_pays
 from curation.tables import io, schemas
-from curation.trust import FittedTrust, load_fitted
+from curation.trust import FittedTrust, Scores, load_fitted
 
 if TYPE_CHECKING:
     from curation.trust.states import StateTrust
@@ -151,7 +151,7 @@ def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *
     function = load_fitted(full)
     for batch in _answered(labels, [function], takes):
         ids.append(batch.column("row_id").to_numpy())
-        raw.append(_full(batch, function))
+        raw.append(_selectable(batch, function.raw_score(batch)))
     ids_N, raw_N = np.concatenate(ids), np.concatenate(raw)
     if not len(ids_N):
         raise UserError(f"{labels.uri}: no answered row to fit a first cut on")
@@ -159,7 +159,7 @@ def wanted(labels: TableRef, full: TrustRef, takes: Callable[[Int64s], Bools], *
     chosen_N = np.zeros(len(ids_N), dtype=np.bool_)
     chosen_N[order[: round(keep * len(ids_N))]] = True
     chosen_N &= ~np.isnan(raw_N)
-    columns = [ids_N, chosen_N, np.zeros(len(ids_N), dtype=np.bool_), pa.nulls(len(ids_N), pa.string())]
+    columns = [ids_N, chosen_N, np.zeros(len(ids_N), dtype=np.bool_), pa.nulls(len(ids_N), pa.string()), ids_N]
     return io.write(pa.table(columns, schema=schemas.GRADES).sort_by("row_id"), uri)
 
 
@@ -177,7 +177,8 @@ def held_out(labels: TableRef, first: TrustRef, full: TrustRef, takes: Callable[
     parts: list[list[npt.NDArray[np.float64]]] = [[np.zeros(0)] * 4]
     for batch in _answered(labels, functions, takes):
         tokens = [batch.column(name).to_numpy() for name in ("num_prompt_tokens", "num_output_tokens")]
-        parts.append([functions[0].raw_score(batch).astype(np.float64), _full(batch, functions[1]), *tokens])
+        full_B = _selectable(batch, functions[1].source_score(batch))
+        parts.append([functions[0].raw_score(batch).astype(np.float64), full_B, *tokens])
     first_M, full_M, prompt_M, output_M = (np.concatenate(column) for column in zip(*parts, strict=True))
     return HeldOut(
         first_M=first_M,
@@ -197,8 +198,8 @@ def _answered(
         yield batch.filter(pa.array(takes(batch.column("row_id").to_numpy())))
 
 
-def _full(batch: pa.RecordBatch, function: FittedTrust) -> npt.NDArray[np.float64]:
+def _selectable(batch: pa.RecordBatch, score_N: Scores) -> npt.NDArray[np.float64]:
     """The full raw score; NaN for a row that is never selected."""
-    raw_N = function.raw_score(batch).astype(np.float64)
+    raw_N: npt.NDArray[np.float64] = score_N.astype(np.float64)
     raw_N[batch.column("label").is_null().to_numpy(zero_copy_only=False)] = np.nan
     return raw_N

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from curation.config import DomainConfig
 from curation.domains import Domain, get_domain
-from curation.domains.grading import grade_pairs
+from curation.domains.grading import grade_pairs, questions
 from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.tables import io, scans, schemas
@@ -23,6 +23,7 @@ PAIRS, MOST_PAIRS, TASKS = 2_000, 1 << 15, 64
 def grade(
     labels: TableRef,
     gold: TableRef,
+    examples: TableRef,
     domain: DomainConfig,
     uri: str,
     *,
@@ -36,7 +37,7 @@ def grade(
 
     def parts() -> Iterator[pa.Table]:
         nonlocal num_done
-        for graded in in_tasks(_grade, _calls(labels, gold, domain)):
+        for graded in in_tasks(_grade, _calls(labels, gold, examples, domain)):
             yield graded
             num_done += graded.num_rows
             if progress is not None:
@@ -53,36 +54,46 @@ def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
         for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
             correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
             judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
-            columns = [batch.column("row_id"), correct_B | judged_B, judged_B, batch.column("problem")]
+            columns = [batch.column("row_id"), correct_B | judged_B, judged_B]
+            columns += [batch.column(name) for name in ("problem", "question")]
             yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
 
     return io.write_parts(parts(), schemas.GRADES, uri)
 
 
-def _calls(labels: TableRef, gold: TableRef, domain: DomainConfig) -> Iterator[tuple[Any, ...]]:
+def _calls(labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Iterator[tuple[Any, ...]]:
     """The arguments of each task: where rows that are in both tables lie in them, ascending by row id.
 
     Held are the runs of ids of both tables (:class:`curation.tables.io.Lookup`), never a label.
     """
     in_labels, in_gold = io.Lookup(labels), io.Lookup(gold)
+    in_examples = in_gold if examples == gold else io.Lookup(examples)
     num_rows = max(PAIRS, min(MOST_PAIRS, len(in_gold) // TASKS))
     for ids_N in in_gold.ascending(num_rows):
         place_N = in_labels.offsets(ids_N)
         (both_M,) = np.nonzero(place_N >= 0)
         if len(both_M):
-            yield labels, place_N[both_M], gold, in_gold.offsets(ids_N[both_M]), domain
+            ids_M = ids_N[both_M]
+            offsets = place_N[both_M], in_gold.offsets(ids_M), in_examples.offsets(ids_M)
+            yield (labels, gold, examples), offsets, domain
 
 
-def _grade(labels: TableRef, in_labels_M: Int64s, gold: TableRef, in_gold_M: Int64s, domain: DomainConfig) -> pa.Table:
-    """The grades of those of some rows that have an answer and a gold label, in their order."""
+def _grade(
+    tables: tuple[TableRef, TableRef, TableRef], offsets: tuple[Int64s, Int64s, Int64s], domain: DomainConfig
+) -> pa.Table:
+    """Grades of the rows with both an answer and a gold label, in their order; the rows lie there in each table."""
+    (labels, gold, examples), (in_labels_M, in_gold_M, in_examples_M) = tables, offsets
     present = io.open_table(labels).schema.names
     columns = [name for name in ("row_id", "label", "error", schemas.DROPPED) if name in present]
     weak, right = io.take_offsets(labels, in_labels_M, columns), io.take_offsets(gold, in_gold_M, ["gold"])["gold"]
     both = pa.array(schemas.are_answered(weak) & right.is_valid().to_numpy())
     weak, right = weak.filter(both).combine_chunks(), right.filter(both).combine_chunks()
-    correct_N, problems = grade_pairs(weak["label"], right, _domain(domain.model_dump_json()))
+    rule = _domain(domain.model_dump_json())
+    correct_N, problems = grade_pairs(weak["label"], right, rule)
+    asked = io.take_offsets(examples, in_examples_M[both.to_numpy(zero_copy_only=False)], rule.columns.names)
     columns_N = [weak["row_id"], pa.array(correct_N), pa.array(np.zeros(len(correct_N), dtype=np.bool_))]
-    return pa.table([*columns_N, pa.array(problems, pa.string())], schema=schemas.GRADES)
+    columns_N += [pa.array(problems, pa.string()), pa.array(questions(rule, asked.to_pylist()), pa.int64())]
+    return pa.table(columns_N, schema=schemas.GRADES)
 
 
 @lru_cache(maxsize=2)

@@ -19,12 +19,14 @@ def score(
     fitted: Mapping[str, TrustRef],
     signals: Mapping[str, TableRef],
     *,
+    of_source: bool = False,
     guard: Guard = unguarded,
 ) -> TableRef:
     """A version of the labels table with two columns a fitted trust function and one a signal, both by name.
 
-    A score is null if the row has no hidden state, a signal if it could not be read. If the labels already have their
-    scores, ``fitted`` is empty. If there is nothing to add, the labels are returned unchanged.
+    A score is null if the row has no hidden state, a signal if it could not be read. Of the source split
+    (``of_source``) a row that a function was fitted on has its held-out score, or null. If the labels already have
+    their scores, ``fitted`` is empty. If there is nothing to add, the labels are returned unchanged.
     """
     added = pa.schema([*score_fields(fitted), *(pa.field(name, pa.float32()) for name in signals)])
     features = {feature for ref in fitted.values() for feature in _loaded(ref).features}
@@ -32,7 +34,7 @@ def score(
     def compute(batch: pa.RecordBatch) -> pa.RecordBatch:
         row_ids_N = batch.column("row_id").to_numpy()
         looked_up = [_nullable(_looked_up(ref, row_ids_N)) for ref in signals.values()]
-        return pa.record_batch([*scores(batch, fitted).values(), *looked_up], schema=added)
+        return pa.record_batch([*scores(batch, fitted, of_source=of_source).values(), *looked_up], schema=added)
 
     if not len(added):
         return labels
@@ -46,12 +48,12 @@ def score_fields(names: Iterable[str]) -> list[pa.Field]:
     ]
 
 
-def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef]) -> dict[str, pa.Array]:
-    """The columns of :func:`score_fields`, by name, in its order."""
+def scores(labels: pa.RecordBatch, fitted: Mapping[str, TrustRef], *, of_source: bool = False) -> dict[str, pa.Array]:
+    """The columns of :func:`score_fields`, by name, in its order; ``of_source`` as for :func:`score`."""
     columns = {}
     for name, ref in fitted.items():
         function = _loaded(ref)
-        raw_N = function.raw_score(labels)
+        raw_N = (function.source_score if of_source else function.raw_score)(labels)
         columns[schemas.raw_column(name)] = _nullable(raw_N)
         columns[schemas.trust_column(name)] = _nullable(function.to_trust(raw_N))
     return columns

@@ -36,16 +36,40 @@ def state_column(state: str) -> str:
     return f"state_{state}"
 
 
-SCALARS = ("mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated")
+NUMBERS = (
+    "mean_logprob",
+    "min_logprob",
+    "first_logprob",
+    "last_logprob",
+    "margin",
+    "negentropy",
+    "option_share",
+    "option_lead",
+    "num_options",
+    "min_margin",
+    "first_margin",
+    "last_margin",
+    "min_negentropy",
+    "first_negentropy",
+    "last_negentropy",
+    "num_prompt_tokens",
+    "num_output_tokens",
+    "truncated",
+)
 """The columns of :func:`completions` with a number a row, that a trust function may read beside the states."""
 
-
 TOKEN_LOGPROBS = "token_logprobs"
-"""A column of :func:`completions` with several numbers a row, that a trust function may read, too."""
-LOGPROBS = ("min_logprob", "first_logprob", "last_logprob")
-"""Columns with a number a row that come with it."""
-OF_TOKENS = (TOKEN_LOGPROBS, *LOGPROBS)
-NUMBERS = (*SCALARS, *LOGPROBS)
+"""A column of :func:`completions` with several numbers a row, that a trust function may read, too; it is there where
+``teacher.token_logprobs`` is set."""
+
+
+_TYPES = {
+    "num_options": pa.int32(),
+    "num_prompt_tokens": pa.int32(),
+    "num_output_tokens": pa.int32(),
+    "truncated": pa.bool_(),
+}
+"""The types of those numbers that are not float32."""
 
 
 def input_column(name: str) -> str:
@@ -55,26 +79,44 @@ def input_column(name: str) -> str:
 
 def mend_of(column: str) -> str:
     """What to do for a labels table to have a column that a trust function reads."""
-    if column in OF_TOKENS:
+    if column == TOKEN_LOGPROBS:
         return "set teacher.token_logprobs"
-    return "label again" if column in SCALARS else "add its state to teacher.states"
+    return "label again" if column in NUMBERS else "add its state to teacher.states"
 
 
 def completions(states: Sequence[str], state_dtype: str, state_size: int, num_token_logprobs: int = 0) -> pa.Schema:
     """The output of a teacher, one row per request.
 
-    ``completion`` text of the answer, stop token or string cut; ``mean_logprob`` mean natural-log probability of the
-    answer's tokens (without the stop token) under the teacher, null for an empty answer; ``option_logprobs`` the sum
-    of each option's token log-probabilities given the prompt, without an end token, in the order of the request's
-    options (the completion is then the chosen option), null if the answer was generated; ``token_logprobs`` (if any are
-    kept) the natural-log probabilities of the answer's first ``num_token_logprobs`` tokens, whose mean over the whole
-    answer is ``mean_logprob``, 0 beyond the answer's end, and with them ``min_logprob``, ``first_logprob`` and
-    ``last_logprob``, those of the least likely, first and last of all its tokens; ``num_prompt_tokens``,
-    ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the answer; ``state_<position>``
-    last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the first answer token
-    (``output_first``), the last answer token before the stop token (``output_last``) or averaged over the answer
-    (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt token;
-    ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm;
+    ``completion`` text of the answer, stop token or string cut.
+
+    ``mean_logprob``, ``min_logprob``, ``first_logprob``, ``last_logprob`` natural-log probability of the answer's
+    tokens (without the stop token) under the teacher: their mean, and that of the least likely, the first and the last
+    one; of options the chosen one's. Null for an empty answer.
+
+    ``margin`` and ``negentropy`` how sure the teacher is, in nats, larger is surer. Of options: the score of the
+    likeliest less that of the next one (null if there is one option), and minus the entropy of the softmax over all
+    scores, by the scores that chose: ``option_logprobs``, or their means by token (``decoding.normalise_options``). Of
+    a generated answer: the gap between the two largest log-probabilities of the whole vocabulary, and minus its
+    entropy, as means over the tokens of ``mean_logprob``, by the same distribution as that: the model's own, before
+    penalty, temperature and limits. Null for an empty answer.
+
+    ``option_share``, ``option_lead``, ``num_options`` the probability of the likeliest option by that softmax, its
+    score less the mean score of all options, and their number; null for a generated answer. ``min_margin``,
+    ``first_margin``, ``last_margin``, ``min_negentropy``, ``first_negentropy``, ``last_negentropy`` the least, first
+    and last of the numbers whose means are ``margin`` and ``negentropy``; null for options and for an empty answer.
+
+    ``option_logprobs`` the sum of each option's token log-probabilities given the prompt, without an end token, in the
+    order of the request's options (the completion is then the chosen option), null if the answer was generated, also
+    along options (``decoding.constrained: stepwise``). ``token_logprobs`` (if any are kept) the natural-log
+    probabilities of the answer's first ``num_token_logprobs`` tokens, 0 beyond its end.
+
+    ``num_prompt_tokens``, ``num_output_tokens`` (without the stop token); ``truncated`` the length cap ended the
+    answer.
+
+    ``state_<position>`` last-layer hidden state after the final norm, at the last prompt token (``prompt_last``), the
+    first answer token (``output_first``), the last answer token before the stop token (``output_last``) or averaged
+    over the answer (``output_mean``); for an empty answer the positions of the answer hold the state at the last prompt
+    token; ``state_layer<L>_<position>`` the same of the output of block L, 1 the first, before any final norm;
     ``state_option<R>_output_last`` that of the last token of the R-th likeliest option, zeros if there are fewer.
     """
     value = {"float16": pa.float16(), "float32": pa.float32()}[state_dtype]
@@ -82,13 +124,9 @@ def completions(states: Sequence[str], state_dtype: str, state_size: int, num_to
         [
             ROW_ID,
             pa.field("completion", pa.string()),
-            pa.field("mean_logprob", pa.float32()),
             pa.field("option_logprobs", pa.list_(pa.float32())),
             *([pa.field(TOKEN_LOGPROBS, pa.list_(pa.float16(), num_token_logprobs))] if num_token_logprobs else []),
-            *(pa.field(name, pa.float32()) for name in LOGPROBS if num_token_logprobs),
-            pa.field("num_prompt_tokens", pa.int32()),
-            pa.field("num_output_tokens", pa.int32()),
-            pa.field("truncated", pa.bool_()),
+            *(pa.field(name, _TYPES.get(name, pa.float32())) for name in NUMBERS),
             *(pa.field(state_column(state), pa.list_(value, state_size)) for state in states),
             ERROR,
         ]
@@ -180,6 +218,9 @@ GRADES = pa.schema(
         pa.field("correct", pa.bool_(), nullable=False),
         pa.field("judged", pa.bool_(), nullable=False),  # right by the judge model, wrong by the domain's rule
         pa.field("problem", pa.string()),  # ``kind: detail``: why the rule could not decide; then it is wrong
+        # A hash of the question (``domains.identity.question_of``), equal for rows that ask the same one. Null where
+        # the domain cannot say; the row is then a question of its own.
+        pa.field("question", pa.int64()),
     ]
 )
 """Which weak labels are right: rows labelled without error whose gold label is known, ascending by row id. Only the

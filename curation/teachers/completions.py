@@ -1,7 +1,7 @@
 """Completions as columns: what backends fill and turn into a batch of ``schemas.completions``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,23 @@ from curation.tables import schemas
 
 Array = npt.NDArray[Any]
 
+_GIVEN = ("mean_logprob", "num_prompt_tokens", "num_output_tokens", "truncated")
+_SURENESS = tuple(name for name in schemas.NUMBERS if name not in _GIVEN)
+
+
+class OfTokens(NamedTuple):
+    """A number of each of an answer's tokens, told by its mean and by the least, the first and the last one."""
+
+    mean: float
+    least: float
+    first: float
+    last: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self | None:
+        """The summary of all tokens' numbers; ``None`` if there are none."""
+        return cls(sum(values) / len(values), min(values), values[0], values[-1]) if values else None
+
 
 def completion_batch(
     *,
@@ -19,6 +36,9 @@ def completion_batch(
     completions: Sequence[str | None],
     mean_logprobs: Sequence[float | None],
     option_logprobs: Sequence[Sequence[float] | None] | None = None,
+    option_scores: Sequence[Sequence[float] | None] | None = None,
+    margins: Sequence[OfTokens | None] | None = None,
+    negentropies: Sequence[OfTokens | None] | None = None,
     token_logprobs: Sequence[Sequence[float]] = (),
     num_token_logprobs: int = 0,
     num_prompt_tokens: Sequence[int | None],
@@ -32,7 +52,10 @@ def completion_batch(
 
     Of ``token_logprobs``, those of each answer's tokens in their order, the first ``num_token_logprobs`` are kept, the
     least, the first and the last. Those after the first may be left out but for the least one and the last.
-    A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
+    ``margins`` and ``negentropies`` are read of generated answers alone. What is told of options follows from
+    ``option_scores``, by which one was chosen: ``option_logprobs`` where it is not given.
+    Columns whose argument is left out are null. A state that ``state_dtype`` cannot hold becomes an error row
+    (``state_overflow``) with null states.
     """
     num_rows = len(row_ids)
     problems: list[str | None] = [None] * num_rows if errors is None else list(errors)
@@ -54,19 +77,24 @@ def completion_batch(
     for row, values in enumerate(token_logprobs):
         kept = values[:num_token_logprobs]
         logprob_NK[row, : len(kept)] = kept
-    columns = [
-        pa.array(row_ids, pa.int64()),
-        pa.array(completions, pa.string()),
-        pa.array(mean_logprobs, pa.float32()),
-        pa.array([None] * num_rows if option_logprobs is None else option_logprobs, pa.list_(pa.float32())),
-        *([_fixed_size_list(logprob_NK, bad_N), *_ends(token_logprobs, bad_N)] if num_token_logprobs else []),
-        pa.array(num_prompt_tokens, pa.int32()),
-        pa.array(num_output_tokens, pa.int32()),
-        pa.array(truncated, pa.bool_()),
-        *(_fixed_size_list(array_ND, bad_N) for array_ND in stored.values()),
-        pa.array(problems, pa.string()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    option_logprobs = option_logprobs or [None] * num_rows
+    sure = _sureness(token_logprobs, option_scores or option_logprobs, margins or (), negentropies or (), bad_N)
+    given: dict[str, Any] = {
+        "row_id": row_ids,
+        "completion": completions,
+        "mean_logprob": mean_logprobs,
+        "option_logprobs": option_logprobs,
+        "num_prompt_tokens": num_prompt_tokens,
+        "num_output_tokens": num_output_tokens,
+        "truncated": truncated,
+        "error": problems,
+    }
+    columns = {name: pa.array(values, schema.field(name).type) for name, values in given.items()}
+    columns |= {name: pa.array(found_N, schema.field(name).type, from_pandas=True) for name, found_N in sure.items()}
+    if num_token_logprobs:
+        columns[schemas.TOKEN_LOGPROBS] = _fixed_size_list(logprob_NK, bad_N)
+    columns |= {schemas.state_column(name): _fixed_size_list(array_ND, bad_N) for name, array_ND in stored.items()}
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
 def by_name(states: Mapping[tuple[str, int], Array], names: Sequence[str]) -> dict[str, Array]:
@@ -161,14 +189,52 @@ def bad_options(options: Sequence[str], num_tokens: Sequence[int]) -> str | None
     return None
 
 
-def _ends(token_logprobs: Sequence[Sequence[float]], null_N: npt.NDArray[np.bool_]) -> list[pa.Array]:
-    """The columns ``schemas.LOGPROBS``; null for an empty answer."""
-    ends_3N = np.full((3, len(null_N)), np.nan, dtype=np.float32)
+def _sureness(
+    token_logprobs: Sequence[Sequence[float]],
+    option_scores: Sequence[Sequence[float] | None],
+    margins: Sequence[OfTokens | None],
+    negentropies: Sequence[OfTokens | None],
+    null_N: npt.NDArray[np.bool_],
+) -> dict[str, Array]:
+    """The columns of ``schemas.NUMBERS`` that follow from these, by name, float64 [N], NaN for a null."""
+    sure = {name: np.full(len(null_N), np.nan) for name in _SURENESS}
     for row, values in enumerate(token_logprobs):
         if values:
-            ends_3N[:, row] = min(values), values[0], values[-1]
-    ends_3N[:, null_N] = np.nan
-    return [pa.array(ends_N, from_pandas=True) for ends_N in ends_3N]
+            _set(sure, row, "logprob", min(values), values[0], values[-1])
+    for name, found in (("margin", margins), ("negentropy", negentropies)):
+        for row, of_tokens in enumerate(found):
+            if of_tokens is not None and option_scores[row] is None:
+                sure[name][row] = of_tokens.mean
+                _set(sure, row, name, *of_tokens[1:])
+    for row, scores in enumerate(option_scores):
+        if scores is not None:
+            for name, value in of_options(scores).items():
+                sure[name][row] = value
+    for found_N in sure.values():
+        found_N[null_N] = np.nan
+    return sure
+
+
+def _set(columns: Mapping[str, Array], row: int, name: str, least: float, first: float, last: float) -> None:
+    for part, value in (("min", least), ("first", first), ("last", last)):
+        columns[f"{part}_{name}"][row] = value
+
+
+def of_options(scores: Sequence[float]) -> dict[str, float]:
+    """How sure the choice among options with these scores is, by the column's name; NaN where there is no margin."""
+    ascending = np.sort(np.asarray(scores, dtype=np.float64))
+    with np.errstate(invalid="ignore"):  # an impossible option has the score -inf
+        shifted = ascending - ascending[-1]
+        weights = np.exp(shifted)
+        shares = weights / weights.sum()
+        logs = shifted - np.log(weights.sum())
+        return {
+            "margin": float(ascending[-1] - ascending[-2]) if len(ascending) > 1 else np.nan,
+            "negentropy": float(shares @ np.where(shares > 0, logs, 0.0)),
+            "option_share": float(shares[-1]),
+            "option_lead": float(ascending[-1] - ascending.mean()),
+            "num_options": len(ascending),
+        }
 
 
 def _fixed_size_list(array_ND: Array, null_N: npt.NDArray[np.bool_]) -> pa.FixedSizeListArray:

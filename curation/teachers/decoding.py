@@ -1,8 +1,8 @@
 """Answers decoded by a causal LM, greedily or sampled, with their log-probabilities and hidden states.
 
 The state at token k is known in the step that draws token k + 1: a row that ends by a stop token has its last state in
-that very step, one that ends by the length cap or with its option takes one more. Log-probabilities are the model's
-own, before penalty, temperature and limits.
+that very step, one that ends by the length cap or with its option takes one more. Log-probabilities, margins and
+entropies are the model's own, before penalty, temperature and limits.
 
 An answer that is held to options may only go on with tokens that lead to one. It ends where no option goes on; where
 one ends and another goes on, an end token may be drawn too. ``max_tokens`` and ``stop`` do not limit it.
@@ -30,6 +30,7 @@ from curation.hashing import hash64
 from curation.teachers import Gate
 from curation.teachers.completions import (
     Array,
+    OfTokens,
     by_name,
     completion_batch,
     dropped_batch,
@@ -38,6 +39,7 @@ from curation.teachers.completions import (
 )
 from curation.teachers.forward import Forward
 from curation.teachers.prompts import TokenisedRequest
+from curation.teachers.sureness import margin_and_negentropy
 from curation.teachers.trie import Walk, barred
 
 HALF = "\ufffd"
@@ -53,9 +55,17 @@ class _Row:
     options: Sequence[str] = ()
     tokens: list[int] = field(default_factory=list)  # the answer so far, without a stop token
     logprobs: list[float] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
+    negentropies: list[float] = field(default_factory=list)
     text: str = ""
     truncated: bool = False
     num_content: int | None = None  # set once the answer's end is known
+
+    def go_on(self, token: int, numbers: Sequence[float]) -> None:
+        """Add a token with its log-probability, and margin and negative entropy of the distribution it comes from."""
+        self.tokens.append(token)
+        for kept, number in zip((self.logprobs, self.margins, self.negentropies), numbers, strict=True):
+            kept.append(number)
 
 
 class Decoder:
@@ -128,6 +138,8 @@ class Decoder:
             row_ids=[request.request.row_id for request in requests],
             completions=[row.text for row in rows],
             mean_logprobs=[_mean(row.logprobs[: row.num_content]) for row in rows],
+            margins=[OfTokens.of(row.margins[: row.num_content]) for row in rows],
+            negentropies=[OfTokens.of(row.negentropies[: row.num_content]) for row in rows],
             token_logprobs=[row.logprobs[: row.num_content] for row in rows],
             num_token_logprobs=config.token_logprobs,
             num_prompt_tokens=[len(request.prompt) for request in requests],
@@ -160,26 +172,26 @@ class Decoder:
             chosen_B = torch.cat(draws).to(logits_BV.device)
         if seen_BV is not None:
             seen_BV.scatter_(1, chosen_B[:, None], True)
-        logprob_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - logits_BV.logsumexp(dim=-1)
-        for row, token, logprob in zip(rows, chosen_B.tolist(), logprob_B.tolist(), strict=True):
+        whole_B = logits_BV.logsumexp(dim=-1)
+        logprob_B = logits_BV.gather(1, chosen_B[:, None])[:, 0] - whole_B
+        numbers_B3 = torch.cat([logprob_B[:, None], margin_and_negentropy(logits_BV, whole_B)], dim=1)
+        for row, token, numbers in zip(rows, chosen_B.tolist(), numbers_B3.tolist(), strict=True):
             if row.num_content is not None:
                 continue
             if row.walk is not None:
-                self._go(row, row.walk, token, logprob)
+                self._go(row, row.walk, token, numbers)
             elif token in self._stop_ids:
                 row.num_content, row.text = len(row.tokens), self._decode(row.tokens)
             elif len(row.tokens) == decoding.max_tokens:  # the step beyond the cap: its token is dropped
                 row.num_content, row.text, row.truncated = len(row.tokens), self._decode(row.tokens), True
             else:
-                row.tokens.append(token)
-                row.logprobs.append(logprob)
+                row.go_on(token, numbers)
                 self._cut_at_stop(row, decoding.stop)
 
-    def _go(self, row: _Row, walk: Walk, token: int, logprob: float) -> None:
+    def _go(self, row: _Row, walk: Walk, token: int, numbers: Sequence[float]) -> None:
         goes_on = walk.go(token)
         if goes_on:
-            row.tokens.append(token)
-            row.logprobs.append(logprob)
+            row.go_on(token, numbers)
         if walk.is_over or not goes_on:
             row.num_content, row.text = len(row.tokens), walk.option_of(row.options)
 

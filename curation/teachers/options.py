@@ -62,7 +62,8 @@ def score_options(
     by_token = [trie.along(values) for trie, values in zip(tries, logprobs, strict=True)]
     scores = [[sum(values) for values in options] for options in by_token]
     means = [[sum(values) / len(values) for values in options] for options in by_token]
-    orders = [ranked(options) for options in (means if normalise else scores)]
+    chosen_by = means if normalise else scores
+    orders = [ranked(options) for options in chosen_by]
     chosen = [options[order[0]] for options, order in zip(by_token, orders, strict=True)]
     return completion_batch(
         row_ids=[row.request.row_id for row in rows],
@@ -71,6 +72,7 @@ def score_options(
         token_logprobs=chosen,
         num_token_logprobs=config.token_logprobs,
         option_logprobs=scores,
+        option_scores=chosen_by,
         num_prompt_tokens=[len(row.prompt) for row in rows],
         num_output_tokens=[len(values) for values in chosen],
         truncated=[False] * len(rows),

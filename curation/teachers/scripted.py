@@ -1,6 +1,7 @@
 """A teacher that follows a script: no weights, any speed, faults on demand (tests, dry runs, the engine's own cost)."""
 
 import copy
+import math
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ from curation.refs import ModelRef
 from curation.teachers import Gate, Request
 from curation.teachers.completions import (
     Array,
+    OfTokens,
     bad_options,
     completion_batch,
     dropped_batch,
@@ -31,11 +33,15 @@ from curation.teachers.completions import (
 
 _BATCH_ROWS = 256
 
+OTHER_WORDS = 1_000
+"""Words of the vocabulary beside the one that an answer goes on with."""
+
 
 class ScriptedTeacher:
     """Completions or options chosen by a hash of the row id, states on a line through it, ``ScriptedConfig``'s faults.
 
-    Words count as tokens; of options the chosen one has the row's own log-probability, and each other one 1 less.
+    Words count as tokens. Each has the row's own log-probability, and ``OTHER_WORDS`` others share the rest evenly; of
+    options the chosen one has that log-probability, and each other one a score that is 1 less.
     """
 
     facts: Mapping[str, float] = MappingProxyType({})
@@ -93,7 +99,7 @@ class ScriptedTeacher:
                     self.state_size,
                     num_logprobs,
                 )
-            completed = self._complete(healthy, names, num_logprobs, seed)
+            completed = self._complete(healthy, names, num_logprobs, seed, normalise=decoding.normalise_options)
             self._work(len(batch), completed)
             self._note(batch)
             if bad:
@@ -120,7 +126,9 @@ class ScriptedTeacher:
             ids_N.tolist(), [len(request.prompt.split()) for request in batch], states, self._state_dtype
         )
 
-    def _complete(self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int) -> pa.RecordBatch:
+    def _complete(
+        self, batch: list[Request], names: tuple[str, ...], num_logprobs: int, seed: int, *, normalise: bool
+    ) -> pa.RecordBatch:
         ids_N = np.array([request.row_id for request in batch], dtype=np.int64)
         unit_N = hash_unit(ids_N, seed).astype(np.float32)
         mean_logprobs = np.log(unit_N + 1e-6).tolist()
@@ -133,16 +141,17 @@ class ScriptedTeacher:
             has_N = np.array([parse(name).rank <= len(request.options or ("",)) for request in batch])
             states[name] = (unit_N[:, None] + np.float32(place)) * self._direction_D * has_N[:, None]
         failing = set(self._script.error_rows)
+        sures = [_sureness(mean) for mean in mean_logprobs]
+        chosen = zip(batch, choices, mean_logprobs, num_words, strict=True)
+        scores = [_scores(*of, normalise=normalise) for of in chosen]
         return completion_batch(
             row_ids=ids_N.tolist(),
             completions=completions,
             mean_logprobs=mean_logprobs,
-            option_logprobs=[
-                None
-                if request.options is None
-                else [mean * words - (place != choice) for place in range(len(request.options))]
-                for request, mean, words, choice in zip(batch, mean_logprobs, num_words, choices, strict=True)
-            ],
+            option_logprobs=[sums for sums, _ in scores],
+            option_scores=[chosen_by for _, chosen_by in scores],
+            margins=[OfTokens.of([margin] * words) for (margin, _), words in zip(sures, num_words, strict=True)],
+            negentropies=[OfTokens.of([entropy] * words) for (_, entropy), words in zip(sures, num_words, strict=True)],
             token_logprobs=[[mean] * words for mean, words in zip(mean_logprobs, num_words, strict=True)],
             num_token_logprobs=num_logprobs,
             num_prompt_tokens=[len(request.prompt.split()) for request in batch],
@@ -172,6 +181,27 @@ class ScriptedTeacher:
             descriptor = os.open(self._script.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.write(descriptor, "".join(f"{request.row_id}\n" for request in batch).encode())
             os.close(descriptor)
+
+
+def _scores(
+    request: Request, choice: int, mean: float, num_words: int, *, normalise: bool
+) -> tuple[list[float] | None, list[float] | None]:
+    """The log-probabilities of a request's options, and the scores by which the option at ``choice`` is chosen."""
+    if request.options is None or request.is_drawn:
+        return None, None
+    others = [float(place != choice) for place in range(len(request.options))]
+    if not normalise:
+        sums = [mean * num_words - less for less in others]
+        return sums, sums
+    means = [mean - less for less in others]
+    return [mean * len(option.split()) for mean, option in zip(means, request.options, strict=True)], means
+
+
+def _sureness(logprob: float) -> tuple[float, float]:
+    """Margin and negative entropy where a word has this log-probability and ``OTHER_WORDS`` others share the rest."""
+    rest = max(-math.expm1(logprob), 1e-6)
+    other = math.log(rest / OTHER_WORDS)
+    return max(logprob - other, 0.0), (1 - rest) * logprob + rest * other
 
 
 def _problem(request: Request) -> str | None:

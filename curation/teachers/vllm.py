@@ -211,7 +211,11 @@ class _Stream:
 
     def _score(self, row: Row, part: Part) -> None:
         """Feed an answer after its prompt; from the second try on nothing comes from the prefix cache."""
-        params = fed_params(score_from=len(row.given.prompt), skip_reading_prefix_cache=part.tries > 0)
+        params = fed_params(
+            score_from=len(row.given.prompt),
+            sureness=row.given.request.is_drawn,
+            skip_reading_prefix_cache=part.tries > 0,
+        )
         self._send(row, part, row.given.prompt + part.tokens, params)
 
     def _send(self, row: Row, part: Part, tokens: list[int], params: Any) -> None:
@@ -280,7 +284,8 @@ class _Stream:
             elif part.short:
                 self._complete(part, states[0])
             else:
-                part.logprob, part.logprobs, part.states = found.logprobs[place], found.token_logprobs[place], states
+                part.logprob, part.logprobs, part.margins, part.negentropies = found.summaries[place]
+                part.states = states
                 if fate == "short" and self._states:
                     part.short = True
                     self._send(row, part, row.given.prompt + part.tokens, fed_params())
@@ -351,13 +356,16 @@ class _Stream:
         if not rows:
             return
         option_logprobs: list[list[float] | None] = []
+        option_scores: list[list[float] | None] = []
         for row in rows:
             options = row.given.request.options
             if row.scoring is None:
                 row.by_rank[1] = row.parts[0]
             if options is not None and not row.given.request.is_drawn:
                 row.text = options[row.choice]
-            option_logprobs.append(row.letters if row.scoring is None else [sum(of) for of in row.scoring.by_token])
+            scoring, normalise = row.scoring, self._decoding.normalise_options
+            option_logprobs.append(row.letters if scoring is None else scoring.scores(normalise=False))
+            option_scores.append(row.letters if scoring is None else scoring.scores(normalise=normalise))
         chosen = [row.by_rank[1] for row in rows]
         states: dict[tuple[str, int], Array] = {}
         for position, rank in dict.fromkeys((state.position, state.rank) for state in map(parse, self._states)):
@@ -370,6 +378,9 @@ class _Stream:
             completions=[row.text for row in rows],
             mean_logprobs=[part.logprob / len(part.tokens) if part.tokens else None for part in chosen],
             option_logprobs=option_logprobs,
+            option_scores=option_scores,
+            margins=[part.margins for part in chosen],
+            negentropies=[part.negentropies for part in chosen],
             token_logprobs=[part.logprobs for part in chosen],
             num_token_logprobs=self._num_token_logprobs,
             num_prompt_tokens=[len(row.given.prompt) for row in rows],

@@ -1,77 +1,104 @@
-"""Log-probabilities of requests under way in vLLM, by slot: their sum, the first ones, the least and the last.
+"""What the tokens of requests under way in vLLM cost, by slot: three numbers of each, and of these four summaries.
 
-How long an answer is, is known only at its end: a stop string is cut off with the tokens that it takes. So a ring holds
-the newest log-probabilities, and the least one up to each of them.
+The numbers are a token's log-probability, and margin and negative entropy of the distribution that it was drawn from.
+Kept of each are the sum, the first ones, the least and the last. How long an answer is, is known only at its end: a
+stop string is cut off with the tokens that it takes. So a ring holds the newest numbers, and the least ones up to each
+of them.
 """
 
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+
+from curation.teachers.completions import OfTokens
+
+
+class Summary(NamedTuple):
+    """What was kept of an answer."""
+
+    logprob: float
+    """The sum over its tokens."""
+    logprobs: list[float]
+    """Those of its first tokens; of a longer answer followed by the least and the last one."""
+    margins: OfTokens | None
+    """``None`` for an empty answer."""
+    negentropies: OfTokens | None
 
 
 class Logprobs:
     """Of the answers in the slots of a tap."""
 
     def __init__(self, ring: int, num_first: int, device: torch.device) -> None:
-        """``num_first``: how many first ones are kept; 0: only what the sum needs."""
-        self._ring, self._num_first = ring, num_first
-        self._sum_S = torch.zeros(0, device=device)
-        self._recent_SR = torch.zeros((0, ring), device=device)
-        self._first_SK = torch.zeros((0, num_first), device=device)
-        self._least_S = torch.zeros(0, device=device)
-        self._least_SR = torch.zeros((0, ring), device=device)
+        """``num_first``: how many first log-probabilities are kept, one at least."""
+        self._ring, self._num_first = ring, max(1, num_first)
+        self._sum_S3 = torch.zeros((0, 3), device=device)
+        self._first_SK3 = torch.zeros((0, self._num_first, 3), device=device)
+        self._least_S3 = torch.zeros((0, 3), device=device)
+        self._recent_SR3 = torch.zeros((0, ring, 3), device=device)
+        self._least_SR3 = torch.zeros((0, ring, 3), device=device)
 
     def grow(self, num_slots: int) -> None:
         """Make room for so many slots."""
-        self._sum_S, self._recent_SR = grown(self._sum_S, num_slots), grown(self._recent_SR, num_slots)
-        if self._num_first:
-            self._first_SK, self._least_S = grown(self._first_SK, num_slots), grown(self._least_S, num_slots)
-            self._least_SR = grown(self._least_SR, num_slots)
+        self._sum_S3, self._least_S3 = grown(self._sum_S3, num_slots), grown(self._least_S3, num_slots)
+        self._first_SK3 = grown(self._first_SK3, num_slots)
+        self._recent_SR3, self._least_SR3 = grown(self._recent_SR3, num_slots), grown(self._least_SR3, num_slots)
 
     def clear(self, slot_F: torch.Tensor) -> None:
         """Begin new answers."""
-        self._sum_S[slot_F] = 0.0
-        if self._num_first:
-            self._least_S[slot_F] = 0.0  # no log-probability is above it
+        self._sum_S3[slot_F] = 0.0
+        self._least_S3[slot_F] = math.inf
 
-    def add(self, entries: Sequence[tuple[int, ...]], index_5K: torch.Tensor, logprob_K: torch.Tensor) -> None:
+    def add(self, entries: Sequence[tuple[int, ...]], index_5K: torch.Tensor, number_K3: torch.Tensor) -> None:
         """Add those at K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...).
 
-        The state at a position gives the log-probability of the token after it.
+        The state at a position gives the numbers of the token after it; where none follows, the last of the index is
+        below 0, and the numbers are 0.
         """
-        _, slot_K, position_K, num_prompt_K, _ = index_5K
-        self._sum_S.index_add_(0, slot_K, logprob_K)
+        _, slot_K, position_K, num_prompt_K, next_K = index_5K
+        self._sum_S3.index_add_(0, slot_K, number_K3)
         first = [k for k, (_, _, position, prompt, _) in enumerate(entries) if position + 1 - prompt < self._num_first]
         if first:
             first_W = torch.tensor(first, device=slot_K.device)
-            self._first_SK[slot_K[first_W], (position_K - num_prompt_K + 1)[first_W]] = logprob_K[first_W]
-        if self._num_first:
-            self._least_S.scatter_reduce_(0, slot_K, logprob_K, "amin")
+            self._first_SK3[slot_K[first_W], (position_K - num_prompt_K + 1)[first_W]] = number_K3[first_W]
+        follows_K3 = (next_K >= 0)[:, None].expand_as(number_K3)
+        self._least_S3.scatter_reduce_(
+            0, slot_K[:, None].expand_as(number_K3), number_K3.where(follows_K3, math.inf), "amin"
+        )
         # Of a row that has many positions in this step (a scored one), as many as the ring has columns.
         newest = {slot: position for _, slot, position, *_ in entries}
         if len(newest) < len(entries):
             late = [k for k, (_, slot, position, *_) in enumerate(entries) if newest[slot] - position < self._ring]
             late_W = torch.tensor(late, device=slot_K.device)
-            slot_K, position_K, logprob_K = slot_K[late_W], position_K[late_W], logprob_K[late_W]
-        self._recent_SR[slot_K, position_K % self._ring] = logprob_K
-        if self._num_first:
-            self._least_SR[slot_K, position_K % self._ring] = self._least_S[slot_K]
+            slot_K, position_K, number_K3 = slot_K[late_W], position_K[late_W], number_K3[late_W]
+        self._recent_SR3[slot_K, position_K % self._ring] = number_K3
+        self._least_SR3[slot_K, position_K % self._ring] = self._least_S3[slot_K]
 
     def collect(
         self, slot_N: torch.Tensor, position_NR: torch.Tensor, last_N: torch.Tensor, lengths: Sequence[int]
-    ) -> tuple[list[float], list[list[float]]]:
-        """Of N answers the sum; and the first ones, of a longer answer followed by the least and the last one.
+    ) -> list[Summary]:
+        """Summaries of N answers.
 
         ``position_NR`` are the positions that the ring holds, ``last_N`` those of the answers' last tokens.
         """
-        surplus_NR = self._recent_SR[slot_N].where(position_NR >= last_N[:, None], 0.0)
-        sums: list[float] = (self._sum_S[slot_N] - surplus_NR.sum(dim=1)).tolist()
-        if not self._num_first:
-            return sums, [[] for _ in lengths]
+        beyond_NR1 = (position_NR >= last_N[:, None])[..., None]
+        sum_N3 = self._sum_S3[slot_N] - self._recent_SR3[slot_N].where(beyond_NR1, 0.0).sum(dim=1)
         before_N = (last_N - 1) % self._ring
-        ends_N2 = torch.stack([self._least_SR[slot_N, before_N], self._recent_SR[slot_N, before_N]], dim=1)
-        found = zip(self._first_SK[slot_N].tolist(), ends_N2.tolist(), lengths, strict=True)
-        return sums, [first[:length] if length <= len(first) else first + ends for first, ends, length in found]
+        ends_N6 = torch.cat([self._least_SR3[slot_N, before_N], self._recent_SR3[slot_N, before_N]], dim=1)
+        found = zip(sum_N3.tolist(), self._first_SK3[slot_N].tolist(), ends_N6.tolist(), lengths, strict=True)
+        return [_summary(*of_answer) for of_answer in found]
+
+
+def _summary(sums: list[float], first_K3: list[list[float]], ends: list[float], length: int) -> Summary:
+    if not length:
+        return Summary(sums[0], [], None, None)
+    least, last = ends[:3], ends[3:]
+    logprobs = [first[0] for first in first_K3[:length]]
+    if length > len(logprobs):
+        logprobs += least[0], last[0]
+    margins, negentropies = (OfTokens(sums[of] / length, least[of], first_K3[0][of], last[of]) for of in (1, 2))
+    return Summary(sums[0], logprobs, margins, negentropies)
 
 
 def grown(old: torch.Tensor, num_slots: int) -> torch.Tensor:

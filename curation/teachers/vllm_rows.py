@@ -6,11 +6,11 @@ from typing import Any
 
 from curation.config import AskConfig, DecodingConfig
 from curation.teachers import Gate
-from curation.teachers.completions import Array, prompt_batch, prompt_states, ranked
+from curation.teachers.completions import Array, OfTokens, prompt_batch, prompt_states, ranked
 from curation.teachers.prompts import TokenisedRequest
 from curation.teachers.trie import Trie
 from curation.teachers.vllm_held import OPTIONS
-from curation.teachers.vllm_tap import LETTERS, SCORE_FROM
+from curation.teachers.vllm_tap import LETTERS, SCORE_FROM, SURENESS
 
 
 @dataclass(kw_only=True)
@@ -22,8 +22,11 @@ class Part:
     node: int | None = None
     """The node of the options' trie whose children's log-probabilities are asked for."""
     logprob: float = 0.0
+    """The sum over its tokens."""
     logprobs: list[float] = field(default_factory=list)
-    """Of the first tokens, as many as are kept."""
+    """Of the first tokens, as many as are kept; of a longer answer the least and the last, too."""
+    margins: OfTokens | None = None
+    negentropies: OfTokens | None = None
     states: list[Array] = field(default_factory=list)
     """hidden_D by position, in the order of ``positions_of`` the names of states, layers side by side."""
     short: bool = False
@@ -57,9 +60,13 @@ class Scoring:
         """The log-probabilities of each option's tokens."""
         return self._trie.along(self._logprobs)
 
+    def scores(self, *, normalise: bool) -> list[float]:
+        """By which an option is chosen: the sum of its tokens' log-probabilities, or their mean."""
+        return [sum(values) / (len(values) if normalise else 1) for values in self.by_token]
+
     def order(self, *, normalise: bool) -> list[int]:
-        """The options' places, from the likeliest on: by the sum of an option's log-probabilities, or by their mean."""
-        return ranked([sum(values) / (len(values) if normalise else 1) for values in self.by_token])
+        """The options' places, from the likeliest on."""
+        return ranked(self.scores(normalise=normalise))
 
 
 @dataclass(kw_only=True)
@@ -115,7 +122,7 @@ def answer_params(given: TokenisedRequest, decoding: DecodingConfig, stop_ids: I
         stop=stop,
         stop_token_ids=sorted(stop_ids),
         detokenize=bool(stop),
-        extra_args=None if options is None else {OPTIONS: options},
+        extra_args={SURENESS: True} | ({} if options is None else {OPTIONS: options}),
     )
 
 
@@ -132,15 +139,18 @@ def letter_params(tokens: list[int]) -> Any:
     )
 
 
-def fed_params(*, letters: Sequence[int] = (), score_from: int | None = None, **values: Any) -> Any:
+def fed_params(
+    *, letters: Sequence[int] = (), score_from: int | None = None, sureness: bool = False, **values: Any
+) -> Any:
     """How a prompt is fed, without an answer.
 
     After it the log-probabilities of the tokens ``letters`` are kept. From position ``score_from`` on it is an answer
-    to score.
+    to score, ``sureness`` with margin and entropy.
     """
-    asked = {LETTERS: list(letters)} if letters else {}
-    scored = {} if score_from is None else {SCORE_FROM: score_from}
-    return sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked | scored or None, **values)
+    asked: dict[str, Any] = {LETTERS: list(letters)} if letters else {}
+    asked |= {} if score_from is None else {SCORE_FROM: score_from}
+    asked |= {SURENESS: True} if sureness else {}
+    return sampling_params(max_tokens=1, temperature=0.0, detokenize=False, extra_args=asked or None, **values)
 
 
 def sampling_params(**values: Any) -> Any:

@@ -3,8 +3,9 @@
 vLLM keeps neither. The hook sits where a step draws its tokens: there are the states that the head read, the logits
 before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
 newest ``ring`` positions, the first log-probabilities, and running sums on the device; ``collect`` takes the rows of
-many finished requests off the device at once, and frees them. Layers other than the last come from the interface that
-vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
+many finished requests off the device at once, and frees them. Margin and entropy, which read all logits once more, are
+computed for the requests alone that ask for them (``SURENESS``). Layers other than the last come from the interface
+that vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
 (``curation.config.states.layers_of``).
 
 Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never
@@ -23,8 +24,9 @@ import numpy.typing as npt
 import torch
 
 from curation.config.states import LAST, layers_of, others_of, positions_of
+from curation.teachers.sureness import margin_and_negentropy
 from curation.teachers.vllm_held import Held
-from curation.teachers.vllm_logprobs import Logprobs, grown
+from curation.teachers.vllm_logprobs import Logprobs, Summary, grown
 from curation.teachers.vllm_versions import gives_layers, missing_attributes
 
 MAX_LOGITS = 2**27
@@ -36,6 +38,9 @@ SCORE_FROM = "score_from"
 LETTERS = "letters"
 """Key of a request's ``extra_args``: tokens whose log-probabilities after the prompt are wanted."""
 
+SURENESS = "sureness"
+"""Key of a request's ``extra_args``: margin and negative entropy at its answer's tokens are wanted."""
+
 
 class Collected(NamedTuple):
     """What the tap kept of N requests."""
@@ -43,10 +48,8 @@ class Collected(NamedTuple):
     fates: list[str]
     """``whole``; ``short``: the state of the answer's last token was not computed, its part of ``output_mean`` lacks;
     ``lost``: nothing can be read."""
-    logprobs: list[float]
-    """Sums over the answers' tokens."""
-    token_logprobs: list[list[float]]
-    """Of each answer's first tokens, as many as are to be kept; of a longer one the least and the last, too."""
+    summaries: list[Summary]
+    """What the answers' tokens cost; margins and entropies are 0 where they were not asked for."""
     states: dict[str, npt.NDArray[Any]]
     """hidden_ND by position."""
     letters: list[list[float]]
@@ -97,6 +100,8 @@ class _Row:
     """The position whose state comes next; the first is that of the last prompt token."""
     scored: bool
     whole: bool = True
+    sure: bool
+    """Margin and negative entropy are wanted."""
     asks: list[int]
     """Tokens whose log-probabilities after the prompt are wanted."""
     letters: torch.Tensor | None = None
@@ -159,6 +164,7 @@ class Tap:
         # Token of the step, slot, position, number of prompt tokens; then the row of the step, or the token to score.
         drawn: list[tuple[int, int, int, int, int]] = []
         scored: list[tuple[int, int, int, int, int]] = []
+        sure: tuple[list[int], list[int]] = [], []  # of the drawn rows of the step, of those to score
         fresh: list[int] = []
         for place, (request_id, begin) in enumerate(zip(ids, begins, strict=True)):
             row = self.rows.get(request_id)
@@ -172,31 +178,33 @@ class Tap:
                 length = int(batch.num_prompt_tokens[place])
                 for position in range(max(row.next, begin), min(end, length)):
                     token = int(batch.token_ids_cpu[place, position + 1]) if position + 1 < length else -1
+                    if row.sure and token >= 0:
+                        sure[1].append(len(scored))
                     scored.append((offset + position, row.slot, position, row.num_prompt, token))
                 row.next = max(row.next, end)
             elif place not in draws_none:
                 row.whole &= end - 1 == row.next
                 row.next = end
+                if row.sure:
+                    sure[0].append(place)
                 drawn.append((offset + end - 1, row.slot, end - 1, row.num_prompt, place))
         self._make_room(step.sample_hidden_states, fresh)
         if drawn:
             index_5K = torch.tensor(drawn).T.to(logits_BV.device, non_blocking=True)
-            rows = max(1, MAX_LOGITS // logits_BV.shape[1])
-            whole_B = torch.cat([part_BV.float().logsumexp(dim=-1) for part_BV in torch.split(logits_BV, rows)])
-            logprob_B = logits_BV.gather(1, token_B1.long())[:, 0].float() - whole_B
+            whole_B, number_B3 = _numbers(logits_BV, token_B1[:, 0].long(), sure[0])
             for _, _, position, num_prompt, place in drawn:
                 row = self.rows[ids[place]]
                 if row.asks and position == num_prompt - 1:
                     row.letters = logits_BV[place, torch.tensor(row.asks).to(logits_BV.device)].float() - whole_B[place]
-            hidden_KD, logprob_K = step.sample_hidden_states, logprob_B
+            hidden_KD, number_K3 = step.sample_hidden_states, number_B3
             if len(drawn) < len(hidden_KD):
-                hidden_KD, logprob_K = hidden_KD[index_5K[4]], logprob_B[index_5K[4]]
-            self._keep(drawn, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), logprob_K)
+                hidden_KD, number_K3 = hidden_KD[index_5K[4]], number_B3[index_5K[4]]
+            self._keep(drawn, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), number_K3)
         if scored:
             index_5K = torch.tensor(scored).T.to(logits_BV.device, non_blocking=True)
             hidden_KD = step.hidden_states[index_5K[0]]
-            logprob_K = self._score(hidden_KD, index_5K[4])
-            self._keep(scored, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), logprob_K)
+            number_K3 = self._score(hidden_KD, index_5K[4], sure[1])
+            self._keep(scored, index_5K, self._side_by_side(step, hidden_KD, index_5K[0]), number_K3)
 
     def _side_by_side(self, step: Any, last_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
         """The layers to keep at K tokens of a step, whose last layer is ``last_KD``."""
@@ -205,30 +213,33 @@ class Tap:
         others = [layer_TD[token_K] for layer_TD in step.aux_hidden_states]  # vLLM, too, gives them ascending
         return torch.cat([last_KD, *others] if LAST in self._layers else others, dim=-1)
 
-    def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of the tokens that follow; 0 where none (-1) does. All workers take part."""
-        logprob_K = torch.zeros(len(token_K), device=hidden_KD.device)
+    def _score(self, hidden_KD: torch.Tensor, token_K: torch.Tensor, sure: Sequence[int]) -> torch.Tensor:
+        """The numbers of the tokens that follow, [K, 3]; 0 where none (-1) does. All workers take part.
+
+        ``sure`` are the places, ascending, of those whose margin and negative entropy are wanted.
+        """
+        number_K3 = torch.zeros((len(token_K), 3), device=hidden_KD.device)
         piece = max(1, MAX_LOGITS // self._runner.model_config.get_vocab_size())
         for start in range(0, len(token_K), piece):
             part = slice(start, start + piece)
             logits_KV = self._runner.model.compute_logits(hidden_KD[part])
             if logits_KV is None:
                 continue
-            chosen_K = logits_KV.gather(1, token_K[part, None].clamp(min=0))[:, 0].float()
-            found_K = chosen_K - logits_KV.float().logsumexp(dim=-1)
-            logprob_K[part] = found_K.where(token_K[part] >= 0, 0.0)
-        return logprob_K
+            wanted = [place - start for place in sure if start <= place < start + piece]
+            _, found_K3 = _numbers(logits_KV, token_K[part].clamp(min=0), wanted)
+            number_K3[part] = found_K3.where((token_K[part] >= 0)[:, None], 0.0)
+        return number_K3
 
     def _keep(
         self,
         entries: Sequence[tuple[int, ...]],
         index_5K: torch.Tensor,
         hidden_KD: torch.Tensor,
-        logprob_K: torch.Tensor,
+        number_K3: torch.Tensor,
     ) -> None:
         """Add K positions, of ``entries`` (as ``index_5K``: token, slot, position, prompt, ...), to their rows."""
         _, slot_K, position_K, num_prompt_K, _ = index_5K
-        self._logprobs.add(entries, index_5K, logprob_K)
+        self._logprobs.add(entries, index_5K, number_K3)
         if "output_mean" in self._positions:
             answer_KD = hidden_KD.float() * (position_K >= num_prompt_K)[:, None]
             self._hidden_sum_SD.index_add_(0, slot_K, answer_KD)
@@ -258,6 +269,7 @@ class Tap:
             num_prompt=num_prompt,
             next=num_prompt - 1,
             scored=SCORE_FROM in extra,
+            sure=SURENESS in extra,
             asks=extra.get(LETTERS, []),
         )
 
@@ -296,7 +308,7 @@ class Tap:
         # What the columns of the ring hold: the newest position, and so many before it.
         column_R = torch.arange(self._ring, device=slot_N.device)
         position_NR = newest_N[:, None] - (newest_N[:, None] - column_R) % self._ring
-        sums, token_logprobs = self._logprobs.collect(slot_N, position_NR, last_N, lengths)
+        summaries = self._logprobs.collect(slot_N, position_NR, last_N, lengths)
         last_ND = self._recent_SRD[slot_N, last_N % self._ring].float()
         states = []
         for at in self._positions:
@@ -318,14 +330,13 @@ class Tap:
         self.free([request_id for request_id, _ in requests])
         return Collected(
             fates=fates,
-            logprobs=sums,
-            token_logprobs=token_logprobs,
+            summaries=summaries,
             states=dict(zip(self._positions, array_PND, strict=True)),
             letters=[[next(letters) for _ in row.asks if row.letters is not None] for row in rows],
         )
 
     def _fate(self, row: _Row, last: int) -> str:
-        oldest = row.next - self._ring + bool(self._num_logprobs)  # the position before the last one's is read, too
+        oldest = row.next - self._ring + 1  # the position before the last one's is read, too
         if not row.whole or not oldest <= last <= row.next:
             return "lost"
         return "short" if last == row.next and set(self._positions) - {"prompt_last"} else "whole"
@@ -337,3 +348,21 @@ class Tap:
             row = self.rows.pop(request_id, None)
             if row is not None:
                 self._free.append(row.slot)
+
+
+def _numbers(logits_BV: torch.Tensor, token_B: torch.Tensor, sure: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``logsumexp`` of each row, and the numbers (``vllm_logprobs``) of its token, float32 [B] and [B, 3].
+
+    Margin and negative entropy are those of the rows at the places ``sure``, ascending, and 0 in others.
+    """
+    rows = max(1, MAX_LOGITS // logits_BV.shape[1])
+    whole_B = torch.cat([part_BV.float().logsumexp(dim=-1) for part_BV in torch.split(logits_BV, rows)])
+    number_B3 = torch.zeros((len(logits_BV), 3), device=logits_BV.device)
+    number_B3[:, 0] = logits_BV.gather(1, token_B[:, None])[:, 0].float() - whole_B
+    for start in range(0, len(sure), rows):
+        if len(sure) == len(logits_BV):
+            part: slice | torch.Tensor = slice(start, start + rows)
+        else:
+            part = torch.tensor(sure[start : start + rows]).to(logits_BV.device, non_blocking=True)
+        number_B3[part, 1:] = margin_and_negentropy(logits_BV[part].float(), whole_B[part])
+    return whole_B, number_B3

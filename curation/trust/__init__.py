@@ -65,6 +65,10 @@ class FittedTrust(Protocol):
         """The score that ranks rows, float32 [N]."""
         ...
 
+    def source_score(self, labels: pa.RecordBatch) -> Scores:
+        """The same of labels of the source split: rows that it was fitted on have a held-out score, or NaN."""
+        ...
+
     def to_trust(self, raw_N: Scores) -> Scores:
         """Trust in [0, 1] of raw scores, float32 [N]."""
         ...

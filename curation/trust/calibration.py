@@ -59,9 +59,9 @@ def fit_calibration(raw_N: Scores, correct_N: npt.NDArray[np.bool_], method: Met
         return Calibration()
     if num_right in (0, num_rows):
         raise DegenerateSourceError(
-            f"trust: {num_right} of {num_rows} weak labels are right among the source rows that calibrate trust "
-            "(trust.calibrate_on), both right and wrong ones are needed; give more source rows or a larger share of "
-            "them, or set trust.calibration: none"
+            f"trust: {num_right} of {num_rows} weak labels are right among the held-out source rows that "
+            "calibrate trust (trust.validation_fraction), both right and wrong ones are needed; give more source rows "
+            "or a larger share of them, or set trust.calibration: none"
         )
     fit = _isotonic if method == "isotonic" else _platt
     return fit(raw_N.astype(np.float64), correct_N)

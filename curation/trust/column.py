@@ -95,5 +95,15 @@ def of_logit(raw_N: Scores) -> Scores:
     return trust_N
 
 
-TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {"share": of_share, "logprob": of_logprob, "logit": of_logit}
+def of_negentropy(raw_N: Scores) -> Scores:
+    """One over the number of equally likely words or options that would be as unsure; clips entropies below 0."""
+    return of_logprob(raw_N)
+
+
+TO_UNIT: dict[Unit, Callable[[Scores], Scores]] = {
+    "share": of_share,
+    "logprob": of_logprob,
+    "logit": of_logit,
+    "negentropy": of_negentropy,
+}
 """From a column that ranks to trust, by the column's scale."""

@@ -1,4 +1,9 @@
-"""What a fit reads: its keys of the section ``trust``; labelled source rows, in parts (fit, stopping, calibration)."""
+"""What a fit reads: its keys of the section ``trust``; labelled source rows, in two parts.
+
+Weights are fitted on one part. The other, the validation rows, says when a network stops and turns logits into
+probabilities; a stack (``train.stack``) needs no such part, as it is cross-fitted on all rows. Rows are parted by the
+question that they ask, so that copies of a question are on one side; only the first of them is used.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,12 +12,12 @@ from curation.arms import Fitted
 from curation.config import TrustConfig
 from curation.hashing import Int64s, derive, hash_unit
 
-FIT, VALIDATION, CALIBRATION, UNUSED = 0, 1, 2, -1
-NAMES = ("fit", "validation", "calibration")
-"""Names of the parts, by number; an unused row is in none."""
-ROW_KEYS = {"fit_on", "source_share", "validation_fraction", "calibration_fraction"}
+FIT, VALIDATION, UNUSED, REPEAT = 0, 1, -1, -2
+NAMES = ("fit", "validation")
+"""Names of the parts, by number; an unused row is in none, nor is one that repeats the question of an earlier row."""
+ROW_KEYS = {"fit_on", "source_share", "validation_fraction"}
 """The keys of ``TrustConfig`` that decide which part a row is in."""
-READ_BY_ALL = {"states", "columns", "pca", "calibration", "calibrate_on"}
+READ_BY_ALL = {"states", "columns", "pca", "calibration"}
 """Further keys that every fit reads."""
 
 
@@ -30,16 +35,26 @@ def candidates(config: TrustConfig) -> str:
     return "error IS NULL" if config.fit_on == "all" else "error IS NULL AND label IS NOT NULL"
 
 
-def used(row_ids_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.bool_]:
-    """Whether ``source_share`` takes each row, bool [N], by a seeded hash of its id that is not that of its part."""
-    unit_N = hash_unit(row_ids_N, derive(seed, "source share"))
+def used(question_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.bool_]:
+    """Whether ``source_share`` takes each row, bool [N], by a seeded hash of its question that is not its part's."""
+    unit_N = hash_unit(question_N, derive(seed, "source share"))
     return unit_N < config.source_share
 
 
-def part_of(row_ids_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.int8]:
-    """The part of each row, int8 [N], by a seeded hash of its id; ``UNUSED`` for those that ``source_share`` omits."""
-    edges = np.cumsum([config.validation_fraction, config.calibration_fraction])
-    numbers = np.array([VALIDATION, CALIBRATION, FIT], dtype=np.int8)
-    part_N: npt.NDArray[np.int8] = numbers[np.searchsorted(edges, hash_unit(row_ids_N, seed), side="right")]
-    part_N[~used(row_ids_N, config, seed)] = UNUSED
+def part_of(question_N: Int64s, config: TrustConfig, seed: int) -> npt.NDArray[np.int8]:
+    """The part of each row, int8 [N], by a seeded hash of its question (``Graded.question_N``, or its row id).
+
+    ``UNUSED`` for rows that ``source_share`` omits, ``REPEAT`` for others than the first one of a question.
+    """
+    validates_N = hash_unit(question_N, seed) < config.validation_fraction
+    part_N = np.where(validates_N, np.int8(VALIDATION), np.int8(FIT))
+    part_N[~used(question_N, config, seed)] = UNUSED
+    part_N[~first_of_each(question_N)] = REPEAT
     return part_N
+
+
+def first_of_each(question_N: Int64s) -> npt.NDArray[np.bool_]:
+    """Which rows are the first that ask their question, bool [N]."""
+    first_N = np.zeros(len(question_N), dtype=np.bool_)
+    first_N[np.unique(question_N, return_index=True)[1]] = True
+    return first_N

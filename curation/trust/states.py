@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,14 @@ ScoreDtype = Literal["float32", "bfloat16"]
 
 SCORE_ROWS = 512
 """Rows of one forward pass when scoring: their states, and what a layer makes of them, stay in a core's cache."""
+
+
+class HeldOut(NamedTuple):
+    """The labelled rows of a fit, ascending by row id, and their raw scores by weights that have not seen them."""
+
+    row_ids_N: npt.NDArray[np.int64]
+    raw_N: Scores
+    """NaN where every weight has seen the row, or an earlier row that asks the same question."""
 
 
 class StateTrust(ABC):
@@ -50,6 +58,8 @@ class StateTrust(ABC):
         self.calibration = calibration or Calibration()
         self.pca: PrincipalComponents | None = None
         """What projects the states before they are read (``TrustConfig.pca``)."""
+        self.held_out: HeldOut | None = None
+        """The rows that it was fitted on, with honest scores."""
         self.score_dtype: ScoreDtype = "float32"
         """The type in which :meth:`raw_of` takes products (``TrustConfig.score_dtype``)."""
 
@@ -80,6 +90,10 @@ class StateTrust(ABC):
     def raw(self, hidden_ND: Tensor) -> Scores:
         """The logit of each row of inputs side by side as they are stored, float32 [N]."""
         return self.logits(hidden_ND if self.pca is None else self.pca.project(hidden_ND))
+
+    def raw_with(self, hidden_ND: Tensor, numbers_NK: npt.NDArray[np.float64], names: Sequence[str]) -> Scores:
+        """As :meth:`raw`, of rows of a fit, whose numbers of the answers, NaN for null, stand apart."""
+        return self.raw(hidden_ND)
 
     def raw_of(self, columns: Sequence[Tensor]) -> Scores:
         """The logit of each row, float32 [N], of the inputs column by column, as a scan gives them.
@@ -121,6 +135,16 @@ class StateTrust(ABC):
         raw_N[states.missing_N] = np.nan
         return raw_N
 
+    def source_score(self, labels: pa.RecordBatch) -> Scores:
+        """As :meth:`raw_score`, for labels of the source split: rows of the fit have their held-out score, or NaN."""
+        raw_N = self.raw_score(labels)
+        if self.held_out is not None and len(self.held_out.row_ids_N):
+            row_ids_N = labels.column("row_id").to_numpy()
+            places_N = np.minimum(np.searchsorted(self.held_out.row_ids_N, row_ids_N), len(self.held_out.row_ids_N) - 1)
+            of_fit_N = self.held_out.row_ids_N[places_N] == row_ids_N
+            raw_N[of_fit_N] = self.held_out.raw_N[places_N[of_fit_N]]
+        return raw_N
+
     def description(self) -> dict[str, Any]:
         """What :meth:`made` needs beside the weights, as JSON."""
         return {
@@ -144,7 +168,10 @@ class StateTrust(ABC):
     @classmethod
     def loaded(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`save`."""
-        trust = cls.made({k: v for k, v in weights.items() if not k.startswith("pca.")}, description)
+        apart = ("pca.", "held_out.")
+        trust = cls.made({k: v for k, v in weights.items() if not k.startswith(apart)}, description)
+        if "held_out.raw_N" in weights:
+            trust.held_out = HeldOut(*(weights[f"held_out.{name}"].numpy() for name in HeldOut._fields))
         if (numbers := description["pca"]) is not None:
             trust.pca = PrincipalComponents(weights["pca.mean_D"], weights["pca.components_DK"], **numbers)
         trust.score_dtype = description["score_dtype"]
@@ -157,10 +184,16 @@ class StateTrust(ABC):
 
     def save(self, directory: Place) -> TrustRef:
         """Write weights and description into ``directory``, made where missing."""
+        return saved.save(directory, TrustRef, self.saved_weights(), self.description())
+
+    def saved_weights(self) -> dict[str, Tensor]:
+        """The weights, with those of a projection and the held-out scores."""
         weights = dict(self.weights)
         if self.pca is not None:
             weights |= {"pca.mean_D": self.pca.mean_D, "pca.components_DK": self.pca.components_DK}
-        return saved.save(directory, TrustRef, weights, self.description())
+        if self.held_out is not None:
+            weights |= {f"held_out.{name}": torch.from_numpy(of) for name, of in self.held_out._asdict().items()}
+        return weights
 
 
 def class_weights(correct_N: npt.NDArray[np.bool_], strength: float, name: str) -> dict[int, float]:

@@ -25,5 +25,5 @@ def fit_paper(
     """Fit the network of ``curation.arms`` "neural" with other settings than those of the section ``trust``."""
     from train.trust import fit_trust
 
-    given = {**config.model_dump(), "options": {}, "probe_below": 0, **settings}
+    given = {**config.model_dump(), "options": {}, **settings}
     return fit_trust(labels, grades, TrustConfig.model_validate(given), seed=seed, output=output)

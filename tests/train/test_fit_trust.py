@@ -29,13 +29,13 @@ from curation.trust.deep_ensemble import DeepEnsemble
 from curation.trust.linear_probe import LinearProbe
 from curation.trust.network import TrustNet
 from curation.trust.neural import Architecture, NeuralTrustNet
-from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
+from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_attention, fit_deep_ensemble, fit_here, fit_rows, fit_trust, logits_at, read_rows
 from train.trust_loop import Fitted, Rows, Shard, _Batches, class_weights, fit_arrays, moments, shard_loss
 
 SMALL = TrustConfig(
-    width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0, probe_below=0
+    kind="neural", width=32, depth=2, learning_rate=3e-3, batch_size=64, max_steps=360, patience=90, max_failures=0
 )
 
 
@@ -46,14 +46,20 @@ def with_(config: TrustConfig, **changes: object) -> TrustConfig:
     return config.model_copy(update=changes)
 
 
+def rows_of(hidden_ND: np.ndarray, correct_N: np.ndarray, part_N: np.ndarray, sizes: tuple[int, ...]) -> Rows:
+    """Rows of these states and no numbers, with ids that are no positions."""
+    ids_N = 3 * np.arange(len(correct_N), dtype=np.int64) + 7
+    return Rows(hidden_ND, correct_N, part_N, sizes, ids_N, np.empty((len(correct_N), 0)))
+
+
 def separable(num_rows: int = 2000, size: int = 16, seed: int = 0) -> Rows:
     """A quarter of the rows is right, where a curved function of the state is large."""
     rng = np.random.default_rng(seed)
     hidden_ND = (rng.standard_normal((num_rows, size)) * rng.uniform(0.1, 20, size) + 5).astype(np.float16)
     unit_ND = (hidden_ND - hidden_ND.mean(0)) / hidden_ND.astype(np.float32).std(0)
     value_N = unit_ND[:, 0] + unit_ND[:, 1] * unit_ND[:, 2]
-    part_N = rng.choice([FIT, VALIDATION, CALIBRATION], num_rows, p=[0.7, 0.2, 0.1]).astype(np.int8)
-    return Rows(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N, (size // 2, size - size // 2))
+    part_N = rng.choice([FIT, VALIDATION], num_rows, p=[0.75, 0.25]).astype(np.int8)
+    return rows_of(hidden_ND, value_N > np.quantile(value_N, 0.75), part_N, (size // 2, size - size // 2))
 
 
 def fit_net(rows: Rows, config: TrustConfig, kind: str = "neural", **how: Any) -> Fitted[Any]:
@@ -94,7 +100,7 @@ def test_loss_is_the_weighted_cross_entropy() -> None:
 @pytest.mark.parametrize("num_rows", [17, 2, 1])
 def test_shards_give_the_gradient_of_the_whole_batch(num_rows: int) -> None:
     whole = separable(size=8)
-    rows = Rows(*(array[:num_rows] for array in whole[:3]), whole.sizes)
+    rows = rows_of(*(array[:num_rows] for array in whole[:3]), whole.sizes)
     torch.manual_seed(0)
     net = NeuralTrustNet(Architecture.of(with_(SMALL, dropout=0.0, stochastic_depth=0.0), 8)).double()
 
@@ -126,8 +132,9 @@ def test_moments_are_those_of_the_fit_rows() -> None:
 
 def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     rows = separable()
-    net, calibration, record = fit_net(rows, SMALL, seed=0)
-    validation_V, calibration_C = rows.places(VALIDATION), rows.places(CALIBRATION)
+    rows.part_N[[3, 500]] = REPEAT, UNUSED
+    net, calibration, held_out, record = fit_net(rows, SMALL, seed=0)
+    validation_V = rows.places(VALIDATION)
     logit_N = logits(net, rows)
     auc = roc_auc_score(rows.correct_N[validation_V], logit_N[validation_V])
     assert auc > 0.95
@@ -135,23 +142,26 @@ def test_separable_rows_are_told_apart_and_the_best_weights_kept() -> None:
     assert record.best == int(np.argmax(record.validation_aucs))
     assert record.losses[-1] < 0.7 * record.losses[0]
     assert record.num_fit == len(rows.places(FIT)) and record.num_validation == len(validation_V)
-    assert record.calibration_auc == pytest.approx(roc_auc_score(rows.correct_N[calibration_C], logit_N[calibration_C]))
-    again = fit_calibration(logit_N[calibration_C], rows.correct_N[calibration_C])
+    assert record.num_repeats == 1
+    again = fit_calibration(logit_N[validation_V], rows.correct_N[validation_V])
     assert line(calibration) == pytest.approx(line(again), rel=1e-5)
+    np.testing.assert_array_equal(held_out.row_ids_N, np.delete(rows.row_ids_N, 500))
+    expected_N = np.where(rows.part_N == VALIDATION, logit_N, np.nan)
+    np.testing.assert_allclose(held_out.raw_N, np.delete(expected_N, 500), rtol=1e-4, atol=1e-5)
     assert not net.training and record.seconds > 0
-    plain, _, _ = fit_net(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
+    plain, *_ = fit_net(rows, with_(SMALL, standardise=False, max_steps=20), seed=0)
     assert "mean_D" not in plain.state_dict() and "mean_D" in net.state_dict()
 
 
 def test_patience_stops_and_none_takes_all_steps() -> None:
     rng = np.random.default_rng(0)
-    part_N = rng.choice([FIT, VALIDATION, CALIBRATION], 400, p=[0.6, 0.3, 0.1]).astype(np.int8)
-    noise = Rows(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N, (4,))
+    part_N = rng.choice([FIT, VALIDATION], 400, p=[0.65, 0.35]).astype(np.int8)
+    noise = rows_of(rng.standard_normal((400, 4)).astype(np.float16), rng.random(400) < 0.5, part_N, (4,))
     config = with_(SMALL, max_steps=400, patience=40)
     stopped = fit_net(noise, config, seed=0).record
     assert stopped.num_steps < 400
     assert 40 <= stopped.num_steps - stopped.steps[stopped.best] < 40 + stopped.steps[0]
-    net, _, whole = fit_net(noise, with_(config, max_steps=65, patience=None), seed=0)
+    net, *_, whole = fit_net(noise, with_(config, max_steps=65, patience=None), seed=0)
     assert whole.num_steps == 65 and whole.best == len(whole.losses) - 1
     validation_V = noise.places(VALIDATION)
     last = roc_auc_score(noise.correct_N[validation_V], logits(net, noise)[validation_V])
@@ -179,7 +189,7 @@ def test_batches_pass_over_all_rows_each_epoch_from_any_step_on() -> None:
 def test_a_seed_defines_the_fit(kind: str) -> None:
     rows, config = separable(500), with_(SMALL, states=TWO, max_steps=30)
     fits = [fit_net(rows, config, kind, seed=seed) for seed in (1, 1, 2)]
-    (first, _, record), (second, _, again), (other, _, _) = fits
+    (first, *_, record), (second, *_, again), (other, *_) = fits
     assert record.losses == again.losses and record.validation_aucs == again.validation_aucs
     assert np.array_equal(logits(first, rows), logits(second, rows))
     assert not np.array_equal(logits(first, rows), logits(other, rows))
@@ -206,13 +216,13 @@ def test_a_fit_that_was_cut_off_goes_on_as_it_would_have(kind: str, tmp_path: Pa
                 read(tmp_path)
 
     rows, config = separable(500), with_(SMALL, states=TWO, max_steps=64)
-    straight, _, record = fit_net(rows, config, kind, seed=1)
+    straight, *_, record = fit_net(rows, config, kind, seed=1)
     with pytest.raises(Killed):
         fit_net(rows, config, kind, seed=1, shard=Dying(lives=1))
-    resumed, _, again = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
+    resumed, *_, again = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
     assert again.losses == record.losses and again.validation_aucs == record.validation_aucs
     assert np.array_equal(logits(resumed, rows), logits(straight, rows))
-    finished, _, _ = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
+    finished, *_ = fit_net(rows, config, kind, seed=1, shard=Dying(lives=2))
     assert np.array_equal(logits(finished, rows), logits(straight, rows))
 
 
@@ -244,9 +254,13 @@ def tables(
     return io.latest(str(path / "labels.lance")), graded(path, "grades", rows)
 
 
-def graded(path: Path, name: str, rows: Rows, num_rows: int | None = None) -> TableRef:
+def graded(
+    path: Path, name: str, rows: Rows, num_rows: int | None = None, questions: np.ndarray | None = None
+) -> TableRef:
     ids_M = np.delete(np.arange(len(rows.correct_N)), [0, 2])[:num_rows]
     found = [{"row_id": int(i), "correct": bool(rows.correct_N[i]), "judged": False} for i in ids_M]
+    for row in found if questions is not None else ():
+        row["question"] = int(questions[row["row_id"]])
     return io.write(pa.Table.from_pylist(found, schema=schemas.GRADES), str(path / f"{name}.lance"))
 
 
@@ -260,8 +274,25 @@ def test_rows_are_read_by_id_whatever_their_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.correct_N, rows.correct_N[3:])
     unit_N = hash_unit(np.arange(3, 300), 3)
     np.testing.assert_array_equal(read.part_N == VALIDATION, unit_N < 0.2)
-    np.testing.assert_array_equal(read.part_N == CALIBRATION, (unit_N >= 0.2) & (unit_N < 0.2 + 0.1))
-    assert read.hidden_ND.dtype == np.float16
+    np.testing.assert_array_equal(read.part_N == FIT, unit_N >= 0.2)
+    np.testing.assert_array_equal(read.row_ids_N, np.arange(3, 300))
+    assert read.hidden_ND.dtype == np.float16 and read.numbers == () and read.numbers_NK.shape == (297, 0)
+
+
+def test_rows_that_ask_the_same_question_are_on_one_side_and_only_the_first_is_used(tmp_path: Path) -> None:
+    rows = separable(300)
+    asked_N = hash_unit(np.arange(300) // 3, 9).view(np.int64)  # of every three rows in a row one question
+    labels, _ = tables(tmp_path, rows)
+    grades = graded(tmp_path, "asked", rows, questions=asked_N)
+    read = read_rows(labels, grades, SMALL, seed=3)
+    first_N = read.row_ids_N % 3 == 0
+    np.testing.assert_array_equal(read.part_N == REPEAT, ~first_N)
+    np.testing.assert_array_equal(read.part_N[first_N] == VALIDATION, hash_unit(asked_N[3::3], 3) < 0.2)
+    found = fit_rows("linear_probe", read, SMALL, seed=3, origin={})
+    assert found.fit["num_fit"] == len(read.places(FIT)) and found.fit["num_repeats"] == read.num_repeats == 198
+    assert found.held_out is not None
+    np.testing.assert_array_equal(found.held_out.row_ids_N, read.row_ids_N)
+    np.testing.assert_array_equal(~np.isnan(found.held_out.raw_N), read.part_N == VALIDATION)
 
 
 def test_numbers_of_the_table_are_read_beside_the_states(tmp_path: Path) -> None:
@@ -313,21 +344,6 @@ def test_unparsed_rows_are_left_out_unless_all_are_asked_for(tmp_path: Path) -> 
     np.testing.assert_array_equal(whole.hidden_ND, rows.hidden_ND[3:])
 
 
-def test_a_calibration_part_of_one_class_is_refused_and_can_be_left_out(tmp_path: Path) -> None:
-    rows = separable(300)
-    right_N = np.where(part_of(np.arange(300), SMALL, 0) == CALIBRATION, False, rows.correct_N)
-    labels, grades = tables(tmp_path, rows._replace(correct_N=right_N))
-    with pytest.raises(
-        DegenerateSourceError,
-        match=r"trust: 0 of \d+ parsed weak labels are right in the calibration part .* trust\.calibration_fraction",
-    ):
-        read_rows(labels, grades, SMALL, seed=0)
-    left_out = read_rows(labels, grades, with_(SMALL, calibration_fraction=0.0), seed=0)
-    assert not len(left_out.places(CALIBRATION))
-    fitted = fit_net(left_out, with_(SMALL, calibration_fraction=0.0, max_steps=10), seed=0)
-    assert fitted.calibration == Calibration() and fitted.record.calibration_auc is None
-
-
 def fit_probe(*tables: TableRef, **how: Any) -> TrustRef:
     return fit_here(LinearProbe, *tables, **how)
 
@@ -360,10 +376,12 @@ def test_a_linear_probe_fits_what_is_linear_on_the_fit_rows_alone(tmp_path: Path
     read = read_rows(labels, grades, SMALL, seed=3)
     batch = pa.record_batch({"state_output_last": pa.array(list(read.hidden_ND), pa.list_(pa.float16(), 16))})
     raw_N = probe.raw_score(batch)
-    validation_V, calibration_C = read.places(VALIDATION), read.places(CALIBRATION)
+    validation_V = read.places(VALIDATION)
     assert roc_auc_score(read.correct_N[validation_V], raw_N[validation_V]) > 0.98
-    again = fit_calibration(raw_N[calibration_C], read.correct_N[calibration_C])
+    again = fit_calibration(raw_N[validation_V], read.correct_N[validation_V])
     assert line(probe.calibration) == pytest.approx(line(again), rel=1e-6)
+    expected_N = np.where(read.part_N == VALIDATION, raw_N, np.nan)
+    np.testing.assert_allclose(probe.source_score(batch.append_column("row_id", pa.array(read.row_ids_N))), expected_N)
     here = fit_rows("linear_probe", read, SMALL, seed=3, origin={})
     np.testing.assert_array_equal(here.logits(torch.from_numpy(read.hidden_ND)), probe.raw_score(batch))
     assert here.calibration == probe.calibration
@@ -380,19 +398,22 @@ def test_two_ray_workers_fit_what_one_process_fits(
 ) -> None:
     labels, grades = tables(tmp_path, separable(1500), states=TWO)
     config = with_(SMALL, states=TWO, dropout=0.0, stochastic_depth=0.0, max_steps=48, patience=None, num_workers=2)
-    config = with_(config, calibration="isotonic", calibrate_on="validation") if kind == "attention" else config
+    config = with_(config, calibration="isotonic") if kind == "attention" else config
     read = read_rows(labels, grades, config, seed=3)
-    expected, calibration, record = fit_net(read, config, kind, seed=3)
+    expected, calibration, held_out, record = fit_net(read, config, kind, seed=3)
     ref = fit(labels, grades, config, seed=3, output=tmp_path / "trust")
     assert ref.uri == str(tmp_path / "trust") and not list(tmp_path.glob("*.ray"))
     trust = load_fitted(ref)
     assert trust.kind == kind
     np.testing.assert_allclose(logits(trust.net, read), logits(expected, read), rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(trust.fit["losses"], record.losses, rtol=1e-4)
-    assert sum(trust.fit[f"num_{part}"] for part in ("fit", "validation", "calibration")) == 1497
+    assert sum(trust.fit[f"num_{part}"] for part in ("fit", "validation")) == 1497
     assert trust.fit["best"] == len(record.losses) - 1
     assert trust.calibration.slope == pytest.approx(calibration.slope, rel=1e-2)
-    assert trust.calibration.num_rows == trust.fit["num_validation" if kind == "attention" else "num_calibration"]
+    assert trust.calibration.num_rows == trust.fit["num_validation"]
+    np.testing.assert_array_equal(trust.held_out.row_ids_N, read.row_ids_N)
+    np.testing.assert_allclose(trust.held_out.raw_N, held_out.raw_N, rtol=1e-3, atol=1e-3)
+    assert np.array_equal(np.isnan(held_out.raw_N), read.part_N != VALIDATION)
     raw_N = logits(expected, read)
     np.testing.assert_allclose(trust.to_trust(raw_N), calibration.to_trust(raw_N), atol=2e-2)
     assert trust.fit["labels"] == labels.to_json() and trust.fit["grades"] == grades.to_json()
@@ -450,35 +471,11 @@ def one_process(local_ray: object) -> Iterator[TrainProcess]:
     process.close()
 
 
-@pytest.mark.parametrize("linear", [True, False])
-def test_a_small_source_takes_the_probe_where_it_is_better_and_says_so(
-    linear: bool, one_process: TrainProcess, tmp_path: Path
-) -> None:
-    rows = separable(1500)
-    if linear:
-        rows = rows._replace(correct_N=rows.hidden_ND[:, 3] > np.quantile(rows.hidden_ND[:, 3], 0.7))
-    labels, grades = tables(tmp_path, rows)
-    config = with_(SMALL, probe_below=5000, max_steps=20 if linear else 360)
-    with trained_in(one_process):
-        ref = fit_trust(labels, grades, config, seed=3, output=tmp_path / "trust")
-        never = fit_trust(labels, grades, with_(config, probe_below=0), seed=3, output=tmp_path / "never")
-    trust = load_fitted(ref)
-    choice = trust.fit["choice"]
-    assert trust.kind == choice["taken"] == ("linear_probe" if linear else "neural")
-    assert (choice["calibration_auc"]["linear_probe"] > choice["calibration_auc"]["neural"]) == linear
-    here = fit_rows(
-        "neural", read_rows(labels, grades, config, seed=3), with_(config, probe_below=0), seed=3, origin={}
-    )
-    states = torch.from_numpy(rows.hidden_ND)
-    np.testing.assert_allclose(here.logits(states), load_fitted(never).logits(states), rtol=1e-4, atol=1e-4)
-    assert load_fitted(never).kind == "neural" and "choice" not in load_fitted(never).fit
-
-
 def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     one_process: TrainProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels, grades = tables(tmp_path, separable(600))
-    config = with_(SMALL, max_steps=24, probe_below=0)
+    config = with_(SMALL, max_steps=24)
     read = read_rows(labels, grades, config, seed=3)
     nets = [fit_net(read, config, seed=derive(3, f"member {m}")).net for m in range(3)]
     launched, launch = [], train.trust_workers.launch
@@ -505,9 +502,11 @@ def test_a_deep_ensemble_is_the_mean_probability_of_its_members(
     here = fit_rows("deep_ensemble", read, own, seed=3, origin={})
     np.testing.assert_allclose(here.logits(states), trust.logits(states), rtol=1e-4, atol=1e-4)
     assert line(here.calibration) == pytest.approx(line(trust.calibration), rel=1e-3)
-    raw_C, correct_C = trust.logits(states[read.places(CALIBRATION)]), read.correct_N[read.places(CALIBRATION)]
-    assert line(trust.calibration) == pytest.approx(line(fit_calibration(raw_C, correct_C)), rel=1e-6)
-    assert trust.fit["num_calibration"] == len(raw_C) and len(trust.fit["members"]) == 3
+    raw_V, correct_V = trust.logits(states[read.places(VALIDATION)]), read.correct_N[read.places(VALIDATION)]
+    assert line(trust.calibration) == pytest.approx(line(fit_calibration(raw_V, correct_V)), rel=1e-6)
+    np.testing.assert_array_equal(trust.held_out.raw_N[read.part_N == VALIDATION], raw_V)
+    assert np.isnan(trust.held_out.raw_N[read.part_N == FIT]).all()
+    assert trust.fit["num_validation"] == len(raw_V) and len(trust.fit["members"]) == 3
     assert trust.fit["members"][0]["losses"] != trust.fit["members"][1]["losses"]
 
 
@@ -535,8 +534,8 @@ def test_rows_that_the_share_omits_change_no_fit(tmp_path: Path) -> None:
     states = torch.from_numpy(rows.hidden_ND)
     np.testing.assert_array_equal(fits[0].logits(states), fits[1].logits(states))
     assert fits[0].calibration == fits[1].calibration
-    counts = [int((~omitted_N & (part_of(np.arange(900), SMALL, 3) == part))[3:].sum()) for part in (FIT, CALIBRATION)]
-    assert [fits[0].fit["num_fit"], fits[0].fit["num_calibration"]] == counts
+    counts = [int((~omitted_N & (part_of(np.arange(900), SMALL, 3) == part))[3:].sum()) for part in (FIT, VALIDATION)]
+    assert [fits[0].fit["num_fit"], fits[0].calibration.num_rows] == counts
 
 
 @pytest.mark.parametrize("kind", ["neural", "attention", "deep_ensemble", "linear_probe", "boosted_trees"])
@@ -544,28 +543,20 @@ def test_calibrations_are_compared_on_the_same_fit(kind: str) -> None:
     rows = separable(400)
     own = {"deep_ensemble": {"members": 2}, "boosted_trees": {"num_trees": 5}}
     config = with_(SMALL, states=TWO, width=16, depth=1, max_steps=8, options=own)
-    states = torch.from_numpy(rows.hidden_ND)
-    of_parts = {"calibration": rows.places(CALIBRATION), "validation": rows.places(VALIDATION)}
-    raws, aucs = [], set()
-    hows = [("platt", "calibration"), ("isotonic", "validation"), ("isotonic", "calibration"), ("none", "validation")]
-    for method, name in hows:
-        rows_V = of_parts[name]
-        trust = fit_rows(kind, rows, with_(config, calibration=method, calibrate_on=name), seed=3, origin={})
+    states, validation_V = torch.from_numpy(rows.hidden_ND), rows.places(VALIDATION)
+    raws = []
+    for method in ("platt", "isotonic", "none"):
+        trust = fit_rows(kind, rows, with_(config, calibration=method), seed=3, origin={})
         raw_N = trust.raw(states)
         raws.append(raw_N)
-        aucs.add(trust.fit["calibration_auc"])
-        expected = fit_calibration(raw_N[rows_V], rows.correct_N[rows_V], method)
+        expected = fit_calibration(raw_N[validation_V], rows.correct_N[validation_V], method)
         np.testing.assert_allclose(trust.to_trust(raw_N), expected.to_trust(raw_N), atol=1e-5)
-        assert trust.calibration.num_rows == (0 if method == "none" else len(rows_V))
-        assert trust.fit["num_calibration"] == len(of_parts["calibration"])
-    assert len(aucs) == 1 and all(np.array_equal(raw_N, raws[0]) for raw_N in raws)
-    # With no calibration part, trust can still be calibrated on the validation rows, and else is the bare sigmoid.
-    alone = rows._replace(part_N=np.where(rows.part_N == CALIBRATION, -1, rows.part_N).astype(np.int8))
-    bare = fit_rows(kind, alone, config, seed=3, origin={})
-    assert bare.calibration == Calibration() and not bare.fit.get("num_calibration")
-    on_validation = fit_rows(kind, alone, with_(config, calibrate_on="validation"), seed=3, origin={})
-    assert on_validation.calibration.num_rows == len(of_parts["validation"])
-    np.testing.assert_array_equal(on_validation.raw(states), raws[0])
+        assert trust.calibration.num_rows == (0 if method == "none" else len(validation_V))
+        assert trust.held_out is not None and np.array_equal(trust.held_out.row_ids_N, rows.row_ids_N)
+        expected_N = np.where(rows.part_N == VALIDATION, raw_N, np.nan)
+        np.testing.assert_allclose(trust.held_out.raw_N, expected_N, rtol=1e-5, atol=1e-6)
+    assert all(np.array_equal(raw_N, raws[0]) for raw_N in raws)
+    np.testing.assert_allclose(trust.to_trust(raws[0]), expit(raws[0]), rtol=1e-6)  # none: the bare sigmoid
 
 
 def test_attention_learns_what_two_states_say_together_and_neither_alone() -> None:
@@ -573,8 +564,8 @@ def test_attention_learns_what_two_states_say_together_and_neither_alone() -> No
     hidden_ND = rng.standard_normal((4000, 14)).astype(np.float16)
     correct_N = (hidden_ND[:, 0] * hidden_ND[:, 6]).astype(np.float32) + 0.2 * rng.standard_normal(4000) > 0
     unseen = 9
-    part_N = rng.choice([FIT, VALIDATION, CALIBRATION, unseen], 4000, p=[0.5, 0.15, 0.1, 0.25]).astype(np.int8)
-    rows = Rows(hidden_ND, correct_N, part_N, (6, 8))  # a product of numbers of either state tells
+    part_N = rng.choice([FIT, VALIDATION, unseen], 4000, p=[0.5, 0.25, 0.25]).astype(np.int8)
+    rows = rows_of(hidden_ND, correct_N, part_N, (6, 8))  # a product of numbers of either state tells
     unseen_M = rows.places(unseen)
     config = with_(SMALL, states=TWO, max_steps=800, patience=200, options={"attention": {"num_heads": 2}})
 

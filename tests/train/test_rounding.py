@@ -18,8 +18,8 @@ def rows():
     rng = np.random.default_rng(0)
     hidden_ND = rng.normal(size=(1200, 24)).astype(np.float16)
     correct_N = hidden_ND[:, 0] + 0.5 * rng.normal(size=1200) > 0
-    part_N = np.array([0, 0, 1, 2], dtype=np.int8)[np.arange(1200) % 4]
-    return Rows(hidden_ND=hidden_ND, correct_N=correct_N, part_N=part_N, sizes=(24,))
+    part_N = np.array([0, 0, 1, 1], dtype=np.int8)[np.arange(1200) % 4]
+    return Rows(hidden_ND, correct_N, part_N, (24,), np.arange(1200), np.empty((1200, 0)))
 
 
 @pytest.mark.parametrize("kind", ["neural", "deep_ensemble"])

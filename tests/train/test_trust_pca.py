@@ -16,7 +16,7 @@ from curation.tables import io, schemas
 from curation.trust import load_fitted
 from curation.trust.boosted_trees import BoostedTrees
 from curation.trust.linear_probe import LinearProbe
-from curation.trust.parts import CALIBRATION, FIT, VALIDATION
+from curation.trust.parts import FIT, VALIDATION
 from curation.trust.states import StateTrust
 from train.launch import TrainProcess, trained_in
 from train.trust import fit_deep_ensemble, fit_here, fit_rows, fit_trust, read_rows
@@ -27,6 +27,7 @@ WIDTH = sum(SIZES)
 STATES = ("prompt_last", "output_last")
 KINDS = ("neural", "deep_ensemble", "linear_probe", "boosted_trees")
 SMALL = TrustConfig(
+    kind="neural",
     states=STATES,
     width=32,
     depth=1,
@@ -34,7 +35,6 @@ SMALL = TrustConfig(
     batch_size=64,
     max_steps=48,
     max_failures=0,
-    probe_below=0,
     options={"deep_ensemble": {"members": 2}, "boosted_trees": {"num_trees": 20}},
 )
 
@@ -50,7 +50,7 @@ def rows() -> Rows:
     The rows of other parts vary most in a direction of their own.
     """
     rng = np.random.default_rng(4)
-    part_N = rng.choice([FIT, VALIDATION, CALIBRATION], NUM_ROWS, p=[0.6, 0.25, 0.15]).astype(np.int8)
+    part_N = rng.choice([FIT, VALIDATION], NUM_ROWS, p=[0.6, 0.4]).astype(np.int8)
     states_ND = (
         rng.standard_normal((NUM_ROWS, WIDTH)) * np.geomspace(4, 0.2, WIDTH) @ rng.standard_normal((WIDTH, WIDTH))
     )
@@ -59,7 +59,7 @@ def rows() -> Rows:
     hidden_ND = np.column_stack([states_ND.astype(np.float16), logprob_N]).astype(np.float32)
     latent_N = states_ND @ rng.standard_normal(WIDTH)
     correct_N = latent_N / latent_N.std() + logprob_N / 50 + 0.3 * rng.standard_normal(NUM_ROWS) > 0.2
-    return Rows(hidden_ND, correct_N, part_N, (*SIZES, 1))
+    return Rows(hidden_ND, correct_N, part_N, (*SIZES, 1), np.arange(NUM_ROWS), np.empty((NUM_ROWS, 0)))
 
 
 def batch_of(hidden_ND: np.ndarray) -> pa.RecordBatch:
@@ -161,15 +161,11 @@ def test_the_stages_fit_what_is_fitted_in_memory(
             "deep_ensemble": fit_deep_ensemble(*written, config, seed=3, output=tmp_path / "ensemble", members=2),
             "linear_probe": fit_here(LinearProbe, *written, config, seed=3, output=tmp_path / "probe"),
         }
-        both = fit_trust(*written, config.model_copy(update={"probe_below": 5000}), seed=3, output=tmp_path / "both")
     process.close()
     for kind, ref in refs.items():
         here = fit(kind, read, config)
         np.testing.assert_allclose(load_fitted(ref).raw_score(batch), here.raw_score(batch), rtol=1e-3, atol=1e-3)
         assert load_fitted(ref).fit["variance_kept"] == pytest.approx(here.fit["variance_kept"])
-    chosen = load_fitted(both)
-    expected_N = load_fitted(refs[chosen.fit["choice"]["taken"]]).raw_score(batch)
-    np.testing.assert_allclose(chosen.raw_score(batch), expected_N, rtol=1e-6)
 
 
 def test_more_components_than_numbers_or_rows_are_refused_before_a_worker_starts(

@@ -10,7 +10,7 @@ from tune.halving import Bar, Halving, rungs_of
 
 
 def record(steps: list[int], aucs: list[float]) -> FitRecord:
-    rows = dict.fromkeys(("num_fit", "num_validation", "num_calibration"), 1)
+    rows = dict.fromkeys(("num_fit", "num_validation", "num_repeats"), 1)
     return FitRecord(**rows, share_right_fit=0.5, share_right_validation=0.5, steps=steps, validation_aucs=aucs)
 
 

@@ -13,7 +13,6 @@ from scipy.stats import kstest
 from curation.arms import fitted_of
 from curation.config import TrustConfig
 from curation.errors import ConfigError
-from curation.tables.schemas import LOGPROBS, OF_TOKENS
 from tune.space import PRESETS, Point, RandomDraws, Space, spelled_out
 
 STORED = ("prompt_last", "output_last")
@@ -122,7 +121,10 @@ def test_whole_numbers_reach_both_ends(name: str) -> None:
         ),
         ({"columns": [["mean_logprobs"]]}, r"tune\.space\.columns: \['mean_logprobs'\] is refused"),
         ({"kind": ["naive"]}, r"tune\.space\.kind: 'naive' is no trust function that is fitted"),
-        ({"kind": ["forest"]}, "'forest' is no trust function that is fitted; known: linear_probe, boosted_trees"),
+        (
+            {"kind": ["forest"]},
+            "'forest' is no trust function that is fitted; known: stacked, fitted_confidence, linear_probe, b",
+        ),
         ({"kind": ["linear_probe"], "depth": [1, 2]}, r"depth: none of the kinds linear_probe reads it"),
         ({"options.boosted_trees.l2": [0.0, 1.0]}, r"give options\.KIND\.NAME with a kind that is searched \(neural\)"),
         (
@@ -141,13 +143,12 @@ def test_what_is_no_space_is_refused_by_its_key(raw: dict[str, Any], message: st
         space(raw)
 
 
-def test_a_preset_tries_the_columns_that_are_stored() -> None:
-    kept, stored = [[], ["mean_logprob"]], (*STORED, *OF_TOKENS)
-    assert spelled_out({"preset": "kinds"})["columns"] == kept
-    assert spelled_out({"preset": "kinds"}, stored)["columns"] == [*kept, ["mean_logprob", *LOGPROBS]]
-    found = Space.of({"preset": "kinds"}, BASE, stored=stored)
-    assert {*LOGPROBS} < {*found.inputs} and "token_logprobs" not in found.inputs
-    assert {point.trust.columns for point in drawn(found, 60)} == {(), ("mean_logprob",), ("mean_logprob", *LOGPROBS)}
+def test_a_preset_tries_columns_that_all_labels_have() -> None:
+    columns = ("mean_logprob", "min_logprob", "first_logprob", "last_logprob")
+    found = space({"preset": "kinds"})
+    assert {*columns} < {*found.inputs} and "token_logprobs" not in found.inputs
+    assert {point.trust.columns for point in drawn(found, 60)} == {(), ("mean_logprob",), columns}
+    assert space({"columns": [["margin", "negentropy"], ["option_share"]]}).inputs[-1] == "option_share"
 
 
 def test_a_spelled_out_space_is_the_space_and_names_no_preset() -> None:

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from curation.config import DecodingConfig
-from curation.tables.schemas import OF_TOKENS
-from curation.teachers import Request, load_teacher
+from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
+from curation.teachers import Request, load_teacher, vllm_tap
 from curation.teachers import vllm as vllm_teacher
 from curation.teachers.decoding import distribution
 from tests.with_vllm.conftest import STATES, start, teacher_config
@@ -48,12 +48,13 @@ def check(rows, expected, requests, reference, *, max_ties=2):
             ties += 1
             continue
         for name, value in other.items():
-            if name.startswith("state_") or name in ("mean_logprob", "option_logprobs", *OF_TOKENS):
+            if name.startswith("state_") or name in ("option_logprobs", TOKEN_LOGPROBS, *NUMBERS):
                 assert (row[name] is None) == (value is None), (name, row)
                 if value is not None:
-                    atol = 8e-3 if name == "token_logprobs" else 1e-4  # float16, to a unit in the last place of 8 to 16
+                    atol = 8e-3 if name == TOKEN_LOGPROBS else 1e-4  # float16, to a unit in the last place of 8 to 16
                     np.testing.assert_allclose(row[name], value, rtol=0, atol=atol, err_msg=f"{name} {row['row_id']}")
-                    worst[name] = max(worst.get(name, 0.0), float(np.abs(np.subtract(row[name], value)).max()))
+                    difference = np.abs(np.subtract(row[name], value, dtype=np.float64)).max()
+                    worst[name] = max(worst.get(name, 0.0), float(difference))
             else:
                 assert row[name] == value, (name, row, other)
     assert ties <= max_ties
@@ -211,10 +212,12 @@ def test_mcqa_options_equal_transformers(teacher, reference, requests, kind, nor
         asked = with_options(requests[:20], *LETTERS, *TEXTS) + requests[20:50]
     decoding = DecodingConfig(max_tokens=4, normalise_options=normalise)
     scored = spy(monkeypatch, vllm_teacher._Stream, "_score")
+    read_again = spy(monkeypatch, vllm_tap, "margin_and_negentropy")
     for _ in range(2):  # then from the prefix cache, which may hold a whole option
         rows = both(teacher, reference, asked, decoding)
     if kind == "texts":
         assert any(part.tries for _, _, part in scored), "the prefix cache held the beginning of an option"
+    assert bool(read_again) == (kind == "mixed with answers"), "options alone need no second look at the logits"
     assert len({row["completion"] for row in rows.values()}) > 1
     assert teacher.engine.num_held() == 0
 

@@ -1,10 +1,10 @@
 """The first cut of a trust package: a trust function of prompts, and the held-out rows that set its threshold.
 
 It is fitted where the run kept the teacher's state at the last prompt token. Which rows the package's own function
-would select is what it learns (``curation.stages.first_cut.wanted``), on the rows of the source that were not held out
-for calibration.
+would select is what it learns (``curation.stages.first_cut.wanted``), on source rows that do not set the threshold.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from curation.commands.export.fit import Fit
-from curation.commands.export.trust_rows import inputs_of, is_of
+from curation.commands.export.trust_rows import has_held_out_score, inputs_of, is_of
 from curation.config import TrustConfig
 from curation.config.states import parse
 from curation.errors import DegenerateSourceError
@@ -23,10 +23,11 @@ from curation.selection.cascade import FirstCut, HeldOut, first_cut
 from curation.stages.first_cut import held_out, wanted
 from curation.tables import io
 from curation.trust import load_fitted
-from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
 
 KEEP = 0.1
 """The share of the rows that the first function learns to find, and for which the package's own cut is set."""
+HELD_OUT = 0.3
+"""The share of the rows that set the threshold, at most."""
 KIND = "linear_probe"
 MOST_ROWS = 20_000
 """About so many rows it is fitted on at most: a probe of 4,096 numbers takes a minute or two."""
@@ -61,7 +62,7 @@ def cascade_of(fit: Fit, folder: Path) -> Fitted | str:
     except DegenerateSourceError as error:
         return f"the source has too few rows to fit it on ({error})"
     if rows is None:
-        return "no labelled row was held out of the fit; set trust.calibration_fraction, or give splits.calibration"
+        return "no labelled row has a held-out score; give splits.calibration"
     found = first_cut(rows, keep=KEEP)
     read, _ = inputs_of(fit)
     cascade = Cascade(
@@ -81,16 +82,13 @@ def _first(fit: Fit, inputs: tuple[str, ...], labels: TableRef, folder: Path) ->
     from train.trust import fit_rows, read_rows
 
     settings = fit.settings
-    config = TrustConfig(
-        states=inputs, fit_on="all", validation_fraction=settings.validation_fraction, calibration_fraction=0,
-        calibrate_on="validation",
-    )  # fmt: skip
-
+    config = TrustConfig(states=inputs, fit_on="all", validation_fraction=settings.validation_fraction)
+    setting = _setting(fit, labels)
     share = MOST_ROWS / max(1, io.count(labels))
 
     def fitted_on(ids_N: Ints) -> Bools:
         taken_N: Bools = hash_unit(ids_N, derive(fit.seed, "first cut")) < share
-        return taken_N & np.isin(part_of(ids_N, settings, fit.seed), [FIT, VALIDATION])
+        return taken_N & ~setting(ids_N)
 
     goal = wanted(labels, fit.trust, fitted_on, keep=KEEP, uri=str(folder / "wanted.lance"))
     rows = read_rows(labels, goal, config, seed=fit.seed)
@@ -105,11 +103,26 @@ def _held_out(fit: Fit, first: TrustRef, labels: TableRef) -> tuple[str, HeldOut
         if features <= set(io.open_table(found).schema.names):
             return "calibration", held_out(found, first, fit.trust, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_))
 
-    def unseen(ids_N: Ints) -> Bools:
-        return np.isin(part_of(ids_N, fit.settings, fit.seed), [CALIBRATION, UNUSED])
+    setting = _setting(fit, labels)
+    return "source", held_out(labels, first, fit.trust, setting) if setting(_answered_ids(labels)).any() else None
 
-    ids_N = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
-    return "source", held_out(labels, first, fit.trust, unseen) if unseen(ids_N).any() else None
+
+def _setting(fit: Fit, labels: TableRef) -> Callable[[Ints], Bools]:
+    """Which source rows set the threshold: those with a held-out score, of many about ``HELD_OUT`` of all rows."""
+    function, ids_N = load_fitted(fit.trust), _answered_ids(labels)
+    num_held_out = int(has_held_out_score(function, ids_N).sum())
+    share = HELD_OUT * len(ids_N) / max(num_held_out, 1)
+
+    def sets(row_ids_N: Ints) -> Bools:
+        taken_N: Bools = hash_unit(row_ids_N, derive(fit.seed, "first cut held out")) < share
+        return taken_N & has_held_out_score(function, row_ids_N)
+
+    return sets
+
+
+def _answered_ids(labels: TableRef) -> Ints:
+    ids_N: Ints = io.read(labels, columns=["row_id"], filter=io.answered(labels))["row_id"].to_numpy()
+    return ids_N
 
 
 def _features(fit: Fit, first: TrustRef) -> set[str]:
@@ -118,5 +131,5 @@ def _features(fit: Fit, first: TrustRef) -> set[str]:
 
 
 def _words(found: FirstCut) -> str:
-    more = "" if found.needed is None else " (trust.calibration_fraction or splits.calibration of the run)"
+    more = "" if found.needed is None else " (splits.source or splits.calibration of the run)"
     return f"{found.words()}{more}"

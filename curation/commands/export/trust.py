@@ -80,7 +80,7 @@ def export_trust(
     if rows is None:
         told.append(
             "warning: the run held no rows out for calibration, so no cut can be certified by this package alone "
-            "(splits.calibration with selection.budget.risk, or trust.calibration_fraction)"
+            "(splits.calibration with selection.budget.risk)"
         )
     told.append(f"no first cut: {made}" if isinstance(made, str) else made.cascade.words)
     return told
@@ -93,8 +93,8 @@ def _description(
     states, columns = inputs_of(fit)
     ask = AskConfig.model_validate({**made["ask"], "backend": made["backend"]})
     kept: dict[str, Any] = {"states": tuple(state for state in ask.states if state in states)}
-    if schemas.TOKEN_LOGPROBS not in columns:  # one stores the others, too
-        kept["token_logprobs"] = min(ask.token_logprobs, int(any(name in schemas.LOGPROBS for name in columns)))
+    if schemas.TOKEN_LOGPROBS not in columns:
+        kept["token_logprobs"] = 0
     teacher = fit.teacher
     return Description(
         teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not

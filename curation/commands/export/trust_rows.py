@@ -1,6 +1,7 @@
 """The rows of a trust package, read from a run's tables: calibration rows, sampled states, stored questions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from curation.selection.budget import Graded
 from curation.stages.shift import sample_states
 from curation.tables import io, schemas
 from curation.trust import FittedTrust
-from curation.trust.parts import CALIBRATION, part_of
 
 SAMPLE_BYTES = 32 << 20
 """How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
@@ -84,27 +84,31 @@ def reference_of(fit: Fit, further: Sequence[str] = ()) -> Reference:
 
 
 def calibration_of(fit: Fit, function: FittedTrust) -> tuple[Graded | None, CalibrationRows | None]:
-    """Graded rows that the fit did not see: the split that is for it, else the source's part; ``None``: neither."""
+    """Graded rows with honest scores: the split that is for it, else the source's held-out ones; ``None``: neither."""
     labelled, keep = fit.stage("label-calibration"), _every
     grades = fit.stage("judge-calibration") or fit.stage("grade-calibration")
     split, chose = "calibration", False
     if labelled is not None and grades is not None and is_of(fit, labelled) and _graded_by(grades, labelled):
         labels, graded = fit.table(labelled.outputs["labels"]), fit.table(grades.outputs["grades"])
     else:
-        split, settings = "source", fit.settings
-        chose = fit.record.outputs["fit"].get("choice") is not None or "tune" in fit.record.inputs
+        split, chose = "source", True  # they chose a penalty, a step to stop at, or the function itself
         labels, graded = (fit.table(fit.record.inputs[name]) for name in ("labels", "grades"))
-
-        def keep(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
-            held_N: npt.NDArray[np.bool_] = part_of(row_ids_N, settings, fit.seed) == CALIBRATION
-            return held_N
-
+        keep = partial(has_held_out_score, function)
     rows = _graded(labels, graded, fit.name, function, keep)
     if not len(rows.correct_M):
         return None, None
     return rows, CalibrationRows(
         split=split, num_rows=len(rows.correct_M), num_right=int(rows.correct_M.sum()), chose=chose
     )
+
+
+def has_held_out_score(function: FittedTrust, row_ids_N: Ints) -> npt.NDArray[np.bool_]:
+    """Which rows of the source a fit gave a score by weights that have not seen them, bool [N]."""
+    held_out = getattr(function, "held_out", None)
+    if held_out is None:
+        return np.zeros(len(row_ids_N), dtype=np.bool_)
+    found_N: npt.NDArray[np.bool_] = np.isin(row_ids_N, held_out.row_ids_N[~np.isnan(held_out.raw_N)])
+    return found_N
 
 
 def is_of(fit: Fit, labelled: StageRecord) -> bool:
@@ -138,7 +142,7 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
         if scored:
             raw_B, trust_B = (batch.column(column).to_numpy(zero_copy_only=False) for column in stored)
         else:
-            raw_B = function.raw_score(batch)
+            raw_B = function.source_score(batch)  # of rows of another split the plain score
             trust_B = function.to_trust(raw_B)
         parsed_B = batch.column("label").is_valid().to_numpy(zero_copy_only=False)
         scores = (np.where(parsed_B, score_B, np.float32(np.nan)) for score_B in (raw_B, trust_B))

@@ -17,7 +17,7 @@ from curation.package import TrustPackage, load
 from curation.pipeline.asking import Asked, Running, asked
 from curation.pipeline.filter.cascade import Settled
 from curation.pipeline.filter.writing import ranking, writing
-from curation.pipeline.labelling import label
+from curation.pipeline.labelling import LABEL_REVISION, label
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Done, Outputs, Stage, ordered
 from curation.rundir.run import Task
@@ -168,7 +168,9 @@ def _looking(
         settings={**settings, "max_error_rate": config.pool.max_error_rate},
         rows=num_rows,
     )
-    labelled = model.stage(f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows)
+    labelled = model.stage(
+        f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows, revision=LABEL_REVISION
+    )
     labelled = replace(
         labelled,
         inputs={

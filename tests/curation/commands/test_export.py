@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ from curation.commands.export.card import card_of
 from curation.config.load import load_config
 from curation.errors import PackageError
 from curation.filter import Filter
+from curation.hashing import derive, hash_unit
 from curation.models import load_model
 from curation.package import TrustPackage
 from curation.package import load as load_package
@@ -37,7 +39,7 @@ from curation.storage import digest
 from curation.storage.digest import model_digest
 from curation.storage.paths import Remote, place
 from curation.trust import load_fitted
-from curation.trust.parts import CALIBRATION, part_of
+from curation.trust.parts import VALIDATION, part_of
 
 ROOT = Path(__file__).parents[3]
 BASE = str(ROOT / "examples/bases/student")
@@ -56,7 +58,7 @@ CONFIG = {
         "states": ["prompt_last", "output_last"],
         "decoding": {"max_tokens": 4},
     },
-    "trust": {"width": 8, "depth": 1, "max_steps": 20, "learning_rate": 1e-3},
+    "trust": {"kind": "linear_probe"},
     "selection": {"budget": {"n": 20}, "arms": ["naive", "trust", "ground_truth"]},
     "student": {"epochs": 1, "global_batch_size": 4, "learning_rate": 1e-2, "gradient_checkpointing": False},
     "generations": [{"student": {"path": BASE}}],
@@ -353,13 +355,16 @@ def test_a_trust_package_is_what_the_run_fitted_measured_and_held_out(finished, 
     # Calibration rows and sampled states, read from the tables of the run in another way.
     labels = read(stages["gen-0/score-source"]["outputs"]["labels"]).set_index("row_id")
     grades = read(stages["gen-0/grade-source"]["outputs"]["grades"]).set_index("row_id").sort_index()
-    part = part_of(grades.index.to_numpy(), load_config(directory / "config.yaml").trust, 0)
-    held = labels.loc[grades.index[part == CALIBRATION]]
-    rows = package.calibration()
+    grades = grades[labels.loc[grades.index]["label"].notna()]  # the fit reads no others
+    grades = grades[
+        part_of(grades["question"].to_numpy(), load_config(directory / "config.yaml").trust, 0) == VALIDATION
+    ]
+    held = labels.loc[grades.index]
+    rows, function = package.calibration(), load_fitted(package.trust)
+    assert set(function.held_out.row_ids_N[~np.isnan(function.held_out.raw_N)]) == {*grades.index}
     assert told.calibration.split == "source" and told.calibration.chose and len(held) == told.calibration.num_rows > 20
-    assert np.array_equal(rows.correct_M, grades["correct"][part == CALIBRATION])
-    raw = np.where(held["label"].isna(), np.nan, held["trust_raw"].astype(np.float32))
-    assert np.allclose(rows.raw_M, raw, atol=1e-6, equal_nan=True)
+    assert np.array_equal(rows.correct_M, grades["correct"])
+    assert np.allclose(rows.raw_M, held["trust_raw"].astype(np.float32), atol=1e-6) and not np.isnan(rows.raw_M).any()
     sample = package.reference()["output_last"]
     stored = np.stack(labels.sort_index()["state_output_last"].to_list())
     assert sample.dtype == np.float16 and np.array_equal(sample, stored) and len(sample) == told.sample.num_rows == 600
@@ -371,15 +376,18 @@ def test_a_package_holds_a_first_cut_where_the_run_kept_the_state_of_the_prompt(
     package = package_of(tmp_path / "trust")
     told = package.description.cascade
     assert (told.inputs, told.states, told.split) == (("prompt_last",), ("prompt_last", "output_last"), "source")
-    off = f"of {told.num_rows} held-out rows only 0 are sure to be among the selected ones, and 309 are needed"
-    assert f"first cut off: {off}" in line and "trust.calibration_fraction or splits.calibration" in line
+    off = rf"of {told.num_rows} held-out rows only \d+ are sure to be among the selected ones, and 309 are needed"
+    assert re.search(f"first cut off: {off}", line) and "splits.source or splits.calibration" in line
     assert told.words in (tmp_path / "trust/README.md").read_text() and told.cut["threshold"] is None
     assert (told.loss, told.confidence) == (0.01, 0.95)
-    # Both scores of the rows that no fit has seen, in another way.
+    # Both scores of the rows that set it, in another way: the function's own by weights that have not seen the row.
     stages = json.loads((directory / "manifest.json").read_text())["stages"]
     labels = read(stages["gen-0/score-source"]["outputs"]["labels"])
-    part = part_of(labels["row_id"].to_numpy(), load_config(directory / "config.yaml").trust, 0)
-    labels = labels[(part == CALIBRATION) & labels["error"].isna()]
+    held_out = load_fitted(package.trust).held_out
+    known = labels["row_id"].isin(held_out.row_ids_N[~np.isnan(held_out.raw_N)])
+    share = 0.3 * labels["error"].isna().sum() / known.sum()  # at most three in ten of all rows
+    labels = labels[known & (hash_unit(labels["row_id"].to_numpy(), derive(0, "first cut held out")) < share)]
+    assert 20 < len(labels) == told.num_rows
     first, rows = load_fitted(package.first), package.held_out()
     score = np.stack(labels["state_prompt_last"].to_list()).astype(np.float64) @ first.weight_D.numpy()
     order = np.lexsort((labels["num_prompt_tokens"], score))

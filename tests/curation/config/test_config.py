@@ -250,12 +250,12 @@ def test_keys_that_exclude_or_need_each_other(changes: dict[str, Any], told: str
             "trust.states: output_mean not among teacher.states; add it there",
         ),
         (
-            {"trust.columns": ["mean_logprob", "last_logprob", "min_logprob"]},
-            "trust.columns: last_logprob, min_logprob are not stored where teacher.token_logprobs is 0",
+            {"trust.columns": ["mean_logprob", "confidence"]},
+            "trust.columns.1: 'confidence': Input should be 'mean_logprob', ",
         ),
         (
             {"trust.columns": ["token_logprobs"]},
-            "trust.columns: token_logprobs are not stored where teacher.token_logprobs is 0; set it to the number of",
+            "trust.columns: token_logprobs is not stored where teacher.token_logprobs is 0; set that to the number of",
         ),
         ({"trust.states": ["layer1_output_last"]}, "trust.states: layer1_output_last not among teacher.states"),
         (

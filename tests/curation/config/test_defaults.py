@@ -243,7 +243,8 @@ def test_the_examples_are_warned_of_nothing_and_decode_as_they_did(path: Path) -
     for section, found in (("teacher", config.teacher.decoding), ("evaluation", config.evaluation.decoding)):
         told = given.get(section, {}).get("decoding", {})
         assert found == DecodingConfig(**({"max_tokens": 8, "stop": ["\n"]} | told))
-    assert config.evaluation.num_runs == 1 and config.trust.preset == given["trust"]["preset"]
+    preset = given["trust"].get("preset", parsed(config.domain.name).trust.preset)
+    assert config.evaluation.num_runs == 1 and config.trust.preset == preset
 
 
 def test_validate_prints_warnings_and_run_says_them_once(

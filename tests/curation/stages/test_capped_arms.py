@@ -176,8 +176,9 @@ def test_under_a_threshold_only_rows_that_pass_it_are_taken(pool: tuple[SelectJo
 def test_a_risk_budget_says_that_nothing_is_guaranteed(pool: tuple[SelectJob, list[dict]], tmp_path: Path):
     job, rows = pool
     grades = io.write(
-        pa.table({"row_id": sorted(ids(rows)), "correct": [True] * NUM_POOL, "judged": [False] * NUM_POOL}).cast(
-            schemas.GRADES.remove(schemas.GRADES.get_field_index("problem"))
+        pa.Table.from_pylist(
+            [{"row_id": row_id, "correct": True, "judged": False} for row_id in sorted(ids(rows))],
+            schema=schemas.GRADES,
         ),
         str(tmp_path / "right.lance"),
     )

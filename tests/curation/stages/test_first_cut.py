@@ -190,7 +190,9 @@ def test_dropped_rows_are_counted_and_neither_graded_nor_selected(tmp_path, rows
         seed=0,
     )
     assert budget.n == int(0.1 * (NUM_ROWS - 1)) > int(0.1 * (NUM_ROWS - 1 - len(dropped)))
-    graded = {row_id for call in _calls(ref, gold, CHESS) for row_id in _grade(*call)["row_id"].to_pylist()}
+    examples = [{name: row[name] for name in ("row_id", "fen", "rating")} for row in rows]
+    asked = io.write(pa.Table.from_pylist(examples), str(tmp_path / "examples"))
+    graded = {row_id for call in _calls(ref, gold, asked, CHESS) for row_id in _grade(*call)["row_id"].to_pylist()}
     assert graded == {row["row_id"] for row in found} - dropped - {35}
 
 

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 from curation.config import DomainConfig
-from curation.domains import get_domain
+from curation.domains import Example, Identity, get_domain
 from curation.domains.chess import Chess
 from curation.domains.grading import grade_pairs, read_grades
+from curation.domains.mcqa import Mcqa
 from curation.errors import RowError
 from curation.refs import TableRef
 from curation.stages import grade as stage
@@ -44,7 +45,11 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
     weak = save(tmp_path, "labels", pa.table({"row_id": ids[:num_rows], "label": labels, "error": errors}))
     gold = save(tmp_path, "gold", audit(ids[100:], golds))
     told: list[tuple[int, int]] = []
-    ref = grade(weak, gold, CHESS, str(tmp_path / "grades.lance"), progress=lambda at: told.append((at.rows, at.total)))
+    positions = [f"8/8/8/8/{k // 2}/8/k7/7K w - - 0 1" for k in range(num_rows + 500)]  # of every two rows one
+    asked = save(tmp_path, "examples", pa.table({"row_id": ids, "fen": positions, "rating": [1500] * len(positions)}))
+    ref = grade(
+        weak, gold, asked, CHESS, str(tmp_path / "grades.lance"), progress=lambda at: told.append((at.rows, at.total))
+    )
 
     known = dict(zip(ids[100:].tolist(), golds, strict=True))
     expected = {
@@ -55,15 +60,22 @@ def test_rows_are_joined_by_id_whatever_the_order(local_ray, tmp_path: Path, mon
     table = io.read(ref)
     assert table.schema.equals(schemas.GRADES)
     assert dict(zip(table["row_id"].to_pylist(), table["correct"].to_pylist(), strict=True)) == expected
+    position = dict(zip(ids.tolist(), positions, strict=True))
+    questions = dict(zip(table["row_id"].to_pylist(), table["question"].to_pylist(), strict=True))
+    pairs = {(question, position[row_id]) for row_id, question in questions.items()}
+    assert (
+        len(pairs) == len(set(questions.values())) == len({position[row_id] for row_id in questions}) < len(questions)
+    )
     graded = read_grades(ref)
+    assert graded.question_N.tolist() == [questions[row_id] for row_id in graded.row_ids_N.tolist()]
     assert (np.diff(graded.row_ids_N) > 0).all() and graded.correct_N.dtype == np.bool_
     assert 0 < graded.correct_N.sum() < len(expected) < num_rows and not any(table["judged"].to_pylist())
     assert told[-1][0] == len(expected) and len(told) > 3 and {total for _, total in told} == {errors.count(None)}
-    again = grade(weak, gold, CHESS, ref.uri)  # a stage that was cut off grades anew
+    again = grade(weak, gold, asked, CHESS, ref.uri)  # a stage that was cut off grades anew
     assert io.read(again).equals(table)
 
     nothing = save(tmp_path, "none", audit([1, 2], [None, "e2e4"]))
-    assert io.count(grade(weak, nothing, CHESS, str(tmp_path / "empty.lance"))) == 0
+    assert io.count(grade(weak, nothing, asked, CHESS, str(tmp_path / "empty.lance"))) == 0
 
 
 def test_pairs_are_graded_by_the_domains_own_rule() -> None:
@@ -74,6 +86,46 @@ def test_pairs_are_graded_by_the_domains_own_rule() -> None:
     chess = get_domain(CHESS)
     assert grade_pairs(labels, golds, chess)[0].tolist() == [False] * 4
     assert [len(part) for part in grade_pairs(labels[:0], golds[:0], chess)] == [0, 0]
+
+
+class Unasked(Mcqa):
+    """Cannot say what identifies some questions, as users' code may."""
+
+    def identity(self, example: Example) -> Identity:
+        if example["question"] == "What?":
+            raise KeyError("what")
+        return super().identity(example)
+
+
+def test_rows_that_ask_the_same_question_have_the_same_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [
+        ("Which is red?", ["grass", "blood", "snow"]),
+        ("which is  red?", ["Snow", "grass", "blood"]),  # in another order, and written otherwise
+        ("Which is red?", ["grass", "blood", "milk"]),
+        ("Which is green?", ["grass", "blood", "snow"]),
+        ("What?", ["this", "that"]),
+        ("What?", ["this", "that"]),
+        ("Which is green?", ["blood", "snow", "grass"]),
+    ]
+    ids = [30, 10, 40, 60, 20, 70, 50]
+    columns = {"row_id": ids, "question": [text for text, _ in asked], "choices": [options for _, options in asked]}
+    examples = save(tmp_path, "examples", pa.table(columns))
+    weak = save(tmp_path, "labels", pa.table({"row_id": ids, "label": ["A"] * 7, "error": pa.nulls(7, pa.string())}))
+    gold = save(tmp_path, "gold", audit(ids, list("ABABABA")))
+    mcqa = DomainConfig(name="mcqa")
+    monkeypatch.setattr(stage, "_domain", lambda config: Unasked())
+    parts = [stage._grade(*call) for call in stage._calls(weak, gold, examples, mcqa)]
+    table = pa.concat_tables(parts)
+    assert table.schema.equals(schemas.GRADES) and table["row_id"].to_pylist() == sorted(ids)
+    found = dict(zip(table["row_id"].to_pylist(), table["question"].to_pylist(), strict=True))
+    assert found[30] == found[10] and found[60] == found[50]
+    assert found[20] is None and found[70] is None
+    assert len(set(found.values())) == 4, "three questions, and rows whose question is not known"
+    graded = read_grades(io.write(table, str(tmp_path / "grades.lance")))
+    assert graded.question_N[[1, 6]].tolist() == [20, 70], "such a row is a question of its own"
+    assert graded.question_N[[0, 2]].tolist() == [found[10]] * 2
+    old = read_grades(io.write(table.drop_columns(["question"]), str(tmp_path / "old.lance")))
+    assert old.question_N.tolist() == sorted(ids)  # grades of an earlier release say no question
 
 
 class Undecided(Chess):
@@ -95,7 +147,7 @@ def test_what_a_domain_cannot_decide_is_wrong_and_said_so() -> None:
 
 def test_a_verdict_overrules_what_was_wrong_and_nothing_else(tmp_path: Path) -> None:
     columns = {"row_id": [1, 2, 3, 4, 5], "correct": [True, False, False, False, True], "judged": [False] * 5}
-    columns["problem"] = [None, "timeout: x", None, None, None]
+    columns |= {"problem": [None, "timeout: x", None, None, None], "question": [7, None, 9, -3, 7]}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), str(tmp_path / "grades.lance"))
     verdicts = {"row_id": [5, 4, 2, 3, 9], "value": [0.0, None, 1.0, 0.0, 1.0], "error": [None] * 5}
     found = io.write(pa.table(verdicts, schema=schemas.SIGNAL), str(tmp_path / "verdicts.lance"))
@@ -104,3 +156,4 @@ def test_a_verdict_overrules_what_was_wrong_and_nothing_else(tmp_path: Path) -> 
     assert judged["correct"].to_pylist() == [True, True, False, False, True]
     assert judged["judged"].to_pylist() == [False, True, False, False, False]
     assert judged["problem"].to_pylist() == columns["problem"]
+    assert judged["question"].to_pylist() == columns["question"]

@@ -84,6 +84,7 @@ def test_signs_are_those_of_the_validation_rows_and_the_share_of_the_pool(tmp_pa
         "correct": correct_N[order_N],
         "judged": np.zeros(900, dtype=bool),
         "problem": pa.nulls(900, pa.string()),
+        "question": pa.nulls(900, pa.int64()),
     }
     grades = save(tmp_path, "grades", graded, schemas.GRADES)
     pool_raw_N, pool_parsed_N = rng.normal(-2, 1, 3000).astype(np.float32), rng.random(3000) < 0.8

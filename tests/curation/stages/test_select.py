@@ -23,16 +23,30 @@ from curation.stages.select import Selection, adaptation_rows, select
 from curation.stages.selected import write_rows
 from curation.storage.paths import place
 from curation.tables import io, schemas
+from curation.trust.column import TO_UNIT
 
 SEED, N = 5, 60
+EVERY = tuple(arm for arm in ALL_ARMS if arm != "entropy" or "negentropy" in TO_UNIT)  # where it has a column
 NUM_POOL, NUM_UNPARSED, NUM_ERRORS = 300, 40, 10
 ARMS = ("naive", "internal_confidence", "trust", "ground_truth")
 GOLD, OTHER = "e2e4", "d2d4"
 SIGNALS = ("icl_mean_logprob", "verbalized_confidence", "ensemble_agreement", "self_consistency", "reward")
-FITTED = ("attention", "boosted_trees", "deep_ensemble", "linear_probe")
+FITTED = (
+    "attention",
+    "boosted_trees",
+    "deep_ensemble",
+    "fitted_confidence",
+    "linear_probe",
+    "neural",
+    "stacked",
+)
 """All but the trust one."""
 RANKED_BY = {
     "trust": "trust_raw",
+    "margin": "margin",
+    **({"entropy": "negentropy"} if "negentropy" in TO_UNIT else {}),  # where labels have such a column
+    "min_logprob": "min_logprob",
+    "last_logprob": "last_logprob",
     **{name: f"{name}_raw" for name in FITTED},
     "internal_confidence": "mean_logprob",
     **dict(
@@ -91,6 +105,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         "trust_trust": np.ones(NUM_POOL, dtype=np.float32),
         **{f"{name}_raw": rng.normal(size=NUM_POOL).astype(np.float32) for name in FITTED},
         **{f"{name}_trust": np.ones(NUM_POOL, dtype=np.float32) for name in FITTED},
+        "margin": 4 * rng.exponential(size=NUM_POOL),
+        "negentropy": -rng.exponential(size=NUM_POOL),
+        "min_logprob": -rng.exponential(size=NUM_POOL),
+        "last_logprob": -rng.exponential(size=NUM_POOL),
         "icl_mean_logprob": -rng.exponential(size=NUM_POOL),
         "verbalized_confidence": rng.random(NUM_POOL),
         "ensemble_agreement": right.astype(float),
@@ -404,9 +422,9 @@ def test_gold_of_the_trusted_rows_is_the_trusted_selection_with_other_answers(ma
 
 
 def test_all_arms_under_one_budget_that_reads_gold_are_oracles(made: Made, tmp_path: Path):
-    chosen = run(made, tmp_path, selection=budget(made, tuple(ALL_ARMS), oracle=True, cap=20))
-    assert list(chosen) == list(ALL_ARMS) and all(item.oracle and item.num_rows == 20 for item in chosen.values())
-    told = run(made, tmp_path / "n", selection=budget(made, tuple(ALL_ARMS), n=20))
+    chosen = run(made, tmp_path, selection=budget(made, EVERY, oracle=True, cap=20))
+    assert list(chosen) == list(EVERY) and all(item.oracle and item.num_rows == 20 for item in chosen.values())
+    told = run(made, tmp_path / "n", selection=budget(made, EVERY, n=20))
     oracles = {"trust_gold", "ground_truth", "naive_distribution_aware"}
     assert {arm for arm, item in told.items() if item.oracle} == oracles
     assert {arm: item.digest for arm, item in told.items()} == {arm: item.digest for arm, item in chosen.items()}
@@ -415,7 +433,7 @@ def test_all_arms_under_one_budget_that_reads_gold_are_oracles(made: Made, tmp_p
 def test_risk_without_a_certified_threshold_selects_nothing_at_all(made: Made, tmp_path: Path):
     rows = [row for row in made.rows.values() if row["row_id"] in made.gold][:60]
     wrong = grades_of(tmp_path, "all-wrong", rows, dict.fromkeys(made.gold, "a2a3"))
-    selection = budget(made, tuple(ALL_ARMS), risk={"alpha": 0.1})
+    selection = budget(made, EVERY, risk={"alpha": 0.1})
     found, selections = select(
         replace(made.job, selection=selection, calibration=Scored(labels=made.job.labels, grades=wrong)), tmp_path
     )
@@ -463,7 +481,7 @@ def test_rows_that_are_too_long_are_left_out_by_all_arms_alike(
     long = {row_id for selection in selected.values() for row_id in ids_of(selection)[: N // 3]}
     short = replace(made, rows={row_id: row for row_id, row in made.rows.items() if row_id not in long})
     out = long_rows(made, tmp_path, list(long))
-    chosen = run(made, tmp_path, selection=budget(made, tuple(ALL_ARMS), n=N), too_long=out)
+    chosen = run(made, tmp_path, selection=budget(made, EVERY, n=N), too_long=out)
     for arm, selection in chosen.items():
         assert selection.num_rows == N and not long & set(ids_of(selection)), arm
     for arm in ARMS:

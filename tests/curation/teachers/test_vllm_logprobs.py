@@ -1,4 +1,4 @@
-"""What the tap of vLLM keeps of log-probabilities, step by step, against lists of all of them; vLLM is not needed."""
+"""What the tap of vLLM keeps of its tokens' numbers, step by step, against lists of all of them; vLLM is not needed."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,11 @@ def test_sum_first_least_and_last_of_answers_that_are_cut_at_their_end(num_first
             length + (1 if is_scored else int(rng.integers(1, 4)))
             for length, is_scored in zip(lengths, scored, strict=True)
         ]
-        rows = [(-rng.exponential(size=num)).astype(np.float32).tolist() for num in drawn]
+        # Log-probability, margin, negative entropy of each token.
+        rows = [(np.array([-1, 1, -1]) * rng.exponential(size=(num, 3))).astype(np.float32).tolist() for num in drawn]
         for row, is_scored in zip(rows, scored, strict=True):
             if is_scored:
-                row[-1] = 0.0  # no token follows the last one that is scored
+                row[-1] = [0.0] * 3  # no token follows the last one that is scored
         kept = Logprobs(RING, num_first, torch.device("cpu"))
         kept.grow(3)
         kept.grow(8)
@@ -35,19 +36,25 @@ def test_sum_first_least_and_last_of_answers_that_are_cut_at_their_end(num_first
             for row in rng.permutation(5).tolist():
                 size = int(rng.integers(1, 5)) if scored[row] else 1
                 for place in range(at[row], min(at[row] + size, len(rows[row]))):
-                    entries.append((0, slots[row], PROMPT - 1 + place, PROMPT, 0))
+                    follows = not scored[row] or place + 1 < len(rows[row])
+                    entries.append((0, slots[row], PROMPT - 1 + place, PROMPT, 0 if follows else -1))
                     values.append(rows[row][place])
                     at[row] = place + 1
             kept.add(entries, torch.tensor(entries).T, torch.tensor(values))
         newest_N = torch.tensor([PROMPT - 2 + len(row) for row in rows])
         position_NR = newest_N[:, None] - (newest_N[:, None] - torch.arange(RING)) % RING
         last_N = torch.tensor([PROMPT - 1 + length for length in lengths])
-        sums, found = kept.collect(torch.tensor(slots), position_NR, last_N, lengths)
-        for length, row, total, tokens in zip(lengths, rows, sums, found, strict=True):
-            answer = row[:length]
-            assert total == pytest.approx(sum(answer), abs=1e-5)
-            if num_first == 0 or length == 0:
-                assert tokens == []
-            else:
-                assert tokens[:num_first] == answer[:num_first] and len(tokens) <= num_first + 2
-                assert (min(tokens), tokens[0], tokens[-1]) == (min(answer), answer[0], answer[-1])
+        found = kept.collect(torch.tensor(slots), position_NR, last_N, lengths)
+        for length, row, summary in zip(lengths, rows, found, strict=True):
+            logprobs, margins, negentropies = ([token[of] for token in row[:length]] for of in range(3))
+            assert summary.logprob == pytest.approx(sum(logprobs), abs=1e-5)
+            if length == 0:
+                assert summary[1:] == ([], None, None)
+                continue
+            tokens = summary.logprobs
+            num_kept = max(1, num_first)
+            assert tokens[:num_kept] == logprobs[:num_kept] and len(tokens) <= num_kept + 2
+            assert (min(tokens), tokens[0], tokens[-1]) == (min(logprobs), logprobs[0], logprobs[-1])
+            for of_tokens, values in ((summary.margins, margins), (summary.negentropies, negentropies)):
+                assert of_tokens[1:] == (min(values), values[0], values[-1])
+                assert of_tokens.mean == pytest.approx(np.mean(values), abs=1e-5)

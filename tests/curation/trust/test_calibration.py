@@ -86,7 +86,7 @@ def test_without_a_fit_trust_is_the_sigmoid_and_one_class_is_refused() -> None:
     assert fit_calibration(raw_N, correct_N, "none") == Calibration()
     assert fit_calibration(raw_N[:0], correct_N[:0], "isotonic") == fit_calibration(raw_N[:0], correct_N[:0])
     with pytest.raises(
-        DegenerateSourceError, match=r"5 of 5 weak labels are right among the source rows that calibrate"
+        DegenerateSourceError, match=r"5 of 5 weak labels are right among the held-out source rows that calibrate"
     ):
         fit_calibration(np.zeros(5, np.float32), np.ones(5, np.bool_))
 

@@ -7,13 +7,14 @@ import pyarrow as pa
 import pytest
 from scipy.special import expit
 
-from curation.arms import ARMS, TRUST, Column, Fitted, Signal
+from curation.arms import ARMS, FREE, REFERENCE_ARM, TRUST, Column, Configured, Fitted, Signal
 from curation.errors import SourceError
+from curation.tables.schemas import NUMBERS
 from curation.trust import get_trust
 
 COLUMN_TRUST = {name: get_trust(name, 0) for name, trust in TRUST.items() if isinstance(trust, Column | Signal)}
 FITTED = [name for name, trust in TRUST.items() if isinstance(trust, Fitted)]
-LOGPROBS = ("internal_confidence", "icl_confidence")
+LOGPROBS = ("internal_confidence", "icl_confidence", "min_logprob", "last_logprob")
 SHARES = ("verbalized_confidence", "ensemble", "self_consistency")
 
 
@@ -46,8 +47,27 @@ def test_a_reward_becomes_its_sigmoid_and_ranks_where_that_saturates() -> None:
     np.testing.assert_allclose(trust_N, expit(raw_N), rtol=1e-6, atol=1e-38)
 
 
+def test_a_margin_of_two_options_becomes_the_probability_of_the_likelier() -> None:
+    trust_N = COLUMN_TRUST["margin"].score(labels("margin", [0.0, np.log(3), None, 200.0]))
+    assert trust_N.dtype == np.float32
+    np.testing.assert_allclose(trust_N, [0.5, 0.75, np.nan, 1], rtol=1e-6)
+
+
+def test_an_entropy_becomes_one_over_the_number_of_equally_likely_words() -> None:
+    batch = labels("entropy", [0.0, -np.log(4), None, 1e-7, -300.0])
+    raw_N, trust_N = COLUMN_TRUST["entropy"].raw_score(batch), COLUMN_TRUST["entropy"].score(batch)
+    assert raw_N.dtype == trust_N.dtype == np.float32
+    np.testing.assert_allclose(trust_N, [1, 0.25, np.nan, 1, 0], rtol=1e-6)
+
+
+def test_the_free_signals_read_columns_that_every_pass_fills() -> None:
+    assert [trust for trust in FREE if not isinstance(TRUST[trust], Column)] == []
+    assert {COLUMN_TRUST[trust].column for trust in FREE} <= {*NUMBERS}
+
+
 def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
-    assert {arm.trust for arm in ARMS.values()} == {"naive", *COLUMN_TRUST, *FITTED} == set(TRUST)
+    assert {arm.trust for arm in ARMS.values()} == {"naive", REFERENCE_ARM, *COLUMN_TRUST, *FITTED} == set(TRUST)
+    assert [name for name, trust in TRUST.items() if isinstance(trust, Configured)] == [REFERENCE_ARM]
     for name, trust in TRUST.items():
         if name != "naive":
             arm = ARMS[name]
@@ -55,7 +75,7 @@ def test_each_trust_function_is_an_arm_and_reads_its_columns() -> None:
             assert (arm.signal is None) == (not isinstance(trust, Signal))
         if isinstance(trust, Column | Signal):
             assert get_trust(name, 0).features == (trust.column,)
-    for name in FITTED:
+    for name in (*FITTED, "trust"):
         assert get_trust(name, 0).features == (f"{name}_raw", f"{name}_trust")
 
 

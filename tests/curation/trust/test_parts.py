@@ -7,7 +7,7 @@ import pytest
 
 from curation.config import TrustConfig
 from curation.hashing import derive, hash_unit
-from curation.trust.parts import CALIBRATION, FIT, UNUSED, VALIDATION, part_of
+from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, first_of_each, part_of
 
 IDS_N = np.random.default_rng(0).permutation(40_000)
 SHARES = (0.0025, 0.025, 0.25, 1.0)
@@ -30,6 +30,20 @@ def test_smaller_shares_lie_in_larger_ones_and_a_row_stays_in_its_part() -> None
 def test_a_share_is_drawn_apart_from_the_parts() -> None:
     used_N = parts(0.25) != UNUSED
     np.testing.assert_array_equal(used_N, hash_unit(IDS_N, derive(3, "source share")) < 0.25)
-    for part, share in ((VALIDATION, 0.2), (CALIBRATION, 0.1), (FIT, 0.7)):
+    for part, share in ((VALIDATION, 0.2), (FIT, 0.8)):
         assert (parts(0.25) == part).sum() == pytest.approx(share * used_N.sum(), abs=5 * np.sqrt(share * used_N.sum()))
     assert abs(np.mean((parts(0.25, seed=4) != UNUSED)[used_N]) - 0.25) < 0.03, "another seed takes other rows"
+
+
+def test_copies_of_a_question_are_one_row_on_one_side() -> None:
+    rng = np.random.default_rng(1)
+    question_N = IDS_N[rng.integers(0, 10_000, len(IDS_N))]  # about four rows a question
+    first_N = first_of_each(question_N)
+    assert [int(place) for place in np.flatnonzero(first_N)] == sorted(
+        {question: place for place, question in reversed(list(enumerate(question_N.tolist())))}.values()
+    )
+    found_N = part_of(question_N, TrustConfig(source_share=0.25), 3)
+    np.testing.assert_array_equal(found_N == REPEAT, ~first_N)
+    alone_N = part_of(question_N[first_N], TrustConfig(source_share=0.25), 3)
+    np.testing.assert_array_equal(found_N[first_N], alone_N)
+    assert set(alone_N.tolist()) == {FIT, VALIDATION, UNUSED}

@@ -1,0 +1,190 @@
+"""Trust on a real model: what each arm is worth by the number of labelled rows.
+
+    python -m benchmarks.real --model FOLDER --data FOLDER [--work build/real] [--sets sciq,irony]
+
+The teacher is a pretrained causal model in a folder of Hugging Face's format, which answers the sets of
+``benchmarks.real.tasks`` once each (resumable; ``--no-label`` takes those that are there). Then every arm is fitted on
+100, 300, 1,000 and all source rows, five draws each, and measured on the pool: AUC, purity of the best 10 and 25 %,
+Brier score against a constant's, and of trust above .9 the promise less the share right. Results go to ``results.json``
+beside this file and, with ``--write-docs``, into docs/real-models.md. ``--run NAME=DIR`` adds any finished run with an
+audit set. The peer is a logistic regression of ten numbers and an out-of-fold probe, by scikit-learn.
+"""
+
+import argparse
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.real.arms import BASELINE, Scored, arms, drawn
+from benchmarks.real.tasks import TASKS, configuration
+from curation.arms import FREE
+from curation.config import TrustConfig
+from curation.metrics import auc_value
+from curation.refs import TableRef
+from curation.tables import io, schemas
+from curation.trust.stacked import stored_numbers
+from train.trust import labelled_rows
+from train.trust_loop import Rows
+
+SIZES, DRAWS = (100, 300, 1_000), 5
+RESULTS = Path(__file__).with_name("results.json")
+PAGE = Path(__file__).parents[2] / "docs" / "real-models.md"
+MARK = "<!-- tables: python -m benchmarks.real --write-docs -->"
+
+
+def label(name: str, data: Path, model: Path, work: Path) -> None:
+    """Run the stages of a set up to its grades."""
+    from curation.pipeline.running import run_part
+
+    config = configuration(name, data, model, work)
+    for stage in ("gen-0/grade-source", "gen-0/grade-pool"):
+        run_part(config, stage, alone=False)
+
+
+def rows_of(directory: Path, split: str) -> tuple[Rows, tuple[str, ...]]:
+    """The graded, parsed rows of a split of a finished run, one a question, and the states that they have."""
+    stages = json.loads((directory / "manifest.json").read_text())["stages"]
+    uri = stages[f"gen-0/label-{split}"]["outputs"]["labels"]["uri"]
+    labels = io.latest(uri)
+    grades = TableRef.from_json(stages[f"gen-0/grade-{split}"]["outputs"]["grades"])
+    schema = io.open_table(labels).schema
+    states = tuple(name.removeprefix(schemas.state_column("")) for name in schema.names if schemas.is_state(name))
+    numbers = stored_numbers(schema)
+    return labelled_rows(labels, grades, TrustConfig(states=states), seed=0, numbers=numbers), states
+
+
+def measured(scored: Scored, pool: Rows, constant: float) -> dict[str, float]:
+    """The numbers of one score of the pool."""
+    right_N = pool.correct_N
+    order = np.argsort(-scored.raw_N, kind="stable")
+    found = {"auc": auc_value(scored.raw_N, right_N)}
+    for share in (10, 25):
+        found[f"purity_{share}"] = float(right_N[order[: len(order) * share // 100]].mean())
+    if scored.trust_N is not None:
+        found["brier"] = float(np.mean((scored.trust_N - right_N) ** 2))
+        found["brier_constant"] = float(np.mean((constant - right_N) ** 2))
+        sure_N = scored.trust_N > 0.9
+        found["num_sure"] = int(sure_N.sum())
+        if sure_N.any():
+            found["promise_less_right"] = float(scored.trust_N[sure_N].mean() - right_N[sure_N].mean())
+            share = float(right_N[sure_N].mean())
+            found["promise_error"] = float(np.sqrt(max(share * (1 - share), 0.25 / sure_N.sum()) / sure_N.sum()))
+    return found
+
+
+def bench(name: str, directory: Path, *, paper: bool) -> dict[str, Any]:
+    """All arms at all sizes on one set; means over the draws, with their standard deviations."""
+    (source, states), (pool, _) = (rows_of(directory, split) for split in ("source", "pool"))
+    usable = int((source.part_N >= 0).sum())
+    found: dict[str, Any] = {
+        "source_rows": usable,
+        "pool_rows": len(pool.correct_N),
+        "share_right": float(pool.correct_N.mean()),
+        "sizes": {},
+    }
+    for size in (*(size for size in SIZES if size < usable), None):
+        lines: dict[str, Any] = {}
+        for arm, score in arms(states, paper=paper and size is None).items():
+            of_draws, taken, start = [], Counter[str](), time.monotonic()
+            for seed in range(DRAWS if size is not None else 1):
+                part = drawn(source, size, seed)
+                constant = float(part.correct_N[part.part_N >= 0].mean())
+                scored = score(part, pool, seed)
+                of_draws.append(measured(scored, pool, constant))
+                taken.update([scored.taken] if scored.taken else [])
+                if arm in FREE:
+                    break
+            names = {key for draw in of_draws for key in draw}
+            lines[arm] = {key: float(np.nanmean([draw.get(key, np.nan) for draw in of_draws])) for key in sorted(names)}
+            lines[arm]["auc_deviation"] = float(np.std([draw["auc"] for draw in of_draws]))
+            lines[arm]["seconds"] = (time.monotonic() - start) / len(of_draws)
+            if taken:
+                lines[arm]["taken"] = dict(taken)
+        found["sizes"][str(size or usable)] = lines
+        best = max(lines[arm]["auc"] for arm in FREE)
+        own, peer = lines["stacked"], lines[BASELINE]["auc"]
+        print(
+            f"{name} {size or usable}: stacked {own['auc']:.3f} (best free signal {best:.3f}, peer {peer:.3f}; ratio "
+            f"{own['auc'] / max(best, peer):.3f}), purity {100 * own['purity_25']:.1f}, Brier {own['brier']:.3f} "
+            f"(constant {own['brier_constant']:.3f})",
+            flush=True,
+        )
+    return found
+
+
+def tables(results: dict[str, Any]) -> str:
+    """The results as Markdown: a table a set."""
+    lines: list[str] = []
+    for name, found in results.items():
+        lines += [
+            f"### {name}",
+            "",
+            f"{found['source_rows']:,} source rows, {found['pool_rows']:,} pool rows, "
+            f"{100 * found['share_right']:.1f} % right. AUC, and purity of the best quarter in per cent:",
+            "",
+            "| arm | "
+            + " | ".join(f"{size} rows" for size in found["sizes"])
+            + " | Brier, all rows | promise above .9 |",
+            "| --- |" + " ---: |" * (len(found["sizes"]) + 2),
+        ]
+        last = found["sizes"][[*found["sizes"]][-1]]
+        for arm in last:
+            cells = []
+            for of_size in found["sizes"].values():
+                line = of_size.get(arm)
+                cells.append("" if line is None else f"{line['auc']:.3f}, {100 * line['purity_25']:.1f}")
+            line = last[arm]
+            brier = f"{line['brier']:.3f} (constant {line['brier_constant']:.3f})" if "brier" in line else ""
+            sure = ""
+            if "promise_less_right" in line:
+                promise, error = 100 * line["promise_less_right"], 196 * line["promise_error"]
+                sure = f"{promise:+.1f} ± {error:.1f} of {line['num_sure']:.0f}"
+            label = f"**{arm}**" if arm == "stacked" else arm
+            lines.append(f"| {label} | {' | '.join(cells)} | {brier} | {sure} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Label, measure, and write what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="the teacher's folder")
+    parser.add_argument("--data", type=Path, help="the folder of the data sets")
+    parser.add_argument("--work", type=Path, default=Path("build/real"), help="where labels are kept")
+    parser.add_argument("--sets", default=",".join(TASKS), help="names, joined by commas")
+    parser.add_argument("--run", action="append", default=[], metavar="NAME=DIR", help="a finished run beside the sets")
+    parser.add_argument("--no-label", action="store_true", help="only what is labelled already")
+    parser.add_argument("--paper", action="store_true", help="fit the paper's network too, on all rows")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/real-models.md again")
+    given = parser.parse_args()
+    names = [name for name in given.sets.split(",") if name]
+    if unknown := [name for name in names if name not in TASKS]:
+        parser.error(f"--sets: {unknown[0]!r} is none of {', '.join(TASKS)}")
+    if names and not given.no_label and (given.model is None or given.data is None):
+        parser.error("--model and --data are needed to label; --no-label takes what is labelled already")
+    directories = {name: given.work.absolute() / name for name in names}
+    if not given.no_label:
+        from curation import session
+
+        with session():
+            for name in names:
+                label(name, given.data.absolute(), given.model.absolute(), given.work.absolute())
+    directories |= {name: Path(path) for name, _, path in (item.partition("=") for item in given.run)}
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name, directory in directories.items():
+        if not (directory / "manifest.json").exists():
+            print(f"{name}: not labelled, left out ({directory})")
+            continue
+        results[name] = bench(name, directory, paper=given.paper)
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    if given.write_docs:
+        head = PAGE.read_text().partition(MARK)[0]
+        PAGE.write_text(f"{head}{MARK}\n\n{tables(results)}")
+
+
+if __name__ == "__main__":
+    main()

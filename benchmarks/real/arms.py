@@ -1,0 +1,112 @@
+"""The arms of the bench: each from labelled source rows to a score of the pool's rows, by the product or by a peer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from curation.arms import FREE, TRUST, Column
+from curation.config import TrustConfig
+from curation.trust.parts import FIT, UNUSED, VALIDATION
+from curation.trust.states import SCORE_ROWS
+from train.trust import fit_rows
+from train.trust_loop import Rows
+
+Floats = npt.NDArray[np.float64]
+BASELINE = "ten numbers and a probe (scikit-learn)"
+PAPER = {"learning_rate": 5e-5, "class_weight": 1.0}
+"""The paper's settings for multiple choice (``trust.preset: world_knowledge``), with the steps that this rate needs."""
+TEN = ("mean_logprob", "margin", "negentropy", "option_share", "option_lead", "min_logprob", "first_logprob")
+TEN = (*TEN, "last_logprob", "num_output_tokens", "num_prompt_tokens")
+"""The numbers of the peer."""
+
+
+class Scored(NamedTuple):
+    """A score of the pool's rows."""
+
+    raw_N: Floats
+    trust_N: Floats | None
+    """As a probability; ``None`` where the arm gives none."""
+    taken: str | None = None
+    """What a stack took."""
+
+
+def free(name: str) -> Callable[[Rows, Rows, int], Scored]:
+    """A free signal, which needs no labelled row."""
+
+    def score(source: Rows, pool: Rows, seed: int) -> Scored:
+        trust = TRUST[name]
+        assert isinstance(trust, Column), "a free signal is a column"
+        raw_N = pool.numbers_NK[:, pool.numbers.index(trust.column)]
+        return Scored(np.nan_to_num(raw_N, nan=-1e30), None)
+
+    return score
+
+
+def fitted(kind: str, states: tuple[str, ...], **settings: Any) -> Callable[[Rows, Rows, int], Scored]:
+    """A fitted trust function of the product."""
+
+    def score(source: Rows, pool: Rows, seed: int) -> Scored:
+        config = TrustConfig(states=states, **settings)
+        trust = fit_rows(kind, source, config, seed=seed, origin={})
+        raw_N = np.concatenate(
+            [
+                trust.raw_with(
+                    torch.from_numpy(pool.hidden_ND[start : start + SCORE_ROWS]),
+                    pool.numbers_NK[start : start + SCORE_ROWS],
+                    pool.numbers,
+                )
+                for start in range(0, len(pool.part_N), SCORE_ROWS)
+            ]
+        )
+        taken = (trust.fit.get("choice") or {}).get("taken")
+        return Scored(raw_N.astype(np.float64), trust.to_trust(raw_N).astype(np.float64), taken)
+
+    return score
+
+
+def baseline(source: Rows, pool: Rows, seed: int) -> Scored:
+    """The peer: ten numbers of the answer and an out-of-fold probe in one logistic regression, by scikit-learn."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    def logistic(strength: float) -> Any:
+        return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=3000))
+
+    used = np.flatnonzero(source.part_N >= 0)
+    places = [source.numbers.index(name) for name in TEN]
+    right, states = source.correct_N[used].astype(int), source.hidden_ND[used].astype(np.float32)
+    numbers, pool_numbers = (np.nan_to_num(rows.numbers_NK[:, places]) for rows in (source, pool))
+    probe = logistic(1e-3)
+    held_out = cross_val_predict(probe, states, right, cv=5, method="decision_function")
+    probed = probe.fit(states, right).decision_function(np.asarray(pool.hidden_ND, dtype=np.float32))
+    model = logistic(0.1).fit(np.c_[numbers[used], held_out], right)
+    raw_N = model.decision_function(np.c_[pool_numbers, probed])
+    return Scored(raw_N, 1 / (1 + np.exp(-raw_N)))
+
+
+def arms(states: tuple[str, ...], *, paper: bool) -> Mapping[str, Callable[[Rows, Rows, int], Scored]]:
+    """The arms by name; ``paper``: the paper's network too, which takes most of the time."""
+    found: dict[str, Callable[[Rows, Rows, int], Scored]] = {name: free(name) for name in FREE}
+    found[BASELINE] = baseline
+    found["fitted_confidence"] = fitted("fitted_confidence", states)
+    found["linear_probe"] = fitted("linear_probe", states)
+    if paper:
+        found["neural"] = fitted("neural", states, **PAPER)
+    found["stacked"] = fitted("stacked", states)
+    return found
+
+
+def drawn(source: Rows, num: int | None, seed: int) -> Rows:
+    """The source with ``num`` of its rows in the parts of a fit, all others unused; ``None``: all."""
+    usable = np.flatnonzero(source.part_N >= 0)
+    order = np.random.default_rng(seed).permutation(usable)
+    part_N = np.full(len(source.part_N), UNUSED, dtype=np.int8)
+    taken = order[:num]
+    part_N[taken] = FIT
+    part_N[taken[: len(taken) // 5]] = VALIDATION
+    return source._replace(part_N=part_N)

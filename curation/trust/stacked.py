@@ -1,0 +1,310 @@
+"""Stacking (Wolpert 1992): numbers of the answer and cross-fitted models of its states, joined by a regularised model.
+
+The numbers cost nothing: every labelling pass stores them (``schemas.NUMBERS``). The members read the hidden states:
+linear probes and, of many rows, networks. Each member gives every labelled row a logit by weights that have not seen
+the row, and the combination, a logistic regression or boosted trees, is fitted on numbers and logits of all labelled
+rows. So its output is a probability without rows that are held out for calibration. ``train.stack`` fits it, and takes
+fewer inputs, down to one number alone, where those do as well.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from scipy.special import expit
+from torch import Tensor
+
+from curation.errors import SourceError
+from curation.tables.schemas import NUMBERS, mend_of
+from curation.trust import Scores
+from curation.trust.boosted_trees import BoostedTrees
+from curation.trust.deep_ensemble import DeepEnsemble
+from curation.trust.folded import FoldedInput
+from curation.trust.states import SCORE_ROWS, StateTrust, read_states
+
+Floats = npt.NDArray[np.float64]
+NETWORKS = "networks"
+"""The name of the networks' column among those that a combination reads."""
+
+
+class Combines(Protocol):
+    """What joins K columns, numbers and members' logits, to one logit."""
+
+    def logits(self, columns_NK: Floats) -> Floats:
+        """The logit of each row, float64 [N]; no value is missing."""
+        ...
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """What was fitted, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """A logistic regression."""
+
+    weight_K: Floats
+    bias: float
+
+    def logits(self, columns_NK: Floats) -> Floats:
+        """See :class:`Combines`."""
+        logit_N: Floats = columns_NK @ self.weight_K + self.bias
+        return logit_N
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """See :class:`Combines`."""
+        return {"weight_K": torch.from_numpy(self.weight_K), "bias": torch.tensor(self.bias, dtype=torch.float64)}
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Boosted trees."""
+
+    trees: BoostedTrees
+
+    def logits(self, columns_NK: Floats) -> Floats:
+        """See :class:`Combines`."""
+        logit_N: Floats = self.trees.logits(torch.from_numpy(columns_NK)).astype(np.float64)
+        return logit_N
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """See :class:`Combines`."""
+        return {f"trees.{name}": of for name, of in self.trees.weights.items()}
+
+
+@dataclass(frozen=True)
+class Bent:
+    """A rising line with one bend, from a model's logit to that of a probability."""
+
+    intercept: float = 0.0
+    slope: float = 1.0
+    bend: float = 0.0
+    """What the slope is more from ``knee`` on."""
+    knee: float = 0.0
+
+    def __call__(self, raw_N: Floats) -> Floats:
+        """The logits, float64 [N]."""
+        logit_N: Floats = self.intercept + self.slope * raw_N + self.bend * np.maximum(raw_N - self.knee, 0)
+        return logit_N
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A model of the columns ``names``, numbers first; a missing value stands at the fit rows' mean."""
+
+    names: tuple[str, ...]
+    mean_K: Floats
+    model: Logistic | Trees
+    bent: Bent = Bent()
+
+    def logits(self, columns_NK: Floats) -> Floats:
+        """The logit of each row, float64 [N]; NaN stands for a missing value."""
+        return self.bent(self.model.logits(self._filled(columns_NK)))
+
+    def parts(self, columns_NK: Floats) -> Floats:
+        """By how much each column's value, in place of its mean, moves the logit of each row, float64 [N, K]."""
+        filled_NK = self._filled(columns_NK)
+        whole_N, parts_NK = self.logits(columns_NK), np.empty(columns_NK.shape)
+        for place, mean in enumerate(self.mean_K):
+            without_NK = filled_NK.copy()
+            without_NK[:, place] = mean
+            parts_NK[:, place] = whole_N - self.logits(without_NK)
+        return parts_NK
+
+    def _filled(self, columns_NK: Floats) -> Floats:
+        return np.where(np.isnan(columns_NK), self.mean_K, columns_NK)
+
+
+class Probes:
+    """Linear probes of states side by side, in the order of ``names``."""
+
+    def __init__(self, names: Sequence[str], weight_MD: Tensor, bias_M: Tensor, centre_D: Tensor) -> None:
+        """``weight_MD`` reads what is left of a row after ``centre_D`` is taken from it; all in float64."""
+        self.names, self.weight_MD, self.bias_M, self.centre_D = tuple(names), weight_MD, bias_M, centre_D
+        self._folded = FoldedInput(weight_MD, bias_M, centre_D, torch.float32)
+
+    def logits(self, columns: Sequence[Tensor]) -> Floats:
+        """The logits of rows, float64 [N, M], of their states column by column."""
+        logits_NM: Floats = self._folded(columns).double().numpy()
+        return logits_NM
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """What was fitted."""
+        return {"weight_MD": self.weight_MD, "bias_M": self.bias_M, "centre_D": self.centre_D}
+
+
+class StackedTrust(StateTrust):
+    """A fitted stack. The raw score is the logit, trust its sigmoid."""
+
+    kind = "stacked"
+
+    def __init__(
+        self,
+        combination: Combination,
+        fit: Mapping[str, Any],
+        *,
+        states: Sequence[str] = (),
+        probes: Probes | None = None,
+        networks: DeepEnsemble | None = None,
+    ) -> None:
+        self.combination, self.probes, self.networks = combination, probes, networks
+        members = [*(() if probes is None else probes.names), *(() if networks is None else [NETWORKS])]
+        self.numbers = tuple(name for name in combination.names if name not in members)
+        self.read_by_members = tuple(states) if members else ()
+        super().__init__((*self.read_by_members, *self.numbers), fit)
+
+    @property
+    def size(self) -> int:
+        """Numbers a row of what its members read, and of its answer."""
+        return self._width + len(self.numbers)
+
+    @property
+    def _width(self) -> int:
+        """Numbers a row of what its members read, as they are stored."""
+        if self.probes is not None:
+            return len(self.probes.centre_D)
+        if self.networks is None:
+            return 0
+        width, size = (0, 0) if self.networks.pca is None else self.networks.pca.shape
+        return self.networks.size - size + width
+
+    def logits(self, hidden_ND: Tensor) -> Scores:
+        """The logit of each row of all inputs side by side, float32 [N]."""
+        states_ND, numbers_NK = torch.split(hidden_ND, [self._width, len(self.numbers)], dim=1)
+        return self._logits([states_ND], numbers_NK.double().numpy())
+
+    def raw_with(self, hidden_ND: Tensor, numbers_NK: Floats, names: Sequence[str]) -> Scores:
+        """The logit of each row of a fit, float32 [N]."""
+        places = [names.index(name) for name in self.numbers]
+        return self._logits([hidden_ND], numbers_NK[:, places])
+
+    def raw_score(self, labels: pa.RecordBatch) -> Scores:
+        """The logit of each row, float32 [N]; NaN where an input of its members is null, or all its numbers are.
+
+        Raises:
+            SourceError: a column is missing, or the states have another size than those it was fitted on.
+        """
+        raw_N = np.empty(labels.num_rows, dtype=np.float32)
+        missing_N, states, numbers_NK = self._read(labels)
+        for start in range(0, labels.num_rows, SCORE_ROWS):
+            rows = slice(start, start + SCORE_ROWS)
+            raw_N[rows] = self._logits([column[rows] for column in states], numbers_NK[rows])
+        raw_N[missing_N] = np.nan
+        return raw_N
+
+    def explained(self, labels: pa.RecordBatch) -> dict[str, Floats]:
+        """By how much each input moves the logit of each row from where its mean leaves it, float64 [N] by name."""
+        _, states, numbers_NK = self._read(labels)
+        parts_NK = self.combination.parts(self._columns(states, numbers_NK))
+        return {name: parts_NK[:, place] for place, name in enumerate(self.combination.names)}
+
+    def _read(self, labels: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], Sequence[Tensor], Floats]:
+        """Rows without a score; what the members read, column by column; the numbers."""
+        numbers_NK = read_numbers(labels, self.numbers)
+        missing_N: npt.NDArray[np.bool_] = np.zeros(labels.num_rows, dtype=np.bool_)
+        if self.numbers:
+            missing_N |= np.isnan(numbers_NK).all(axis=1)
+        if not self.read_by_members:
+            return missing_N, (), numbers_NK
+        names = self.features[: len(self.read_by_members)]
+        states = read_states(labels, names)
+        if states.size != self._width:
+            raise SourceError(
+                f"{', '.join(names)}: {states.size} numbers a row, the trust function was fitted on {self._width}; "
+                "score the labels of the teacher that it was fitted for"
+            )
+        return missing_N | states.missing_N, states.columns, numbers_NK
+
+    def _logits(self, states: Sequence[Tensor], numbers_NK: Floats) -> Scores:
+        logit_N: Scores = self.combination.logits(self._columns(states, numbers_NK)).astype(np.float32)
+        return logit_N
+
+    def _columns(self, states: Sequence[Tensor], numbers_NK: Floats) -> Floats:
+        """What the combination reads, float64 [N, K]."""
+        columns = [numbers_NK]
+        if self.probes is not None:
+            columns.append(self.probes.logits(states))
+        if self.networks is not None:
+            columns.append(self.networks.raw_of(states).astype(np.float64)[:, None])
+        return np.concatenate(columns, axis=1)
+
+    def to_trust(self, raw_N: Scores) -> Scores:
+        """The sigmoid, float32 [N]; NaN for NaN."""
+        trust_N: Scores = expit(raw_N.astype(np.float64)).astype(np.float32)
+        return trust_N
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The combination's, the probes' and the networks', each under its name."""
+        bent = torch.tensor(astuple(self.combination.bent), dtype=torch.float64)
+        found = {"mean_K": torch.from_numpy(self.combination.mean_K), "bent_4": bent}
+        found |= {f"combination.{name}": of for name, of in self.combination.model.weights.items()}
+        if self.probes is not None:
+            found |= {f"probes.{name}": of for name, of in self.probes.weights.items()}
+        if self.networks is not None:
+            found |= {f"{NETWORKS}.{name}": of for name, of in self.networks.saved_weights().items()}
+        return found
+
+    def description(self) -> dict[str, Any]:
+        """Adds the combination's columns, the probes' names and the networks' description."""
+        return {
+            **super().description(),
+            "columns": self.combination.names,
+            "read_by_members": self.read_by_members,
+            "probes": None if self.probes is None else self.probes.names,
+            "networks": None if self.networks is None else self.networks.description(),
+        }
+
+    @classmethod
+    def made(cls, weights: Mapping[str, Tensor], description: Mapping[str, Any]) -> Self:
+        """The stack on the CPU."""
+        found, columns = _under(weights, "combination."), tuple(description["columns"])
+        model: Logistic | Trees
+        if "weight_K" not in found:
+            model = Trees(BoostedTrees(_under(found, "trees."), len(columns), columns, {}))
+        else:
+            model = Logistic(found["weight_K"].numpy(), float(found["bias"]))
+        probes, networks = description["probes"], description["networks"]
+        return cls(
+            Combination(columns, weights["mean_K"].numpy(), model, Bent(*weights["bent_4"].tolist())),
+            description["fit"],
+            states=description["read_by_members"],
+            probes=None if probes is None else Probes(probes, **_under(weights, "probes.")),
+            networks=None if networks is None else DeepEnsemble.loaded(_under(weights, f"{NETWORKS}."), networks),
+        )
+
+
+def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): of for name, of in weights.items() if name.startswith(prefix)}
+
+
+def read_numbers(labels: pa.RecordBatch, names: Sequence[str]) -> Floats:
+    """Number columns of labels side by side, float64 [N, K]; NaN for null and for numbers that are not finite.
+
+    Raises:
+        SourceError: a column is missing.
+    """
+    numbers_NK = np.empty((labels.num_rows, len(names)))
+    for place, name in enumerate(names):
+        if name not in labels.schema.names:
+            raise SourceError(f"labels: column {name} is missing; {mend_of(name)}")
+        column = labels.column(name)
+        if pa.types.is_boolean(column.type):
+            column = column.cast(pa.int8())
+        numbers_N = pc.fill_null(column.cast(pa.float64()), np.nan).to_numpy(zero_copy_only=False)
+        numbers_NK[:, place] = np.where(np.isfinite(numbers_N), numbers_N, np.nan)
+    return numbers_NK
+
+
+def stored_numbers(schema: pa.Schema) -> tuple[str, ...]:
+    """The number columns that labels of this schema have."""
+    return tuple(name for name in NUMBERS if name in schema.names)
