@@ -53,8 +53,9 @@ def completion_batch(
     Of ``token_logprobs``, those of each answer's tokens in their order, the first ``num_token_logprobs`` are kept, the
     least, the first and the last. Those after the first may be left out but for the least one and the last.
     ``margins`` and ``negentropies`` are read of generated answers alone. What is told of options follows from
-    ``option_scores``, by which one was chosen: ``option_logprobs`` where it is not given.
-    Columns whose argument is left out are null. A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null states.
+    ``option_scores``, by which one was chosen: ``option_logprobs`` where it is not given. Columns whose argument is
+    left out are null. A state that ``state_dtype`` cannot hold becomes an error row (``state_overflow``) with null
+    states.
     """
     num_rows = len(row_ids)
     problems: list[str | None] = [None] * num_rows if errors is None else list(errors)

@@ -1,8 +1,8 @@
 """Answers decoded by a causal LM, greedily or sampled, with their log-probabilities and hidden states.
 
 The state at token k is known in the step that draws token k + 1: a row that ends by a stop token has its last state in
-that very step, one that ends by the length cap or with its option takes one more. Log-probabilities, margins and entropies
-are the model's own, before penalty, temperature and limits.
+that very step, one that ends by the length cap or with its option takes one more. Log-probabilities, margins and
+entropies are the model's own, before penalty, temperature and limits.
 
 An answer that is held to options may only go on with tokens that lead to one. It ends where no option goes on; where
 one ends and another goes on, an end token may be drawn too. ``max_tokens`` and ``stop`` do not limit it.

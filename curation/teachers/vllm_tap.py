@@ -4,8 +4,8 @@ vLLM keeps neither. The hook sits where a step draws its tokens: there are the s
 before penalty, temperature and limits, and the tokens drawn. Per request it keeps the states that were asked for, the
 newest ``ring`` positions, the first log-probabilities, and running sums on the device; ``collect`` takes the rows of
 many finished requests off the device at once, and frees them. Margin and entropy, which read all logits once more, are
-computed for the requests alone that ask for them (``SURENESS``). Layers other than the last come from the interface that
-vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
+computed for the requests alone that ask for them (``SURENESS``). Layers other than the last come from the interface
+that vLLM's models have for Eagle3's drafts, beside the step's own states; all states have their layers side by side
 (``curation.config.states.layers_of``).
 
 Positions are absolute in a request's tokens, of which the first P are the prompt. The last token that is drawn is never

@@ -9,9 +9,8 @@ import torch
 
 from curation.config import DecodingConfig
 from curation.tables.schemas import NUMBERS, TOKEN_LOGPROBS
-from curation.teachers import Request, load_teacher
+from curation.teachers import Request, load_teacher, vllm_tap
 from curation.teachers import vllm as vllm_teacher
-from curation.teachers import vllm_tap
 from curation.teachers.decoding import distribution
 from tests.with_vllm.conftest import STATES, start, teacher_config
 
