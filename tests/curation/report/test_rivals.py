@@ -171,7 +171,7 @@ def test_the_best_signal_is_chosen_on_held_out_rows_and_not_on_the_pool() -> Non
         (
             "stacked",
             {"taken": "stacked", "candidates": [], "reason": "it beats margin by 0.020."},
-            "Trust here is stacked: it beats margin by 0.020.",
+            "Trust here is stacked trust: it beats margin by 0.020.",
         ),
         ("stacked", {"taken": "fitted_confidence"}, "Trust here is fitted confidence, chosen in cross-validation."),
     ],
@@ -251,4 +251,4 @@ def test_candidates_of_the_choice_stand_on_the_page(run: RunRecord) -> None:
     fit = {**run.generations[0].trust_fit, "choice": choice}
     page = unescape(render(collect(changed(run, trust_fit=fit, tests={}, training={}))))
     assert "Trust here is margin alone: no fitted function beat it in cross-validation." in page
-    assert "<b>margin</b> 0.810, stacked 0.805 (behind by 0.005, standard error 0.004)" in page
+    assert "<b>margin</b> 0.810, stacked trust 0.805 (behind by 0.005, standard error 0.004)" in page
