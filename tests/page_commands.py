@@ -127,6 +127,10 @@ _ABLATION = Cannot("takes minutes to hours", "test_ablation_run.py::test_the_shi
 _CI = Cannot("is the test run itself, or a part of it", "test_docs.py::test_targets_and_modules_of_shell_blocks_exist")
 
 CANNOT: dict[str, Cannot] = {
+    "python -m benchmarks.real --model FOLDER --data FOLDER --write-docs": Cannot(
+        "labels with a pretrained model for an hour",
+        "test_real_bench.py::test_all_arms_score_a_pool_and_the_tables_say_so",
+    ),
     **dict.fromkeys(("ray up cluster.yaml", "ray down cluster.yaml", "ray dashboard cluster.yaml &"), _AWS),
     **dict.fromkeys(
         (

@@ -5,14 +5,15 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from curation.arms import ARMS
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.commands.explain.recorded import Json, RecordedRun
+from curation.commands.export.run import fitting_stage
 from curation.domains import attempt, get_domain
 from curation.errors import TableError
-from curation.refs import TableRef
+from curation.refs import TableRef, TrustRef
 from curation.storage.paths import Place
 from curation.tables import io, scans, schemas
-from curation.trust import TrustFunction, get_trust
+from curation.trust import TrustFunction, get_trust, load_fitted
 
 LABELLED = re.compile(r"gen-(\d+)/label-(.+)")
 TEXTS = ("completion", "label", "mean_logprob", "truncated", "error", schemas.DROPPED)
@@ -88,6 +89,7 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
         for name, value in row.items()
         if name.endswith("_trust")
     }
+    found["weighed"] = _weighed(run, index, labels, row_id)
     grades = run.outputs(f"gen-{index}/judge-{split}") or run.outputs(f"gen-{index}/grade-{split}")
     if grades is not None:
         found["correct"] = (run.one(run.table(grades["grades"]), row_id, ["correct"]) or {}).get("correct")
@@ -100,6 +102,25 @@ def _generation(run: RecordedRun, row_id: int, split: str, index: int) -> Json:
     else:
         found["unselected"] = f"none yet: stage gen-{index}/select is not done"
     return {**found, "why": None}
+
+
+def _weighed(run: RecordedRun, index: int, labels: TableRef, row_id: int) -> list[Json] | None:
+    """By how much each input of a stack moves the row's logit from where its mean leaves it, the greatest first.
+
+    ``None`` where the method's own function is no stack, or the labels do not hold what it reads.
+    """
+    from curation.trust.stacked import StackedTrust  # heavy
+
+    fitted = run.outputs(f"gen-{index}/{fitting_stage(run.config, REFERENCE_ARM)}")
+    if fitted is None or fitted.get("trust") is None:
+        return None
+    ref = TrustRef.from_json(fitted["trust"])
+    function = load_fitted(TrustRef(uri=run.path(ref.uri), digest=ref.digest))
+    if not isinstance(function, StackedTrust) or not set(function.features) <= set(io.open_table(labels).schema.names):
+        return None
+    row = io.take(labels, np.array([row_id], dtype=np.int64), list(function.features)).combine_chunks().to_batches()[0]
+    moved = ((name, float(adds_N[0])) for name, adds_N in function.explained(row).items())
+    return [{"input": name, "adds": adds} for name, adds in sorted(moved, key=lambda item: -abs(item[1]))]
 
 
 def _arm(run: RecordedRun, labels: TableRef, row_id: int, arm: str, made: Json) -> Json:

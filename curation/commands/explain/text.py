@@ -11,6 +11,10 @@ LONGEST = 160
 """Characters of a prompt in the list of a student's rows."""
 
 
+MOST_INPUTS = 5
+"""Of a stack, those that are told of a row."""
+
+
 def row_lines(found: Json) -> Iterator[str]:
     """The lines about a row."""
     yield _fact("row", f"{found['row_id']} of the split {found['split']}")
@@ -68,6 +72,9 @@ def _generation_lines(found: Json) -> Iterator[str]:
     yield _fact("weak label", f"{_value(weak['label'])}{graded}")
     for name, scores in found["trust"].items():
         yield _fact("trust", f"{name} {_number(scores['trust'])} (raw score {_number(scores['raw'])})")
+    if found.get("weighed"):
+        told = ", ".join(f"{item['input']} {item['adds']:+.2f}" for item in found["weighed"][:MOST_INPUTS])
+        yield _fact("what weighed", f"{told} (added to the logit, against the mean row)")
     if found["arms"] is None:
         yield _fact("selection", found["unselected"])
         return

@@ -1,0 +1,65 @@
+"""The bench of a real teacher on drawn rows: its arms, its numbers against scikit-learn, and its tables."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import brier_score_loss, roc_auc_score
+
+from benchmarks.real.arms import BASELINE, arms, drawn
+from benchmarks.real.tasks import Classes
+from curation.arms import FREE
+from curation.tables.schemas import NUMBERS
+from curation.trust.parts import FIT, UNUSED
+from train.trust_loop import Rows
+
+main = pytest.importorskip("benchmarks.real.__main__")
+STATES = ("prompt_last", "output_last")
+
+
+def rows(num_rows: int, seed: int) -> Rows:
+    """Rows whose margin and first state tell whether the label is right."""
+    rng = np.random.default_rng(seed)
+    hidden_ND, numbers_NK = rng.normal(size=(num_rows, 24)), rng.normal(size=(num_rows, len(NUMBERS)))
+    value_N = numbers_NK[:, NUMBERS.index("margin")] + hidden_ND[:, 0] + rng.logistic(size=num_rows)
+    return Rows(
+        hidden_ND=hidden_ND.astype(np.float16),
+        correct_N=value_N > 0,
+        part_N=np.full(num_rows, FIT, dtype=np.int8),
+        sizes=(12, 12),
+        row_ids_N=np.arange(num_rows),
+        numbers_NK=numbers_NK,
+        numbers=NUMBERS,
+    )
+
+
+def test_all_arms_score_a_pool_and_the_tables_say_so() -> None:
+    source, pool = rows(400, 0), rows(2_000, 1)
+    lines = {}
+    for name, score in arms(STATES, paper=False).items():
+        scored = score(drawn(source, 300, 0), pool, 0)
+        lines[name] = found = main.measured(scored, pool, 0.5)
+        assert found["auc"] == pytest.approx(roc_auc_score(pool.correct_N, scored.raw_N))
+        assert (scored.trust_N is None) == (name in FREE)
+        if scored.trust_N is not None:
+            assert found["brier"] == pytest.approx(brier_score_loss(pool.correct_N, scored.trust_N))
+            assert found["brier_constant"] == pytest.approx(0.25)
+    assert lines["stacked"]["auc"] > max(lines[name]["auc"] for name in FREE) + 0.03
+    assert lines["stacked"]["auc"] > lines[BASELINE]["auc"] - 0.02
+    text = main.tables({"drawn": {"source_rows": 400, "pool_rows": 2_000, "share_right": 0.5, "sizes": {"300": lines}}})
+    assert f"| **stacked** | {lines['stacked']['auc']:.3f}, " in text and text.count("\n| ") == len(lines) + 2
+
+
+def test_a_draw_takes_so_many_rows_and_another_seed_others() -> None:
+    source = rows(400, 0)
+    first, again, other = (drawn(source, 100, seed).part_N for seed in (0, 0, 1))
+    assert (first != UNUSED).sum() == 100 and np.array_equal(first, again) and not np.array_equal(first, other)
+    assert (drawn(source, None, 0).part_N != UNUSED).all()
+
+
+def test_a_class_is_read_from_its_own_completion() -> None:
+    domain = Classes(labels=["card_arrival", "age_limit"], cue="About:")
+    example = domain.read({"text": " when? "})
+    assert domain.prompt(example) == "Text: when?\nAbout:" and domain.options(example) == (
+        " card arrival",
+        " age limit",
+    )
+    assert domain.parse(" age limit", example) == "age_limit" and domain.parse(" age", example) is None
