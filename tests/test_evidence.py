@@ -153,7 +153,10 @@ def test_differences_are_pooled_over_seeds_and_rows():
         row_ids_N = np.sort(rng.choice(10_000, 400, replace=False))
         first_N, second_N = rng.random(400) < 0.6, rng.random(400) < 0.5
         seeds.append(
-            {name: [Graded(row_ids_N=row_ids_N, correct_N=of)] for name, of in (("a", first_N), ("b", second_N))}
+            {
+                name: [Graded(row_ids_N=row_ids_N, correct_N=of, question_N=row_ids_N)]
+                for name, of in (("a", first_N), ("b", second_N))
+            }
         )
         right.append((first_N, second_N))
     found = results.pooled(seeds, "a", "b")

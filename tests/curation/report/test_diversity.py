@@ -56,7 +56,7 @@ def test_texts_have_one_hash_and_nulls_none_of_theirs():
 
 def answers(right_N: np.ndarray, first: int = 0) -> list[Graded]:
     ids_N = np.arange(len(right_N)) + first
-    return [Graded(row_ids_N=ids_N, correct_N=right_N)]
+    return [Graded(row_ids_N=ids_N, correct_N=right_N, question_N=ids_N)]
 
 
 def test_wrong_labels_and_the_choice_of_rows_add_up_to_the_gap():

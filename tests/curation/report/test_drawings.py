@@ -185,7 +185,8 @@ def test_test_rows_of_a_domain_without_difficulty_are_not_drawn(run: RunRecord, 
 
 def test_rows_without_a_difficulty_are_counted_and_in_no_bin() -> None:
     ids = np.arange(6)
-    graded = Graded(row_ids_N=ids, correct_N=np.array([True, False, True, True, False, True]))
+    right = np.array([True, False, True, True, False, True])
+    graded = Graded(row_ids_N=ids, correct_N=right, question_N=ids)
     found = accuracy_by_difficulty({"trust": [graded]}, (ids[::-1], np.array([1.0, 2.0, np.nan, 2.0, 5.0, 1.0])))
     assert found is not None and found["edges"] == [1, 2, 3, 4, 5, 6] and found["num_unknown"] == 1
     shares = found["models"]["trust"]  # ids 5 to 0 have the difficulties 1, 2, unknown, 2, 5, 1
