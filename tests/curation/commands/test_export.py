@@ -435,7 +435,7 @@ def test_a_trust_function_that_is_not_there_is_refused_with_what_is(finished, tm
         return refused(*arguments, "-o", out, verb="export-trust")
 
     assert "is not a run directory" in no(tmp_path)
-    assert "did you mean 'trust'?; fitted: gen-0/trust" in no(directory, "--trust", "nural")
+    assert "did you mean 'neural'?; fitted: gen-0/trust" in no(directory, "--trust", "nural")
     line = no(directory, "--arm", "internal_confidence")
     assert "internal confidence is not fitted, so there is nothing to export" in line
     assert "gen-0/trust-linear_probe is not done; `curate run" in no(directory, "--trust", "linear_probe")
