@@ -41,6 +41,8 @@ def source() -> Source:
         correct_N=rng.random(NUM_ROWS) < 1 / (1 + np.exp(-score_N)),
         parsed_N=rng.random(NUM_ROWS) < 0.95,
         inputs={"output_last": hidden_ND},
+        numbers_NK=np.zeros((NUM_ROWS, 0)),
+        numbers=(),
     )
 
 

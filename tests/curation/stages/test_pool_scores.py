@@ -90,7 +90,8 @@ def labels_by_id(labels: TableRef) -> dict[int, str]:
 def pool_grid_counts(labels: TableRef) -> list[np.ndarray]:
     """All that a pass over the graded pool counts; every second row is right."""
     ids = np.sort(io.read(labels, ["row_id"], "error IS NULL")["row_id"].to_numpy())
-    columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0, "problem": pa.nulls(len(ids), pa.string())}
+    columns = {"row_id": ids, "correct": ids % 2 == 0, "judged": ids < 0}
+    columns |= {"problem": pa.nulls(len(ids), pa.string()), "question": ids}
     grades = io.write(pa.table(columns, schema=schemas.GRADES), labels.uri.replace("labels", "grades"))
     selected = pa.table({"row_id": ids[:50], "is_parsed": np.ones(50, dtype=np.bool_)})
     pool = pool_grid.on_grid(
