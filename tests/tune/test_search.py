@@ -90,7 +90,7 @@ def test_a_trial_is_the_fit_in_this_process_and_the_better_kind_wins(whole: tupl
     again = run_trial(source, space().point("neural", values), AUC, fold=0, **seeds)
     assert again.value == pytest.approx(trial.outcome.value, abs=1e-6)
     assert result.point.kind == "neural" and result.choice.winner is not None
-    assert result.choice.differences[result.choice.winner].low > 0.05
+    assert result.choice.differences[result.choice.winner].low > 0.04
     assert [trial.kind for trial in result.finals[:3]] == ["linear_probe"] * 3 and not result.finals[0].drawn
     files = sorted(path.name for path in (directory / "trials").iterdir())
     assert files == [f"{number:05d}.json" for number in range(8)]
@@ -124,8 +124,8 @@ def test_bad_networks_end_early_and_the_same_ones_after_a_death(local_ray: Any, 
     settings: dict[str, Any] = {"search": "random", "halving": 2, "trials": 10, "ahead": 2, "parallel": 2}
     first = found(source, tmp_path / "whole", **settings)
     fits = [trial.outcome.fit for trial in first.trials if trial.kind == "neural"]
-    ended = [fit for fit in fits if fit["steps"][-1] < 150]
-    assert 0 < len(ended) < len(fits) and all(len(fit["rungs"]) < 3 for fit in ended)
+    ended = [fit for fit in fits if len(fit["rungs"]) < 3]
+    assert 0 < len(ended) < len(fits) and all(fit["steps"][-1] < 150 for fit in ended)
     assert all(trial.outcome.fit["steps"][-1] == 150 for trial in first.finals if trial.kind == "neural")
     (tmp_path / "killed" / "trials").mkdir(parents=True)
     for number in (0, 1, 2, 5):
