@@ -16,6 +16,7 @@ from curation.hashing import derive, hash_unit
 from curation.refs import TableRef
 from curation.tables import io, scans
 from curation.trust import Scores, get_trust
+from curation.trust.parts import first_of_each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -74,9 +75,7 @@ class Judged:
         """The first row of each question, by row id."""
         if self.question_N is None:
             return self
-        keep_N = np.zeros(len(self.row_ids_N), dtype=np.bool_)
-        keep_N[np.unique(self.question_N, return_index=True)[1]] = True
-        return self.subset(keep_N)
+        return self.subset(first_of_each(self.question_N))
 
     def held_out(self, functions: Iterable[str], seed: int) -> "Judged":
         """One row of each question, of labelled rows that no fit of ``functions`` has seen.
