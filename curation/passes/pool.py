@@ -102,8 +102,10 @@ class ActorPool:
         versions: Mapping[str, str],
         items: Sequence[Item],
         charge: Callable[[float], None] = lambda seconds: None,
-    ) -> Iterator[pa.Table]:
+    ) -> Iterator[pa.Table | None]:
         """Let actors work on the chunks of a pass; yield the result of each when it is done, in any order.
+
+        Yields None now and then while none is.
 
         ``charge`` receives the seconds of actors that the pass has used so far, before each result and at the end. An
         actor counts from the start of its process on. Its time is divided among the chunks that it has, and an idle
@@ -123,6 +125,7 @@ class ActorPool:
                 try:
                     found = mine.done.get(timeout=LOOK_SECONDS)
                 except queue.Empty:
+                    yield None
                     continue
                 if isinstance(found, BaseException):
                     raise found

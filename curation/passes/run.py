@@ -4,7 +4,7 @@ Shared by the label stage and the signals.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
@@ -108,7 +108,7 @@ def run_pass(
                 written = pool.run(uri, job, nodes.installed()(), items, tally.charge)
                 try:
                     commit_stream(
-                        (row for table in written for row in table.to_pylist()),
+                        _rows(written),
                         [committer],
                         seconds=how["commit_seconds"],
                         guard=guard,
@@ -131,6 +131,11 @@ def run_pass(
         spent=tally.spent,
         of_chunks=tally.of_chunks,
     )
+
+
+def _rows(written: Iterable[pa.Table | None]) -> Iterator[dict[str, Any] | None]:
+    for table in written:
+        yield from [None] if table is None else table.to_pylist()
 
 
 def make_pool(asked: AskConfig, *, hold_cpus: bool = True) -> ActorPool:
