@@ -43,7 +43,8 @@ def commit_stream(
 ) -> None:
     """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
-    A stream that waits long for its next row yields None now and then, so that what has come is committed in time. Slow commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
+    A stream that waits long for its next row yields None now and then, so that what has come is committed in time. Slow
+    commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
     A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
     their first rows. So where each task names its tables in that order, a row of a later one is never committed before
