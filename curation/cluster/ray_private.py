@@ -2,8 +2,7 @@
 
 No other module of ``curation`` and ``train`` imports a private name of Ray. A release of Ray may change any of these;
 ``tests/curation/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
-Ray's documented counterparts do not serve: its state API asks the dashboard, which a run does not start, and
-``ray.init`` waits for minutes where nobody answers.
+Ray's documented counterparts do not serve: ``ray.init`` waits for minutes where nobody answers.
 """
 
 import json
