@@ -2,10 +2,10 @@
 
 A labels table of ``--rows`` states of 1,024 float16, in fragments of 32 MB, in the page cache. The peer is pylance's
 own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and does nothing with
-what it reads. Ours reads the same column, and two numbers of the answer, and computes the raw scores of every row as the tasks of the score stage do
-(``curation.stages.score``): as many processes as cores, a fragment at a time and one thread of torch each. They are
-started before the clock is. A slow function scores so many fragments only as take about two seconds. The functions were
-fitted on made-up rows whose labels follow a direction of the states:
+what it reads. Ours reads the same column, and two numbers of the answer, and computes the raw scores of every row as
+the tasks of the score stage do (``curation.stages.score``): as many processes as cores, a fragment at a time and one
+thread of torch each. They are started before the clock is. A slow function scores so many fragments only as take
+about two seconds. The functions were fitted on made-up rows whose labels follow a direction of the states:
 
 - a linear probe;
 - the quickstart's network (2 blocks of 128), in float32 and bfloat16, behind 256 principal components, and five of them
