@@ -29,7 +29,7 @@ examples, labels, failing = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 job = LabelJob(
     examples=io.latest(examples), labels_uri=labels, domain=DomainConfig(name="chess"), model=None, seed=0,
     teacher=TeacherConfig(
-        backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=CHUNK_ROWS, actors=ActorsConfig(max=1)
+        backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=25, actors=ActorsConfig(max=1)
     ),
     decoding=DecodingConfig(), told=Telemetry(run="tiny", stage="gen-0/label-pool"),
 )
