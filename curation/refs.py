@@ -13,7 +13,9 @@ Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ref:
+class Ref:
+    """What all references have."""
+
     def to_json(self) -> dict[str, Any]:
         """The reference as a JSON object."""
         return asdict(self)
@@ -25,7 +27,7 @@ class _Ref:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRef(_Ref):
+class TableRef(Ref):
     """One version of one Lance table."""
 
     uri: str
@@ -33,7 +35,7 @@ class TableRef(_Ref):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRef(_Ref):
+class ModelRef(Ref):
     """A causal language model: base weights at a revision, and optionally a LoRA adapter on top.
 
     ``revision`` is a hub commit for hub ids and a digest of the file list
@@ -52,7 +54,7 @@ class ModelRef(_Ref):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustRef(_Ref):
+class TrustRef(Ref):
     """A fitted trust function: a directory of safetensors and JSON, and the digest of its content."""
 
     uri: str
@@ -60,7 +62,7 @@ class TrustRef(_Ref):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectionRef(_Ref):
+class ProjectionRef(Ref):
     """A fitted projection of hidden states: a directory of safetensors and JSON, and the digest of its content."""
 
     uri: str

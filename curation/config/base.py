@@ -29,6 +29,8 @@ class Section(BaseModel):
     """A part of the configuration. It is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    RESOURCES: ClassVar[set[str]] = set()
+    """Keys that affect speed, not values, so they are not in the cache key."""
 
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""

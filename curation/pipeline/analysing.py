@@ -10,7 +10,7 @@ from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.pipeline.chain import Chain
 from curation.refs import ModelRef, TableRef
-from curation.rundir.graph import Done, Out, Stage
+from curation.rundir.graph import Built, Done, Out
 from curation.rundir.run import Task
 
 ADVANTAGES, COHERENCE = "advantages", "coherence"
@@ -64,7 +64,7 @@ def check_analysis(config: RunConfig) -> list[str]:
 
 def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engine: EngineConfig) -> Out:
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
-    stage = Stage(
+    stage = Built(
         name=f"gen-{record['index']}/advantages",
         work=value,
         inputs={
@@ -119,7 +119,7 @@ def value(
 def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: GradientsConfig) -> Out:
     recipe, seed = config.student, derive(config.seed, "gradients")
     stages = {
-        arm: Stage(
+        arm: Built(
             name=f"gen-{record['index']}/gradients-{arm}",
             work=differentiate,
             inputs={
@@ -135,7 +135,7 @@ def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: Gradient
         )
         for arm, table in record["selections"].items()  # later ones lack arms with a chain of their own
     }
-    stage = Stage(
+    stage = Built(
         name=f"gen-{record['index']}/coherence",
         work=compare,
         inputs={

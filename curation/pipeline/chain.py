@@ -18,7 +18,7 @@ from curation.pipeline.handover import going_on, holding_out
 from curation.pipeline.learning import base_model
 from curation.pipeline.preparing import preparing
 from curation.report.record import PREDECESSOR
-from curation.rundir.graph import Model, Out, Stage, Table, ordered
+from curation.rundir.graph import Built, Model, Out, Stage, Table, ordered
 from curation.sources import SourceFile, split_sizes
 
 Files = Mapping[str, Sequence[SourceFile]]
@@ -31,7 +31,7 @@ Fields = Mapping[str, Any]
 class Chain:
     """A run, described."""
 
-    prepared: Stage
+    prepared: Built
     generations: Sequence[Fields]
     """Of the main chain."""
     branches: Mapping[str, Sequence[Fields]]
@@ -104,7 +104,7 @@ class _Describing:
         self._main = [self._described(first)]
         self._decisions: list[Stage] = []
 
-    def chain(self, prepared: Stage) -> Chain:
+    def chain(self, prepared: Built) -> Chain:
         """All generations of all chains."""
         config, main = self._config, self._main
         leading, *others = config.chain.arms

@@ -17,7 +17,7 @@ from curation.pipeline.searching import searching
 from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
 from curation.pipeline.testing import Tested, testing
 from curation.pipeline.trusting import fitting, projecting, scoring, shifting
-from curation.rundir.graph import Model, Out, Stage
+from curation.rundir.graph import Built, Model, Out
 
 
 class Described(NamedTuple):
@@ -29,17 +29,17 @@ class Described(NamedTuple):
     """By arm."""
     answers: dict[str, Out]
     """The teacher's labels by split, before scores are added."""
-    search: Stage
+    search: Built
     """For the trust function; part of the run only with ``trust.search``."""
     tested: Known
     """The tests of this and all earlier generations."""
-    selected: Stage
+    selected: Built
     """The selections of all arms."""
     shallow: dict[str, Any]
     """``tests`` and ``training`` by arm of the students that learned from the first teacher without a chain."""
 
 
-def describe_generation(generation: Generation, first: Stage | None = None) -> Described:
+def describe_generation(generation: Generation, first: Built | None = None) -> Described:
     """The stages of one generation.
 
     ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
@@ -104,7 +104,7 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
     selected, lengths = _selected(generation, teacher, base, labels, scored, grades)
     students = {} if base is None else {arm: _student(generation, base, selected, arm) for arm in config.selection.arms}
     tests = Tested({}, {}, {}) if base is None else testing(generation, teacher, base, students)
-    shallow: dict[str, Stage] = {}
+    shallow: dict[str, Built] = {}
     beside = Tested({}, {}, tests.known)
     if first is not None and base is not None:
         shallow = {
@@ -161,7 +161,7 @@ def _labelling(
     *,
     projection: Out | None = None,
     fitted: Mapping[str, Out] | None = None,
-) -> Stage:
+) -> Built:
     """The teacher's labels of a split; of the pool those of the generation's share."""
     config = generation.config
     return labelling(
@@ -193,11 +193,11 @@ def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 
 
-def _fits(generation: Generation, labels: Out, grades: Out, search: Stage) -> dict[str, Stage]:
+def _fits(generation: Generation, labels: Out, grades: Out, search: Built) -> dict[str, Built]:
     """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
     config = generation.config
 
-    def fitted(name: str, kind: str) -> Stage:
+    def fitted(name: str, kind: str) -> Built:
         return fitting(
             generation.name(name),
             kind,
@@ -222,7 +222,7 @@ def _selected(
     labels: Mapping[str, Out],
     scored: Mapping[str, Out],
     grades: Mapping[str, Out],
-) -> tuple[Stage, dict[str, Stage]]:
+) -> tuple[Built, dict[str, Built]]:
     """The selection, and by split the rows that are too long for a student."""
     config = generation.config
     longest = limit(base, config.student)
@@ -287,7 +287,7 @@ def _selected(
     return stage, lengths
 
 
-def _student(generation: Generation, base: Model, selected: Stage, arm: str, name: str | None = None) -> Stage:
+def _student(generation: Generation, base: Model, selected: Built, arm: str, name: str | None = None) -> Built:
     config, recipe = generation.config, generation.config.student
     if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
         recipe = recipe.without({"weight_by_trust"})

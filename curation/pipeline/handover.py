@@ -8,7 +8,7 @@ from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import TrustConfig
 from curation.config.chain import StopConfig
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Out, Stage, Table
+from curation.rundir.graph import Built, Done, Out, Stage, Table
 from curation.rundir.run import Task
 from curation.trust.parts import ROW_KEYS
 
@@ -38,7 +38,7 @@ def going_on(
         "stop": stop,
         "seed": seed,
     }
-    return Stage(name=name, work=go_on, inputs=inputs, settings={"generation": record["index"]}, rows=0)
+    return Built(name=name, work=go_on, inputs=inputs, settings={"generation": record["index"]}, num_rows=0)
 
 
 def go_on(
@@ -91,7 +91,7 @@ def holding_out(
 ) -> Stage:
     """No row of the selections ``trained`` is in ``splits``, nor in the generation's share of the pool."""
     inputs = {"trained": trained, "splits": splits, "share": share}
-    return Stage(name=name, work=hold_out, inputs=inputs, settings={"teacher": teacher}, needs=needs, rows=0)
+    return Built(name=name, work=hold_out, inputs=inputs, settings={"teacher": teacher}, needs=needs, num_rows=0)
 
 
 def hold_out(

@@ -11,7 +11,7 @@ from curation.escaping import escaped
 from curation.pipeline.training import training, training_host
 from curation.refs import ModelRef, TableRef
 from curation.registry import METHODS, code
-from curation.rundir.graph import Done, Model, Out, Stage, Table
+from curation.rundir.graph import Built, Done, Model, Out, Table
 from curation.rundir.run import Task
 
 REVISION = 2
@@ -25,7 +25,7 @@ def base_model(model: ModelConfig, domain: DomainConfig, *, name: str, seed: int
     if model.path is not None:
         return models.named(model)
     inputs = {"init": model.init, "domain": domain, "seed": seed}
-    return Stage(name=name, work=make_base, inputs=inputs, needs=needs, rows=0).model("model")
+    return Built(name=name, work=make_base, inputs=inputs, needs=needs, num_rows=0).model("model")
 
 
 def make_base(task: Task, init: InitConfig, domain: DomainConfig, seed: int) -> Done:
@@ -56,7 +56,7 @@ def adapted(
     needs: Sequence[Out] = (),
 ) -> Model:
     """A model fine-tuned on all rows of a labelled split, with their gold labels."""
-    stage = Stage(
+    stage = Built(
         name=name,
         work=adapt,
         inputs={
@@ -68,7 +68,7 @@ def adapted(
         },
         settings={"resources": recipe.resources},
         needs=needs,
-        rows=rows,
+        num_rows=rows,
         takes=recipe.takes,
         host=training_host(recipe),
         revision=REVISION,
@@ -88,7 +88,7 @@ def student(
     seed: int,
     num: int | None,
     needs: Sequence[Out] = (),
-) -> Stage:
+) -> Built:
     """A student of the selected ``rows``; it is trained again only where what they teach changed.
 
     That is their ``digest``, and the rows themselves where a recipe reads more of them.
@@ -103,7 +103,7 @@ def student(
         "read": {"domain": domain} if "domain" in method.reads else {},
     }
     reads_trust = isinstance(recipe, SftConfig) and recipe.weight_by_trust
-    return Stage(
+    return Built(
         name=name,
         work=train,
         inputs=inputs | ({"rows": rows} if reads_trust else {}),
@@ -113,7 +113,7 @@ def student(
         }
         | ({} if reads_trust else {"rows": rows}),
         needs=needs,
-        rows=num,
+        num_rows=num,
         takes=recipe.takes,
         host=training_host(recipe),
         revision=REVISION,

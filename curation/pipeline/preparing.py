@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from curation.config import RowsConfig
-from curation.rundir.graph import Done, Stage
+from curation.rundir.graph import Built, Done
 from curation.rundir.run import Task
 
 if TYPE_CHECKING:
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 def preparing(
     rows: RowsConfig, files: Mapping[str, Sequence["SourceFile"]], *, settings: Mapping[str, Any], num_rows: int | None
-) -> Stage:
+) -> Built:
     """All splits, from ``files`` by source."""
     described = {name: [file.to_json() for file in items] for name, items in files.items()}
     inputs = {"config": rows, "files": described}
-    return Stage(name="prepare", work=prepare, inputs=inputs, settings=settings, rows=num_rows)
+    return Built(name="prepare", work=prepare, inputs=inputs, settings=settings, num_rows=num_rows)
 
 
 def prepare(

@@ -11,7 +11,7 @@ from curation.pipeline import trusting
 from curation.pipeline.given import Generation
 from curation.pipeline.training import training_host
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Out, Stage
+from curation.rundir.graph import Built, Done, Out
 from curation.rundir.run import Task
 from curation.tables.schemas import TOKEN_LOGPROBS
 from tune.space import Space, spelled_out
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BEST = "best.yaml"
 
 
-def searching(generation: Generation, labels: Out, grades: Out) -> Stage:
+def searching(generation: Generation, labels: Out, grades: Out) -> Built:
     """The search of the section ``tune`` on the labels of the source split."""
     config, tune, sizes = generation.config, generation.config.tune, generation.sizes
     groups = None
@@ -30,7 +30,7 @@ def searching(generation: Generation, labels: Out, grades: Out) -> Stage:
         id_column = config.sources[config.splits.source.source].id_column
         files = [file.to_json() for file in generation.files]
         groups = {"column": tune.groups, "id_column": id_column, "files": files}
-    return Stage(
+    return Built(
         name=generation.name("search"),
         work=search,
         inputs={
@@ -45,7 +45,7 @@ def searching(generation: Generation, labels: Out, grades: Out) -> Stage:
             "seed": config.seed,
         },
         settings={"resources": tune.resources, "fit_resources": config.trust.resources},
-        rows=sizes["source"],
+        num_rows=sizes["source"],
         takes={kind: (tune.parallel or 1) * amount for kind, amount in tune.per_trial.items()},
         host=training_host(config.trust),  # fits what was found
     )

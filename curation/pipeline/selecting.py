@@ -9,7 +9,7 @@ from curation.config import AskConfig, DecodingConfig, DomainConfig, SelectionCo
 from curation.pipeline.asking import Asked, Running, passing, whole
 from curation.refs import ModelRef, TableRef
 from curation.registry import METHODS
-from curation.rundir.graph import Done, Model, Out, Stage, Table
+from curation.rundir.graph import Built, Done, Model, Out, Stage, Table
 from curation.rundir.run import Task
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def measuring_length(
     domain: DomainConfig,
     seed: int,
     rows: int | None,
-) -> Stage:
+) -> Built:
     """The labelled rows of a split that some arm could not train a student on.
 
     What is left out of the selection for one arm is left out for all. The output ``too_long`` is null rather than an
@@ -78,7 +78,7 @@ def measuring_length(
         # What the gold arms of the pool train on follows from these, the labels and the gold labels.
         "rollouts": {"wanted": selection.gold_rollouts.source, "seed": seed} if gold and split == "pool" else None,
     }
-    return Stage(name=name, work=measure_length, inputs=inputs, settings={"split": split}, rows=rows)
+    return Built(name=name, work=measure_length, inputs=inputs, settings={"split": split}, num_rows=rows)
 
 
 def measure_length(
@@ -163,7 +163,7 @@ def rolling_out(
     seed: int,
     limit: Mapping[str, Any] | None,
     settings: Mapping[str, Any],
-) -> Stage | None:
+) -> Built | None:
     """Where gold arms have their completions from; ``None`` without such arms, or where students learn from labels.
 
     ``unscored`` is the same choice of labels without scores: what is read where no score goes into the draw, so that
@@ -230,13 +230,13 @@ def selecting(
     teacher: Model | None,
     generation: int,
     rows: int | None,
-) -> Stage:
+) -> Built:
     """The budget and each arm's ``Selection``."""
     texts: Any = None if rollouts is None else rollouts.value("texts")
     if METHODS[recipe.method].learns == "labels":
         texts = {"source": "label", "samples": None}
     inputs = {"choice": choice, "texts": texts, "teacher": teacher, "generation": generation}
-    return Stage(name=name, work=select, inputs=inputs, revision=2, rows=rows)  # gold arms have rules
+    return Built(name=name, work=select, inputs=inputs, revision=2, num_rows=rows)  # gold arms have rules
 
 
 def select(

@@ -9,15 +9,15 @@ from curation.errors import DegenerateSourceError
 from curation.pipeline.training import training, training_host
 from curation.refs import TableRef, TrustRef
 from curation.registry import check_options, code
-from curation.rundir.graph import Done, Out, Stage
+from curation.rundir.graph import Built, Done, Out
 from curation.rundir.run import Task
 from curation.trust.parts import ROW_KEYS, read_by
 
 
-def projecting(name: str, labels: Out, trust: TrustConfig, *, size: int, seed: int, rows: int | None) -> Stage:
+def projecting(name: str, labels: Out, trust: TrustConfig, *, size: int, seed: int, rows: int | None) -> Built:
     """The labels with the projection of their hidden states as a column, and the projection."""
     inputs = {"labels": labels, "size": size, "trust": trust.only({"states", *ROW_KEYS}), "seed": seed}
-    return Stage(name=name, work=project, inputs=inputs, rows=rows)
+    return Built(name=name, work=project, inputs=inputs, num_rows=rows)
 
 
 def project(task: Task, labels: TableRef, size: int, trust: TrustConfig, seed: int) -> Done:
@@ -46,13 +46,13 @@ def fitting(
     seed: int,
     rows: int | None,
     teacher: str | None = None,
-) -> Stage:
+) -> Built:
     """The trust ``function`` of that name, fitted.
 
     ``teacher``: who answered, where labels that are all right or all wrong end a chain and not the run: its output
     ``trust`` is then null.
     """
-    return Stage(
+    return Built(
         name=name,
         work=fit,
         inputs={
@@ -65,7 +65,7 @@ def fitting(
             "seed": seed,
         },
         settings={"resources": trust.resources, "teacher": teacher},
-        rows=rows,
+        num_rows=rows,
         takes=trust.takes,
         host=training_host(trust) if fitted.fit is not None else None,
     )
@@ -147,10 +147,10 @@ def scoring(
     *,
     of_source: bool,
     rows: int | None,
-) -> Stage:
+) -> Built:
     """The labels of a split with the scores of the fitted trust functions and the signals as columns."""
     inputs = {"labels": labels, "fitted": fitted, "signals": signals, "of_source": of_source}
-    return Stage(name=name, work=score, inputs=inputs, rows=rows)
+    return Built(name=name, work=score, inputs=inputs, num_rows=rows)
 
 
 def score(
@@ -166,10 +166,10 @@ def score(
 
 def shifting(
     name: str, pool: Out, compared: Mapping[str, Out], states: Sequence[str], *, seed: int, rows: int | None
-) -> Stage:
+) -> Built:
     """How the teacher's hidden states of the pool differ from those of other splits."""
     inputs = {"pool": pool, "compared": compared, "states": list(states), "seed": seed}
-    return Stage(name=name, work=shift, inputs=inputs, rows=rows)
+    return Built(name=name, work=shift, inputs=inputs, num_rows=rows)
 
 
 def shift(task: Task, pool: TableRef, compared: Mapping[str, TableRef], states: Sequence[str], seed: int) -> Done:
