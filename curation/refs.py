@@ -6,7 +6,7 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Self, TypeVar
 
 Leaf = TypeVar("Leaf")
@@ -79,7 +79,7 @@ def table_refs(value: Any) -> Iterator[TableRef]:
 
 
 def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
-    """The values of that type in mappings, lists and tuples, at any depth."""
+    """The values of that type in mappings, lists, tuples and dataclasses, at any depth."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, Mapping):
@@ -88,6 +88,8 @@ def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from leaves(part, kind)
+    elif is_dataclass(value):
+        yield from leaves([getattr(value, item.name) for item in fields(value)], kind)
 
 
 def fingerprint(value: Any) -> str:

@@ -32,16 +32,16 @@ TOGETHER = 0.25
 """Share by which all stages may take more or less at once: another load of the machine."""
 
 _ROUGH: Mapping[str, tuple[float, float]] = {
-    "curation.pipeline.preparing.prepare": (2.0, 1e-4),
+    "Prepare": (2.0, 1e-4),
     "curation.pipeline.labelling.label": (6.0, 4e-3),
     "curation.pipeline.testing.answer_once": (6.0, 4e-3),
     "curation.pipeline.measuring.measure": (6.0, 1e-2),
     "curation.pipeline.measuring.judge": (6.0, 1e-2),
-    "curation.pipeline.learning.adapt": (8.0, 6e-3),
-    "curation.pipeline.learning.train": (8.0, 6e-3),
-    "curation.pipeline.learning.make_base": (4.0, 0.0),
-    "curation.pipeline.trusting.fit": (12.0, 1e-3),
-    "curation.pipeline.selecting.measure_length": (2.0, 5e-4),
+    "Adapt": (8.0, 6e-3),
+    "TrainStudent": (8.0, 6e-3),
+    "MakeBase": (4.0, 0.0),
+    "FitTrust": (12.0, 1e-3),
+    "MeasureLength": (2.0, 5e-4),
 }
 _ROUGH_ELSE = (1.0, 5e-5)
 """Seconds of a stage, and of each unit of its work, on two cores with models of a million parameters."""

@@ -58,16 +58,17 @@ def setting(**options: Any) -> Any:
     return field(metadata={"is_setting": True}, **options)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False, field_specifiers=(field, setting))
-class _Declared:
-    """Makes every subclass a frozen dataclass with keyword arguments, compared by identity."""
+# Not told to be frozen, as mypy would take an inherited field for what it takes and not for what it is.
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field, setting))
+class Inputs:
+    """Makes every subclass a frozen dataclass with keyword arguments; a field may be an output of a stage (``In``)."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         dataclass(frozen=True, kw_only=True, eq=False)(cls)
 
 
-class Stage(_Declared):
+class Stage(Inputs):
     """One piece of a run. The fields of a subclass are its arguments and, but for settings, its cache key.
 
     A subclass names its outputs in a NamedTuple ``Made``, and makes them in :meth:`run`. Its fields are JSON values,
@@ -382,6 +383,8 @@ def resolved(value: Any, known: Known) -> Any:
         return {key: resolved(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(resolved(part, known) for part in value)
+    if is_dataclass(value) and not isinstance(value, type | Ref):
+        return replace(value, **{item.name: resolved(getattr(value, item.name), known) for item in fields(value)})
     return value
 
 
@@ -500,7 +503,7 @@ def _absence(out: Out, known: Known) -> str:
     made = known[out.stage.name]
     if isinstance(made, Skipped):
         return made.why
-    told: str | None = made.get("absent", {}).get(out.path[0])
+    told: str | None = (made.get("absent") or {}).get(out.path[0])
     return told or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 

@@ -6,10 +6,10 @@ directory also those of graphs that are merged later.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from curation.refs import fingerprint
+from curation.refs import Ref, fingerprint
 from curation.rundir.graph import Built, Out, Stage, plain
 from curation.rundir.hosts import Host
 
@@ -45,6 +45,8 @@ def with_outs(value: Any, change: Callable[[Out], Any]) -> Any:
         return {key: with_outs(part, change) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(with_outs(part, change) for part in value)
+    if is_dataclass(value) and not isinstance(value, type | Ref):
+        return replace(value, **{item.name: with_outs(getattr(value, item.name), change) for item in fields(value)})
     return value
 
 

@@ -5,13 +5,15 @@ measured on such rows promises too much on the pool.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap64
 
 from curation.errors import SourceError
 from curation.refs import TableRef
+from curation.rundir.graph import Done, InEach, Stage, setting
+from curation.rundir.run import Task
 from curation.stages.label import Share
 from curation.tables import io
 from curation.tables.row_ids import Int64s, include, missing
@@ -24,6 +26,25 @@ class HeldOut(NamedTuple):
     """Different rows on which the teacher and the students before it were trained."""
     num_rows: dict[str, int]
     """Rows of each split that was compared."""
+
+
+class HoldOut(Stage):
+    """Refuses a generation of which a split, or the share of the pool, has a row that a student was trained on."""
+
+    Made = HeldOut
+
+    trained: InEach[TableRef]
+    """Selections, by whom they trained."""
+    splits: InEach[TableRef]
+    share: dict[str, Any]
+    """The :class:`curation.stages.label.Share` of the pool as JSON."""
+    teacher: str = setting()
+    """Who is to answer, in words."""
+
+    def run(self, task: Task) -> Done:
+        """Compare row ids."""
+        found = check_held_out(self.trained, self.splits, Share(**self.share), teacher=self.teacher)
+        return Done(outputs=found, rows=sum(found.num_rows.values()))
 
 
 def check_held_out(

@@ -125,10 +125,10 @@ def made_up(stage: Stage) -> None:
         table, model = {"uri": f"{task.name}-{key}", "version": 1}, {"base": key, "revision": None, "adapter": None}
         digested = {"uri": key, "digest": key}
         outputs: dict[str, Any] = {
-            "prepare": {"tables": {name: table | {"uri": f"{name}-{key}"} for name in TABLES}},
+            "Prepare": {"tables": {name: table | {"uri": f"{name}-{key}"} for name in TABLES}},
             "roll_out": {"texts": {"source": "answer", "samples": None}},  # of bare answers nothing is drawn
-            "measure_length": {"counts": {}, "too_long": None},  # nothing is too long
-            "select": {
+            "MeasureLength": {"counts": {}, "too_long": None},  # nothing is too long
+            "Select": {
                 "budget": {},
                 "arms": {arm: {"digest": key + arm, "table": table} for arm in ARMS},
                 "rows_of": dict.fromkeys(ARMS, table),
