@@ -81,7 +81,6 @@ class TrainSection(PresetSection):
     """A recipe that Ray Train runs, with the number and resources of its workers."""
 
     RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "memory_gib_per_worker", "max_failures"}
-    """Keys that affect speed, not values, so they are not in the cache key."""
 
     num_workers: PositiveInt = 1
     """Processes that train together."""

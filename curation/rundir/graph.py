@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from curation.config.base import Section
-from curation.refs import ModelRef, ProjectionRef, Ref, TableRef, TrustRef, fingerprint, leaves
+from curation.refs import ModelRef, Ref, TableRef, fingerprint, leaves
 from curation.rundir.hosts import Host
 
 NUM_TOLD = 5
@@ -177,18 +177,6 @@ class Built(Stage):
     def table(self, *path: str) -> "Out":
         """An output that is a table."""
         return Out(stage=self, path=path, read=TableRef.from_json)
-
-    def model(self, *path: str) -> "Out":
-        """An output that is a model."""
-        return Out(stage=self, path=path, read=ModelRef.from_json)
-
-    def trust(self, *path: str) -> "Out":
-        """An output that is a fitted trust function."""
-        return Out(stage=self, path=path, read=TrustRef.from_json)
-
-    def projection(self, *path: str) -> "Out":
-        """An output that is a fitted projection of hidden states."""
-        return Out(stage=self, path=path, read=ProjectionRef.from_json)
 
 
 def as_json(value: Any) -> Any:

@@ -20,7 +20,7 @@ def graph(*, states, learning_rate, settings=0):
     labels = Built(name="gen-0/label", work=work, inputs={"states": states}, settings={"speed": settings})
     fit = Built(name="gen-0/trust", work=work, inputs={"labels": labels.table("labels"), "rate": learning_rate})
     return Built(
-        name="gen-0/score", work=work, inputs={"labels": labels.table("labels"), "trust": [fit.trust("trust")]}
+        name="gen-0/score", work=work, inputs={"labels": labels.table("labels"), "trust": [fit.value("trust")]}
     )
 
 
@@ -56,7 +56,7 @@ def test_other_work_another_revision_and_other_needs_are_other_stages():
 
 def test_models_of_stages_that_had_one_name_have_hosts_of_their_own():
     def asked(seed):
-        model = Built(name="gen-0/teacher", work=work, inputs={"seed": seed}).model("model")
+        model = Built(name="gen-0/teacher", work=work, inputs={"seed": seed}).value("model")
         host = Host(name=str(model), kind="actors", shared=True)
         return Built(name="gen-0/label", work=work, inputs={"model": model}, host=host)
 
