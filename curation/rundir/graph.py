@@ -126,7 +126,7 @@ class Stage(Inputs):
 
     def do(self, task: Any, known: "Known") -> Done:
         """Run with every output of another stage replaced by what that stage made."""
-        done = replace(self, **resolved(self.arguments, known)).run(task)
+        done = replace(self, needs=(), **resolved(self.arguments, known)).run(task)
         return replace(done, outputs=as_json(done.outputs))
 
     def out(self, *path: str) -> "Out":
@@ -147,7 +147,7 @@ class Stage(Inputs):
         yield from leaves([self.inputs, self.settings, self.needs], Out)
 
 
-_COMMON = frozenset({"name", "needs", "num_rows", "revision"})
+_COMMON = frozenset(item.name for item in fields(Stage))
 
 
 class Built(Stage):
