@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from curation.arms import ARMS
 from curation.config import AskConfig, DecodingConfig, SelectionConfig, StudentConfig
@@ -14,8 +14,9 @@ from curation.rundir.run import Task
 from curation.stages.chooser import Choice, SelectJob, declared
 from curation.stages.gold import GoldTexts
 from curation.stages.length import Limit
-from curation.stages.rollouts import RolloutJob, Rollouts
-from curation.stages.rollouts import roll_out as rollouts_stage
+
+if TYPE_CHECKING:
+    from curation.stages.rollouts import Rollouts
 
 
 def limit(student: Model | None, recipe: StudentConfig) -> Limit | None:
@@ -76,6 +77,9 @@ def roll_out(
     fragment_mb: int,
 ) -> Done:
     """Make the rollouts that the gold arms need, if any."""
+    from curation.stages.rollouts import RolloutJob
+    from curation.stages.rollouts import roll_out as rollouts_stage
+
     job = SelectJob.of(choice, texts=GoldTexts(source="answer"), teacher=model, generation=0)
     settings = job.selection.gold_rollouts
     asked = RolloutJob(
@@ -96,7 +100,7 @@ def roll_out(
     return Done(outputs={**asdict(made), "weak": made.weak._asdict()}, rows=made.num_asked)
 
 
-def _words(made: Rollouts) -> str:
+def _words(made: "Rollouts") -> str:
     weak = made.weak
     share = f"{weak.num_bare:,} of {weak.num_rows:,} weak completions are bare answers"
     if made.texts.source == "answer":

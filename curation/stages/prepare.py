@@ -15,8 +15,6 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
-import ray
-import ray.exceptions
 from pyroaring import BitMap64
 
 from curation.config import RowsConfig
@@ -106,6 +104,9 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
+    import ray
+    import ray.exceptions
+
     splits = config.splits.named()
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit else [])]

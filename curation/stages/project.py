@@ -1,7 +1,7 @@
 """The PCA stage: fits a projection of the source split's hidden states and adds it to the labels as ``state_pca``."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -14,7 +14,9 @@ from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
 from curation.trust.parts import FIT, ROW_KEYS, candidates, part_of
-from curation.trust.states import States, read_states
+
+if TYPE_CHECKING:
+    from curation.trust.states import States
 
 
 class Project(Stage):
@@ -53,10 +55,11 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
         ConfigError: there are more components than numbers per row, or than rows.
     """
     from curation.trust.pca import fit_projection  # heavy
+    from curation.trust.states import read_states
 
     columns = [schemas.state_column(state) for state in config.states]
 
-    def batches() -> Iterator[States]:
+    def batches() -> Iterator["States"]:
         scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
         for batch in scanner.to_batches():
             fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
