@@ -6,14 +6,16 @@ A reference never holds data. Equal references mean equal bytes, so that the man
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Self, TypeVar
 
 Leaf = TypeVar("Leaf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ref:
+class Ref:
+    """What all references have."""
+
     def to_json(self) -> dict[str, Any]:
         """The reference as a JSON object."""
         return asdict(self)
@@ -25,7 +27,7 @@ class _Ref:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRef(_Ref):
+class TableRef(Ref):
     """One version of one Lance table."""
 
     uri: str
@@ -33,7 +35,7 @@ class TableRef(_Ref):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRef(_Ref):
+class ModelRef(Ref):
     """A causal language model: base weights at a revision, and optionally a LoRA adapter on top.
 
     ``revision`` is a hub commit for hub ids and a digest of the file list
@@ -52,7 +54,7 @@ class ModelRef(_Ref):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustRef(_Ref):
+class TrustRef(Ref):
     """A fitted trust function: a directory of safetensors and JSON, and the digest of its content."""
 
     uri: str
@@ -60,7 +62,7 @@ class TrustRef(_Ref):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectionRef(_Ref):
+class ProjectionRef(Ref):
     """A fitted projection of hidden states: a directory of safetensors and JSON, and the digest of its content."""
 
     uri: str
@@ -77,7 +79,7 @@ def table_refs(value: Any) -> Iterator[TableRef]:
 
 
 def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
-    """The values of that type in mappings, lists and tuples, at any depth."""
+    """The values of that type in mappings, lists, tuples and dataclasses, at any depth."""
     if isinstance(value, kind):
         yield value
     elif isinstance(value, Mapping):
@@ -86,6 +88,8 @@ def leaves(value: Any, kind: type[Leaf]) -> Iterator[Leaf]:
     elif isinstance(value, list | tuple):
         for part in value:
             yield from leaves(part, kind)
+    elif is_dataclass(value):
+        yield from leaves([getattr(value, item.name) for item in fields(value)], kind)
 
 
 def fingerprint(value: Any) -> str:

@@ -47,10 +47,11 @@ from train.trust_loop import Flags, Ints, Rows, Shard
 Floats = npt.NDArray[np.float64]
 STACKED, CONFIDENCE = "stacked", "fitted_confidence"
 STRENGTHS = (0.01, 0.03, 0.1, 0.3)
-"""Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1. The one with the least
-out-of-fold loss is taken; of fewer rows than ``LINE_ROWS``, whose loss does not tell, the first."""
+"""Inverse penalties of the logistic regression (scikit-learn's C), for columns of deviation 1, the strongest first. The
+first whose out-of-fold loss is within one standard error of the least is taken (Breiman et al. 1984, section 3.4.3); of
+fewer rows than ``LINE_ROWS``, whose loss does not tell, the first."""
 ALONE = (0.0003, 0.003, 0.03, 0.3)
-"""The same of one column alone, which ranks rows alike under any."""
+"""The same of one column alone, which ranks rows alike under any; the one with the least loss is taken."""
 LEAD, LEAD_OF_FEW = 2.0, 5.0
 """The deviation of the best free signal's column, and that with fewer rows than ``LINE_ROWS``: it is hardly penalised,
 so that with few rows the stack is near that signal, and with more it departs from it."""
@@ -286,7 +287,7 @@ class _Stack:
     def _alone(self, name: str, column: str) -> Candidate:
         """One number, by whose order rows rank."""
         column_M1 = self._numbers_MK[:, [self._numbers.index(column)]]
-        strength, _ = self._out_of_fold(column_M1, np.ones(1), ALONE)
+        strength, _ = self._out_of_fold(column_M1, np.ones(1), ALONE, errors=0)
         filled_M1 = _filled(column_M1)
         model = _logistic(filled_M1, self.correct_M, np.ones(1), strength, rising=True)
         # One slope and one intercept: where they are fitted hardly matters, but folds of their own would mix the ranks.
@@ -367,8 +368,13 @@ class _Stack:
         bent = calibrated(raw_M, self.correct_M)
         return Candidate(name, Combination(names, filled_MK.mean(axis=0), model, bent), bent(raw_M))
 
-    def _out_of_fold(self, columns_MK: Floats, scale_K: Floats, strengths: Sequence[float]) -> tuple[float, Floats]:
-        """The inverse penalty with the least out-of-fold loss, and the out-of-fold logits [M] under it."""
+    def _out_of_fold(
+        self, columns_MK: Floats, scale_K: Floats, strengths: Sequence[float], *, errors: float = 1.0
+    ) -> tuple[float, Floats]:
+        """The first inverse penalty whose out-of-fold loss is near the least, and the logits [M] under it.
+
+        ``errors``: how many standard errors of the paired difference from the least loss are near.
+        """
         out_SM = np.empty((len(strengths), self.num_rows))
         for fold in range(self.recipe.folds):
             held_M = self._fold_M == fold
@@ -379,9 +385,11 @@ class _Stack:
                     out_SM[place, held_M] = model.logits(filled_MK[held_M])
                 else:  # a handful of rows
                     out_SM[place, held_M] = 0.0
-        loss_S = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM)).mean(axis=1)
-        best = int(loss_S.argmin())
-        return strengths[best], out_SM[best]
+        loss_SM = np.logaddexp(0, np.where(self.correct_M, -out_SM, out_SM))
+        more_SM = loss_SM - loss_SM[loss_SM.mean(axis=1).argmin()]
+        near_S = more_SM.mean(axis=1) <= errors * more_SM.std(axis=1) / self.num_rows**0.5
+        taken = int(near_S.argmax())
+        return strengths[taken], out_SM[taken]
 
     def trees(self) -> Candidate:
         """Numbers and members in boosted trees, with the slope and intercept that their out-of-fold logits need."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from curation.refs import TableRef, TrustRef
-from curation.rundir.graph import Done, Stage, ordered
+from curation.refs import TableRef
+from curation.rundir.graph import Built, Done, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 from curation.storage.cache import staged
@@ -76,7 +76,7 @@ def fit(task: Task, labels: TableRef) -> Done:
     return Done(outputs={"trust": {"uri": str(task.directory / "net"), "digest": "0123"}}, rows=io.count(labels))
 
 
-def select(task: Task, labels: TableRef, trust: TrustRef) -> Done:
+def select(task: Task, labels: TableRef, trust: dict[str, str]) -> Done:
     """A table and its exports."""
     found = io.read(labels).sort_by("row_id").slice(0, 40)
     stem = task.directory / "trust"
@@ -94,10 +94,10 @@ def select(task: Task, labels: TableRef, trust: TrustRef) -> Done:
 
 def stages(seed: int = 0) -> list[Stage]:
     """The graph."""
-    labels = Stage(name="gen-0/label", work=label, inputs={"seed": seed})
-    trust = Stage(name="gen-0/trust", work=fit, inputs={"labels": labels.table("labels")})
-    inputs = {"labels": labels.table("labels"), "trust": trust.trust("trust")}
-    return ordered([Stage(name="gen-0/select", work=select, inputs=inputs).value("table")])
+    labels = Built(name="gen-0/label", work=label, inputs={"seed": seed})
+    trust = Built(name="gen-0/trust", work=fit, inputs={"labels": labels.table("labels")})
+    inputs = {"labels": labels.table("labels"), "trust": trust.value("trust")}
+    return ordered([Built(name="gen-0/select", work=select, inputs=inputs).value("table")])
 
 
 def run(directory: Place) -> Any:

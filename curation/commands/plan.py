@@ -155,7 +155,7 @@ def _planned(ordered: Sequence[Stage], manifest: Manifest, forecaster: Forecaste
     step_of, stages = steps(ordered), []
     for status in found:
         stage, name = status.stage, status.stage.name
-        rows, seconds, between, basis = stage.rows, None, None, None
+        rows, seconds, between, basis = stage.num_rows, None, None, None
         if status.state == "done":
             rows, seconds = manifest.stages[name].rows, manifest.stages[name].seconds
         elif status.state == "skipped":
@@ -203,6 +203,6 @@ def _tokens(stage: Stage, made: "Forecast") -> int | None:
             return round(item.prompt_tokens.value + item.output_tokens.value)
     means = made.questions[0].measured
     asks, trains = "running" in stage.settings, "recipe" in stage.inputs
-    if stage.rows is None or not (asks or trains):
+    if stage.num_rows is None or not (asks or trains):
         return None
-    return round(history.amount_of(stage, stage.rows) * (means.prompt_tokens.value + means.output_tokens.value))
+    return round(history.amount_of(stage, stage.num_rows) * (means.prompt_tokens.value + means.output_tokens.value))

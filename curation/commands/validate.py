@@ -11,11 +11,11 @@ from curation.config.states import beyond, others_of
 from curation.domains import get_domain
 from curation.errors import ModelError
 from curation.pipeline.roles import check_models
-from curation.pipeline.searching import check as check_search
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
 from curation.stages.label_keys import check_by
 from curation.stages.preview import check_preview, preview
+from curation.stages.search import check as check_search
 from curation.storage.paths import require_reachable
 from curation.telemetry import tracking
 

@@ -1,6 +1,6 @@
 """What ``curate analyze`` measures of a finished run: why an arm's rows teach well (paper, section "Mechanisms")."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,6 @@ class GradientsConfig(Section):
     """Gradients of the loss by the student's last hidden states (paper, section "Mechanisms", finding 3)."""
 
     RESOURCES: ClassVar[set[str]] = {"batch_rows", "cpus", "gpus"}
-    """Keys that affect speed, not values, so they are not in the cache key."""
 
     rows: PositiveInt = 2_000
     """Most rows of an arm, drawn by row id. All arms are compared by the same number: what the smallest one has."""
@@ -46,11 +45,6 @@ class GradientsConfig(Section):
     """CPUs, and threads, of a task."""
     gpus: NotNegative = 0
     """GPUs of a task."""
-
-    @property
-    def resources(self) -> dict[str, Any]:
-        """The keys of ``RESOURCES`` with their values."""
-        return {key: getattr(self, key) for key in self.RESOURCES}
 
 
 class AnalyzeConfig(Section):

@@ -29,6 +29,8 @@ class Section(BaseModel):
     """A part of the configuration. It is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+    RESOURCES: ClassVar[set[str]] = set()
+    """Keys that affect speed, not values, so they are not in the cache key."""
 
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""
@@ -79,7 +81,6 @@ class TrainSection(PresetSection):
     """A recipe that Ray Train runs, with the number and resources of its workers."""
 
     RESOURCES: ClassVar[set[str]] = {"cpus_per_worker", "gpus_per_worker", "memory_gib_per_worker", "max_failures"}
-    """Keys that affect speed, not values, so they are not in the cache key."""
 
     num_workers: PositiveInt = 1
     """Processes that train together."""

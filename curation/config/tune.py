@@ -19,7 +19,6 @@ class TuneConfig(Section):
     """
 
     RESOURCES: ClassVar[set[str]] = {"parallel", "cpus_per_trial", "gpus_per_trial", "memory_gib_per_trial"}
-    """Keys that affect speed, not values, so they are not in the cache key."""
 
     space: dict[str, Any] = Field(default={"preset": "kinds"})
     """Settings and their values: ``preset`` and/or keys of ``trust``, ``kind`` and ``options.KIND.NAME``."""
@@ -61,11 +60,6 @@ class TuneConfig(Section):
     def per_trial(self) -> dict[str, float]:
         """What a trial needs of its node, by Ray's names."""
         return by_rays_names(self.cpus_per_trial, self.gpus_per_trial, self.memory_gib_per_trial)
-
-    @property
-    def resources(self) -> dict[str, Any]:
-        """The keys of ``RESOURCES`` with their values."""
-        return {key: getattr(self, key) for key in self.RESOURCES}
 
     @model_validator(mode="after")
     def _share_is_read(self) -> Self:

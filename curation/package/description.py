@@ -146,7 +146,7 @@ class Description(Section):
     inputs: tuple[str, ...]
     """The states and scalar columns that it reads, in order."""
     fit: dict[str, Any]
-    """How the fit went (``curation.pipeline.trusting.summary``), with the calibration of trust."""
+    """How the fit went (``curation.stages.fit.summary``), with the calibration of trust."""
     calibration: CalibrationRows | None
     """``None``: the package holds no calibration rows, so that no cut can be certified without fresh ones."""
     sample: Sample

@@ -7,11 +7,10 @@ from curation.arms import REFERENCE_ARM
 from curation.config.ablation import POOL, Ablation, Variant
 from curation.errors import ConfigError
 from curation.pipeline.chain import Files, describe
-from curation.refs import TableRef, TrustRef
-from curation.rundir.graph import Done, Out, Stage, ordered
+from curation.rundir.graph import Out, Stage, ordered
 from curation.rundir.merging import Merged
-from curation.rundir.run import Task
 from curation.selection.budget import check_pool
+from curation.stages.scored_rows import ScoreGraded
 
 
 class Described(NamedTuple):
@@ -90,18 +89,15 @@ def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files)
         trust = generation.record["trust"] if fitted else None
         found.scored[variant.name] = {
             name: merged.stage(
-                Stage(
+                ScoreGraded(
                     name=f"gen-0/scored-{name}",
-                    work=score,
-                    inputs={
-                        "labels": generation.answers[split],
-                        "grades": generation.record["grades"][split],
-                        "function": variant.function,
-                        "trust": trust,
-                        "seed": variant.config.seed,
-                    },
+                    labels=generation.answers[split],
+                    grades=generation.record["grades"][split],
+                    function=variant.function,
+                    trust=trust,
+                    seed=variant.config.seed,
                 )
-            ).table("scored")
+            ).out("scored")
             for name in ablation.config.sets
             for split in [name if name == POOL else f"probe-{name}"]
         }
@@ -114,12 +110,3 @@ def describe_seed(ablation: Ablation, variants: Sequence[Variant], files: Files)
                 model: [merged.out(run) for run in runs] for model, runs in generation.record["tests"].items()
             }
     return found
-
-
-def score(task: Task, *, labels: TableRef, grades: TableRef, function: str, trust: TrustRef | None, seed: int) -> Done:
-    """Score the graded rows of a split with one trust function."""
-    from curation.stages.scored_rows import scored_rows
-    from curation.tables import io
-
-    ref = scored_rows(labels, grades, function, trust, str(task.directory / "scored.lance"), seed=seed)
-    return Done(outputs={"scored": ref.to_json()}, rows=io.count(ref))

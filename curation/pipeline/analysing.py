@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from curation.arms import ARMS, REFERENCE_ARM
-from curation.config import DomainConfig, EngineConfig, GradientsConfig, RunConfig
+from curation.config import EngineConfig, GradientsConfig, RunConfig
 from curation.domains import get_domain, position_of
 from curation.errors import ConfigError
 from curation.hashing import derive
 from curation.pipeline.chain import Chain
-from curation.refs import ModelRef, TableRef
-from curation.rundir.graph import Done, Out, Stage
-from curation.rundir.run import Task
+from curation.rundir.graph import Out
+from curation.stages.advantage import ValueMoves
+from curation.stages.gradients import CompareGradients, TakeGradients
 
 ADVANTAGES, COHERENCE = "advantages", "coherence"
 """What the report reads of a generation's analysis."""
@@ -64,125 +64,40 @@ def check_analysis(config: RunConfig) -> list[str]:
 
 def _advantages(config: RunConfig, chain: Chain, record: Mapping[str, Any], engine: EngineConfig) -> Out:
     tables = {arm: table for arm, table in record["selections"].items() if not ARMS[arm].gold}
-    stage = Stage(
+    stage = ValueMoves(
         name=f"gen-{record['index']}/advantages",
-        work=value,
-        inputs={
-            "digests": {arm: table.stage.value("arms", arm, "digest") for arm, table in tables.items()},
-            "grades": record["grades"]["pool"],
-            "examples": chain.prepared.table("tables", "pool"),
-            "audit": chain.prepared.table("tables", "audit"),
-            "domain": config.domain_of("pool"),
-            "engine": engine,
-            "seed": derive(config.seed, "advantages"),
-        },
-        settings={"selections": tables, "labels": record["labels"]["pool"]},  # the digests name the rows
+        digests={arm: table.stage.out("arms", arm, "digest") for arm, table in tables.items()},
+        grades=record["grades"]["pool"],
+        examples=chain.prepared.out("tables", "pool"),
+        audit=chain.prepared.out("tables", "audit"),
+        domain=config.domain_of("pool"),
+        engine=engine,
+        seed=derive(config.seed, "advantages"),
+        selections=tables,
+        labels=record["labels"]["pool"],
     )
-    return stage.value("found")
-
-
-def value(
-    task: Task,
-    digests: Mapping[str, str],
-    grades: TableRef,
-    examples: TableRef,
-    audit: TableRef,
-    domain: DomainConfig,
-    engine: EngineConfig,
-    seed: int,
-    selections: Mapping[str, TableRef],
-    labels: TableRef,
-) -> Done:
-    """Ask the engine about weak labels that differ from gold."""
-    from curation.stages.advantage import AdvantageJob, advantages
-    from curation.tables import io
-
-    job = AdvantageJob(examples=examples, audit=audit, labels=labels, domain=domain, engine=engine)
-    uri = str(task.directory / "advantages.lance")
-    with task.progress() as update:
-        table, arms = advantages(job, selections, grades, uri, seed=seed, guard=task.guard, progress=update)
-    num_rows, num_failed = io.count(table), io.count(table, filter="error IS NOT NULL")
-    if num_failed:
-        task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
-    names = sorted({name for name in io.read(table, columns=["engine"])["engine"].to_pylist() if name})
-    found = {
-        "engine": ", ".join(names),
-        "nodes": engine.nodes,
-        "equal_within": engine.equal_within,
-        "num_rows": num_rows,
-        "num_failed": num_failed,
-        "arms": arms,
-    }
-    return Done(outputs={"found": found, "table": table.to_json()}, rows=num_rows)
+    return stage.out("found")
 
 
 def _coherence(config: RunConfig, record: Mapping[str, Any], gradients: GradientsConfig) -> Out:
     recipe, seed = config.student, derive(config.seed, "gradients")
     stages = {
-        arm: Stage(
+        arm: TakeGradients(
             name=f"gen-{record['index']}/gradients-{arm}",
-            work=differentiate,
-            inputs={
-                "digest": table.stage.value("arms", arm, "digest"),
-                "base": record["student_base"],
-                "gradients": gradients.without(gradients.RESOURCES),
-                "max_length": recipe.max_length,
-                "chat_template": recipe.chat_template,
-                "seed": seed,
-            },
-            settings={"rows": table.stage.table("rows_of", arm), "resources": gradients.resources},
-            takes={"CPU": float(gradients.cpus)} | ({"GPU": gradients.gpus} if gradients.gpus else {}),
+            digest=table.stage.out("arms", arm, "digest"),
+            base=record["student_base"],
+            gradients=gradients,
+            max_length=recipe.max_length,
+            chat_template=recipe.chat_template,
+            seed=seed,
+            rows=table.stage.out("rows_of", arm),
         )
         for arm, table in record["selections"].items()  # later ones lack arms with a chain of their own
     }
-    stage = Stage(
+    stage = CompareGradients(
         name=f"gen-{record['index']}/coherence",
-        work=compare,
-        inputs={
-            "tables": {arm: stage.table("gradients").or_none for arm, stage in stages.items()},
-            "reference": REFERENCE_ARM,
-            "seed": seed,
-        },
+        tables={arm: stage.out("gradients").or_none for arm, stage in stages.items()},
+        reference=REFERENCE_ARM,
+        seed=seed,
     )
-    return stage.value("found")
-
-
-def differentiate(
-    task: Task,
-    digest: str,
-    base: ModelRef,
-    gradients: GradientsConfig,
-    max_length: int,
-    chat_template: bool,
-    seed: int,
-    rows: TableRef,
-    resources: Mapping[str, Any],
-) -> Done:
-    """Take the gradients of an arm's rows."""
-    from curation.stages.gradients import GradientJob
-    from curation.stages.gradients import gradients as gradients_stage
-    from curation.tables import io
-
-    job = GradientJob(
-        rows=rows,
-        base=base,
-        config=gradients.model_copy(update=dict(resources)),
-        max_length=max_length,
-        chat_template=chat_template,
-    )
-    with task.progress() as update:
-        uri = str(task.directory / "gradients.lance")
-        ref = gradients_stage(job, uri, seed=seed, guard=task.guard, progress=update)
-    if num_failed := io.count(ref, filter="error IS NOT NULL"):
-        task.say(f"{num_failed:,} rows have no gradient; the table has their errors")
-    return Done(outputs={"gradients": ref.to_json()}, rows=io.count(ref))
-
-
-def compare(task: Task, tables: Mapping[str, TableRef | None], reference: str, seed: int) -> Done:
-    """Compare the arms' gradients."""
-    from curation.stages.gradients import compare as compare_arms
-
-    with task.progress() as update:
-        made = {arm: ref for arm, ref in tables.items() if ref is not None}  # an empty arm has none
-        found = compare_arms(made, reference=reference, seed=seed, progress=update)
-    return Done(outputs={"found": found}, rows=found["n"] * len(found["arms"]))
+    return stage.out("found")

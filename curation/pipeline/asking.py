@@ -13,7 +13,7 @@ from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig
 from curation.config.states import others_of
 from curation.refs import ModelRef, fingerprint
-from curation.rundir.graph import Done, Model, Out, Stage, Work, plain
+from curation.rundir.graph import Built, Done, Model, Out, Work, plain
 from curation.rundir.hosts import Host
 from curation.rundir.run import Task
 from curation.stopping import waited_for
@@ -79,14 +79,14 @@ class Asked:
         asks_teacher: bool = False,
         needs: Sequence[Out] = (),
         revision: int = 1,
-    ) -> Stage:
+    ) -> Built:
         """A stage whose ``work`` asks the model about ``rows`` rows."""
-        return Stage(
+        return Built(
             name=name,
             work=work,
             inputs={**inputs, **self.inputs},
             settings={**self.settings, **settings},
-            rows=rows,
+            num_rows=rows,
             takes=self._takes(rows),
             host=self.host,
             asks_teacher=asks_teacher,
@@ -113,7 +113,7 @@ def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
     """A model asked as ``ask`` says; if the backend is ``auto``, the stage ``name`` settles it."""
     if ask.backend != "auto":
         return Asked(model=model, ask=ask, engine=ask, backend=ask.backend)
-    stage = Stage(
+    stage = Built(
         name=name,
         work=settle,
         inputs={
@@ -123,7 +123,7 @@ def asked(model: Model | None, ask: AskConfig, *, name: str) -> Asked:
             "other_layers": bool(others_of(ask.states)),
         },
         settings={"ask": ask},
-        rows=0,
+        num_rows=0,
     )
     return Asked(model=model, ask=ask, engine=ask, backend=stage.value("backend"))
 

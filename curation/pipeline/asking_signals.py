@@ -7,7 +7,7 @@ from curation.config import AskConfig, RunConfig
 from curation.pipeline.asking import Asked
 from curation.pipeline.given import Generation
 from curation.pipeline.measuring import signalling
-from curation.rundir.graph import Out, Stage
+from curation.rundir.graph import Built, Out
 from curation.signals import SIGNALS
 
 
@@ -26,7 +26,7 @@ def asked_of_teacher(generation: Generation, split: str) -> dict[str, dict[str, 
     return {_named(signal): _how(generation, signal, split) for signal in signals if signal.asks == "teacher"}
 
 
-def signals_of(generation: Generation, teacher: Asked, split: str, labels: Out) -> dict[str, Stage]:
+def signals_of(generation: Generation, teacher: Asked, split: str, labels: Out) -> dict[str, Built]:
     """A stage for each signal of a split, by column."""
     signals = signals_on(generation.config, split)
     return {column: _signal(generation, teacher, signal, split, labels) for column, signal in signals.items()}
@@ -46,7 +46,7 @@ def _how(generation: Generation, signal: arms.Signal, split: str) -> dict[str, A
     }
 
 
-def _signal(generation: Generation, teacher: Asked, signal: arms.Signal, split: str, labels: Out) -> Stage:
+def _signal(generation: Generation, teacher: Asked, signal: arms.Signal, split: str, labels: Out) -> Built:
     config = generation.config
     answering = {"teacher": teacher, **generation.others.roles}[signal.asks]
     return signalling(

@@ -8,18 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from curation.arms import ARMS, REFERENCE_ARM
 from curation.config import RunConfig
 from curation.errors import ConfigError
-from curation.hashing import derive
 from curation.pipeline import roles
 from curation.pipeline.generation import Described, describe_generation, share_of
 from curation.pipeline.given import Generation
-from curation.pipeline.handover import going_on, holding_out
-from curation.pipeline.learning import base_model
-from curation.pipeline.preparing import preparing
 from curation.report.record import PREDECESSOR
 from curation.rundir.graph import Model, Out, Stage, Table, ordered
 from curation.sources import SourceFile, split_sizes
+from curation.stages.go_on import GoOn
+from curation.stages.held_out import HoldOut
+from curation.stages.prepare import Prepare
+from curation.trust.parts import ROW_KEYS
 
 Files = Mapping[str, Sequence[SourceFile]]
 """The input files by source."""
@@ -58,11 +59,17 @@ def describe(config: RunConfig, files: Files) -> Chain:
         ConfigError: two splits of a chain are of different sources that share a file.
     """
     sizes, num = split_sizes(config, files), max(1, len(config.generations))
-    limit = config.splits.max_error_rate
-    settings = {"commit_seconds": config.commit_seconds, "fragment_mb": config.fragment_mb, "max_error_rate": limit}
-    prepared = preparing(config.rows, files, settings=settings, num_rows=sum(sizes.values()))
+    prepared = Prepare(
+        name="prepare",
+        config=config.rows,
+        files={name: [file.to_json() for file in items] for name, items in files.items()},
+        commit_seconds=config.commit_seconds,
+        fragment_mb=config.fragment_mb,
+        max_error_rate=config.splits.max_error_rate,
+        num_rows=sum(sizes.values()),
+    )
     names = [*config.splits.named(), *(["audit"] if config.splits.audit else [])]
-    tables: dict[str, Table] = {name: prepared.table("tables", name) for name in names}
+    tables: dict[str, Table] = {name: prepared.out("tables", name) for name in names}
     if num > 1:
         check_files(config, files)
     first = Generation(
@@ -135,13 +142,20 @@ class _Describing:
         config, described = self._config, self._main[-1]
         if config.chain.stop is None:
             return ()
-        stage = going_on(
-            f"gen-{len(self._main) - 1}/go-on",
-            arm=arm,
-            record=described.record,
-            trust=config.trust,
+        record, ranks = described.record, ARMS[arm].ranked and not ARMS[arm].gold
+        stage = GoOn(
+            name=f"gen-{len(self._main) - 1}/go-on",
+            functions=list(dict.fromkeys([*([ARMS[arm].trust] if ranks else []), REFERENCE_ARM])),
+            source=record["labels"]["source"],
+            grades=record["grades"]["source"],
+            pool=record["labels"]["pool"],
+            budget=record["budget"],
+            shift=record["shift"],
+            trust=config.trust.only(ROW_KEYS),
             stop=config.chain.stop,
             seed=config.seed,
+            generation=record["index"],
+            num_rows=0,
         )
         self._decisions.append(stage)
         return (stage.value("go_on"),)
@@ -172,8 +186,8 @@ class _Describing:
             tested=self._tested,
         )
         pool = self._config.splits.pool.source
-        held_out = holding_out(
-            generation.name("held-out"),
+        held_out = HoldOut(
+            name=generation.name("held-out"),
             trained={
                 f"the {arm} student of generation {at}": line[at].record["selections"][arm] for at in range(index)
             },
@@ -185,6 +199,7 @@ class _Describing:
             share=share_of(generation),
             teacher=f"the teacher of generation {index}",
             needs=needs,
+            num_rows=0,
         )
         checked = replace(generation, needs=(*needs, held_out.value("num_trained")))
         return self._described(checked, shallow)
@@ -224,5 +239,4 @@ def _base(first: Generation, index: int, needs: Sequence[Out]) -> Model | None:
     if not config.generations:
         return None
     name = f"gen-{index}/student-base"
-    student = config.generations[index].student
-    return base_model(student, config.domain, name=name, seed=derive(config.seed, name), needs=needs)
+    return roles.base_model(config, config.generations[index].student, name, needs)

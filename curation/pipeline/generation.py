@@ -11,13 +11,23 @@ from curation.pipeline.asking import Asked, asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
 from curation.pipeline.labelling import labelling
-from curation.pipeline.learning import student
 from curation.pipeline.measuring import graded
-from curation.pipeline.searching import searching
-from curation.pipeline.selecting import Measured, choosing, limit, measuring_length, rolling_out, selecting
+from curation.pipeline.selecting import limit, rolling_out
 from curation.pipeline.testing import Tested, testing
-from curation.pipeline.trusting import fitting, projecting, scoring, shifting
-from curation.rundir.graph import Model, Out, Stage
+from curation.registry import METHODS
+from curation.rundir.graph import Built, Model, Out, Stage
+from curation.stages.budget import Scored
+from curation.stages.chooser import Choice, declared
+from curation.stages.fit import FitTrust
+from curation.stages.length import Limit, MeasureLength
+from curation.stages.project import Project
+from curation.stages.score import Score
+from curation.stages.search import Search, share_of_search, stored
+from curation.stages.select import Select
+from curation.stages.shift import MeasureShift
+from curation.stages.student import TrainStudent
+from curation.trust.parts import ROW_KEYS, read_by
+from tune.space import spelled_out
 
 
 class Described(NamedTuple):
@@ -29,11 +39,11 @@ class Described(NamedTuple):
     """By arm."""
     answers: dict[str, Out]
     """The teacher's labels by split, before scores are added."""
-    search: Stage
+    search: Search
     """For the trust function; part of the run only with ``trust.search``."""
     tested: Known
     """The tests of this and all earlier generations."""
-    selected: Stage
+    selected: Select
     """The selections of all arms."""
     shallow: dict[str, Any]
     """``tests`` and ``training`` by arm of the students that learned from the first teacher without a chain."""
@@ -44,75 +54,72 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
 
     ``first``: the selections of the first one, on which the base is trained too, for each of ``chain.arms``.
     """
-    config = generation.config
-    splits, store_states = labelled_splits(config), config.teacher.store_states
+    config, base, splits = generation.config, generation.base, labelled_splits(generation.config)
+
+    # The teacher labels the source split, on which trust is fitted.
     teacher = asked(generation.teacher, config.teacher.ask, name=generation.name("backend-teacher"))
-    source = _labelling(generation, teacher, "source")
-    labelled, grades = {"source": source}, {"source": graded(generation, "source", "source", source.table("labels"))}
-    labels = {"source": source.table("labels")}
-    pca = None
-    if isinstance(store_states, PcaConfig):
-        pca = projecting(
-            generation.name("pca"),
-            labels["source"],
-            config.trust,
-            size=store_states.pca,
-            seed=config.seed,
-            rows=generation.sizes["source"],
-        )
-        labels["source"] = pca.table("labels")
-    search = searching(generation, labels["source"], grades["source"])
+    labelled = {"source": _labelling(generation, teacher, "source")}
+    labels: dict[str, Out] = {"source": labelled["source"].table("labels")}
+    grades = {"source": graded(generation, "source", "source", labels["source"])}
+    pca = _projected(generation, labels["source"])
+    if pca is not None:
+        labels["source"] = pca.out("labels")
+    search = _search(generation, labels["source"], grades["source"])
     fits = _fits(generation, labels["source"], grades["source"], search)
-    fitted = {name: stage.trust("trust") for name, stage in fits.items()}
-    scored_as_labelled = store_states is False
+    fitted = {name: stage.out("trust") for name, stage in fits.items()}
+
+    # It labels the other splits, the pool last; what has a gold label is graded.
+    scored_as_labelled = config.teacher.store_states is False
     for split in splits[1:]:
         labelled[split] = _labelling(
             generation,
             teacher,
             split,
-            projection=None if pca is None else pca.projection("projection"),
+            projection=None if pca is None else pca.out("projection"),
             fitted=fitted if scored_as_labelled else None,
         )
         labels[split] = labelled[split].table("labels")
-    scored, unread = {}, {}
-    for split in splits:
-        if split != "source" and (split != "pool" or config.splits.audit):
+        if split != "pool" or config.splits.audit:
             grades[split] = graded(generation, split, split, labels[split])
-        signals = signals_of(generation, teacher, split, labels[split])
-        if split == "pool":
-            unread = {name: stage.value("num_unread") for name, stage in signals.items()}
-        functions = {} if scored_as_labelled and split != "source" else fitted
-        measured = {name: stage.table("signal") for name, stage in signals.items()}
-        rows = generation.sizes[split]
-        scored[split] = scoring(
-            generation.name(f"score-{split}"),
-            labels[split],
-            functions,
-            measured,
+
+    # Trust and signals score the labels.
+    signals = {split: signals_of(generation, teacher, split, labels[split]) for split in splits}
+    scored = {
+        split: Score(
+            name=generation.name(f"score-{split}"),
+            labels=labels[split],
+            fitted={} if scored_as_labelled and split != "source" else fitted,
+            signals={name: stage.table("signal") for name, stage in signals[split].items()},
             of_source=split == "source",
-            rows=rows,
-        ).table("labels")
-    shift = shifting(
-        generation.name("shift"),
-        labels["pool"],
-        {split: labels[split] for split in ("source", "calibration") if split in labels},
-        config.fitting.states,
+            num_rows=generation.sizes[split],
+        ).out("labels")
+        for split in splits
+    }
+    shift = MeasureShift(
+        name=generation.name("shift"),
+        pool=labels["pool"],
+        compared={split: labels[split] for split in ("source", "calibration") if split in labels},
+        states=list(config.fitting.states),
         seed=config.seed,
-        rows=generation.sizes["pool"],
+        num_rows=generation.sizes["pool"],
     )
-    base = generation.base
-    selected, lengths = _selected(generation, teacher, base, labels, scored, grades)
+
+    # Every arm selects as many rows as the budget says, among those that a student can be trained on.
+    longest = limit(base, config.student)
+    lengths = {} if longest is None else _lengths(generation, labels, longest)
+    selected = _selected(generation, teacher, longest, labels, scored, grades, lengths)
+
+    # Students learn the selected rows, and are tested beside their teacher and their base.
     students = {} if base is None else {arm: _student(generation, base, selected, arm) for arm in config.selection.arms}
-    tests = Tested({}, {}, {}) if base is None else testing(generation, teacher, base, students)
-    shallow: dict[str, Stage] = {}
+    taught = {arm: stage.out("model") for arm, stage in students.items()}
+    tests = Tested({}, {}, {}) if base is None else testing(generation, teacher, base, taught)
+    shallow: dict[str, TrainStudent] = {}
     beside = Tested({}, {}, tests.known)
     if first is not None and base is not None:
-        shallow = {
-            f"shallow-{arm}": _student(generation, base, first, arm, name=f"student-shallow-{arm}")
-            for arm in config.chain.arms
-        }
-        beside = testing(replace(generation, tested=tests.known), teacher, base, shallow)
-    judge, selection_arms = config.judge, config.selection.arms
+        shallow = {arm: _student(generation, base, first, arm, "student-shallow") for arm in config.chain.arms}
+        models = {f"shallow-{arm}": stage.out("model") for arm, stage in shallow.items()}
+        beside = testing(replace(generation, tested=tests.known), teacher, base, models)
+
     record = {
         "index": generation.index,
         "teacher": generation.teacher,
@@ -120,24 +127,23 @@ def describe_generation(generation: Generation, first: Stage | None = None) -> D
         "labels": scored,
         "grades": grades,
         "trust": fitted[arms.REFERENCE_ARM],
-        "trust_fit": fits[arms.REFERENCE_ARM].value("fit"),
-        "selections": {arm: selected.table("arms", arm, "table") for arm in selection_arms},
-        "formats": {arm: selected.value("arms", arm) for arm in selection_arms},
-        "budget": selected.value("budget"),
-        "shift": shift.value("shift"),
+        "trust_fit": fits[arms.REFERENCE_ARM].out("fit"),
+        "selections": {arm: selected.out("arms", arm, "table") for arm in config.selection.arms},
+        "formats": {arm: selected.out("arms", arm) for arm in config.selection.arms},
+        "budget": selected.out("budget"),
+        "shift": shift.out("shift"),
         "tests": tests.main,
         "further_tests": tests.further,
         "label_counts": {split: labelled[split].value("counts") for split in splits},
-        "projection": None if pca is None else pca.value("fit"),
-        "asked": _asked(judge, grades, tests.main),
-        "unread": unread,
-        "too_long": {split: stage.value("counts") for split, stage in lengths.items()},
-        "training": {arm: stage.value("training") for arm, stage in students.items()},
+        "projection": None if pca is None else pca.out("fit"),
+        "asked": _asked(config.judge, grades, tests.main),
+        "unread": {name: stage.value("num_unread") for name, stage in signals["pool"].items()},
+        "too_long": {split: stage.out("counts") for split, stage in lengths.items()},
+        "training": {arm: stage.out("training") for arm, stage in students.items()},
     }
-    taught = {arm: stage.model("model") for arm, stage in students.items()}
     without_a_chain = {
-        "tests": {arm: beside.main[f"shallow-{arm}"] for arm in config.chain.arms if shallow},
-        "training": {arm: shallow[f"shallow-{arm}"].value("training") for arm in config.chain.arms if shallow},
+        "tests": {arm: beside.main[f"shallow-{arm}"] for arm in shallow},
+        "training": {arm: stage.out("training") for arm, stage in shallow.items()},
     }
     return Described(record, taught, labels, search, beside.known, selected, without_a_chain)
 
@@ -161,7 +167,7 @@ def _labelling(
     *,
     projection: Out | None = None,
     fitted: Mapping[str, Out] | None = None,
-) -> Stage:
+) -> Built:
     """The teacher's labels of a split; of the pool those of the generation's share."""
     config = generation.config
     return labelling(
@@ -193,21 +199,61 @@ def _asked(judge: JudgeConfig | None, grades: Mapping[str, Out], tests: Mapping[
     return {what: out.stage.value("num_asked") for what, out in found.items()}
 
 
-def _fits(generation: Generation, labels: Out, grades: Out, search: Stage) -> dict[str, Stage]:
-    """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
+def _projected(generation: Generation, labels: Out) -> Project | None:
+    """The projection of the source split's states; ``None`` where states are stored as they are, or not at all."""
     config = generation.config
+    if not isinstance(config.teacher.store_states, PcaConfig):
+        return None
+    return Project(
+        name=generation.name("pca"),
+        labels=labels,
+        size=config.teacher.store_states.pca,
+        trust=config.trust.only({"states", *ROW_KEYS}),
+        seed=config.seed,
+        num_rows=generation.sizes["source"],
+    )
+
+
+def _search(generation: Generation, labels: Out, grades: Out) -> Search:
+    """The search of the section ``tune`` on the labels of the source split."""
+    config, tune = generation.config, generation.config.tune
+    groups = None
+    if tune.groups is not None:
+        id_column = config.sources[config.splits.source.source].id_column
+        files = [file.to_json() for file in generation.files]
+        groups = {"column": tune.groups, "id_column": id_column, "files": files}
+    return Search(
+        name=generation.name("search"),
+        labels=labels,
+        grades=grades,
+        groups=groups,
+        stored=list(stored(config)),
+        tune=tune.model_copy(update={"space": spelled_out(tune.space)}),
+        trust=config.fitting.without({"search"}),
+        share=share_of_search(config, generation.sizes["pool"]),
+        risk=config.selection.budget.risk if tune.metric == "certified" else None,
+        seed=config.seed,
+        num_rows=generation.sizes["source"],
+    )
+
+
+def _fits(generation: Generation, labels: Out, grades: Out, search: Search) -> dict[str, Stage]:
+    """The trust functions that the arms need, fitted on the source split, by name; that of the method always."""
+    config, trust = generation.config, generation.config.fitting
 
     def fitted(name: str, kind: str) -> Stage:
-        return fitting(
-            generation.name(name),
-            kind,
-            arms.fitted_of([kind])[kind],
-            labels,
-            grades,
-            config.fitting,
+        function = arms.fitted_of([kind])[kind]
+        return FitTrust(
+            name=generation.name(name),
+            function=kind,
+            made_by=function.made_by,
+            fit_by=function.fit,
+            labels=labels,
+            grades=grades,
+            trust=read_by(kind, function, trust).model_copy(update=trust.resources),
             seed=config.seed,
-            rows=generation.sizes["source"],
             teacher=f"the teacher of generation {generation.index}" if generation.index else None,
+            num_rows=generation.sizes["source"],
         )
 
     others = arms.fitted_of(config.selection.used)
@@ -215,50 +261,61 @@ def _fits(generation: Generation, labels: Out, grades: Out, search: Stage) -> di
     return {arms.REFERENCE_ARM: own, **{name: fitted(f"trust-{name}", name) for name in others}}
 
 
+def _lengths(generation: Generation, labels: Mapping[str, Out], longest: Limit) -> dict[str, MeasureLength]:
+    """By split, the rows that some arm could not train on: they are left out for all arms."""
+    config = generation.config
+    by_gold = [arms.ARMS[arm].gold for arm in config.selection.arms]
+    found = {}
+    for split in [split for split in ("calibration", "pool") if split in labels]:
+        gold = generation.tables.get("audit" if split == "pool" else split)
+        gold = gold if any(by_gold) and longest.completions else None
+        # What the gold arms of the pool train on follows from these, the labels and the gold labels.
+        rollouts = {"wanted": config.selection.gold_rollouts.source, "seed": config.seed}
+        found[split] = MeasureLength(
+            name=generation.name(f"length-{split}"),
+            examples=generation.tables[split],
+            labels=labels[split],
+            weak=not all(by_gold) or not longest.completions,
+            gold=gold,
+            domain=config.domain_of(split),
+            limit=longest,
+            rollouts=rollouts if gold and split == "pool" else None,
+            split=split,
+            num_rows=generation.sizes[split],
+        )
+    return found
+
+
 def _selected(
     generation: Generation,
     teacher: Asked,
-    base: Model | None,
+    longest: Limit | None,
     labels: Mapping[str, Out],
     scored: Mapping[str, Out],
     grades: Mapping[str, Out],
-) -> tuple[Stage, dict[str, Stage]]:
-    """The selection, and by split the rows that are too long for a student."""
+    lengths: Mapping[str, MeasureLength],
+) -> Select:
+    """The selections of all arms, and what gold arms train on before them."""
     config = generation.config
-    longest = limit(base, config.student)
-    lengths = {}
-    if longest is not None:
-        lengths = {
-            split: measuring_length(
-                generation.name(f"length-{split}"),
-                split=split,
-                examples=generation.tables[split],
-                labels=labels[split],
-                gold=generation.tables.get("audit") if split == "pool" else generation.tables[split],
-                selection=config.selection,
-                limit=longest,
-                domain=config.domain_of(split),
-                seed=config.seed,
-                rows=generation.sizes[split],
-            )
-            for split in labels
-            if split in ("calibration", "pool")
-        }
-    too_long = {split: stage.table("too_long") for split, stage in lengths.items()}
+    selection, budget = config.selection, config.selection.budget
+    too_long = {split: stage.out("too_long").or_none for split, stage in lengths.items()}
 
-    def choice(labels: Mapping[str, Out]) -> dict[str, Any]:
+    def choice(labels: Mapping[str, Out]) -> Choice:
         splits = {
-            split: Measured(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
+            split: Scored(labels=labels[split], grades=grades.get(split), too_long=too_long.get(split))
             for split in labels
         }
-        return choosing(
+        return Choice(
             pool=generation.tables["pool"],
-            pool_labels=splits["pool"],
+            labels=labels["pool"],
+            grades=grades.get("pool"),
+            too_long=too_long.get("pool"),
             audit=generation.tables.get("audit"),
-            measured=splits[config.selection.budget.purity_split or "source"],
+            measured=splits[budget.purity_split or "source"],
             calibration=splits.get("calibration"),
             domain=config.domain_of("pool"),
-            selection=config.selection,
+            selection=selection.without({"gold_rollouts"}),
+            declared=declared(selection),
             seed=config.seed,
         )
 
@@ -267,39 +324,42 @@ def _selected(
         generation.name("rollouts"),
         choice=chosen,
         unscored=choice(labels),
-        selection=config.selection,
+        selection=selection,
         asked=teacher,
         decoding=config.teacher.decoding,
         seed=generation.seed("rollouts"),
         limit=longest,
         settings=generation.settings,
     )
-    n = config.selection.budget.n
-    stage = selecting(
-        generation.name("select"),
+    texts: Any = None if rollouts is None else rollouts.value("texts")
+    if METHODS[config.student.method].learns == "labels":
+        texts = {"source": "label", "samples": None}
+    return Select(
+        name=generation.name("select"),
         choice=chosen,
-        rollouts=rollouts,
-        recipe=config.student,
+        texts=texts,
         teacher=generation.teacher,
         generation=generation.index,
-        rows=None if n is None else n * len(config.selection.arms),
+        num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )
-    return stage, lengths
 
 
-def _student(generation: Generation, base: Model, selected: Stage, arm: str, name: str | None = None) -> Stage:
+def _student(generation: Generation, base: Model, selected: Stage, arm: str, what: str = "student") -> TrainStudent:
+    """The student of an arm; the digest of its rows says whether they changed."""
     config, recipe = generation.config, generation.config.student
+    method = METHODS[recipe.method]
     if isinstance(recipe, SftConfig) and isinstance(arms.TRUST[arms.ARMS[arm].trust], arms.Draw):
         recipe = recipe.without({"weight_by_trust"})
-    return student(
-        generation.name(name or f"student-{arm}"),
-        base,
-        selected.table("rows_of", arm),
-        selected.value("arms", arm, "digest"),
-        recipe,
-        config.domain_of("pool"),
-        generation.tables["pool"],
+    return TrainStudent(
+        name=generation.name(f"{what}-{arm}"),
+        base=base,
+        digest=selected.out("arms", arm, "digest"),
+        recipe=recipe,
         seed=derive(config.seed, f"gen-{generation.index}"),  # one for all arms of a generation
-        num=config.selection.budget.n,
+        trained_by=method.trained_by,
+        read={"domain": config.domain_of("pool")} if "domain" in method.reads else {},
+        rows=selected.out("rows_of", arm),
+        examples={"examples": generation.tables["pool"]} if "examples" in method.reads else {},
+        num_rows=config.selection.budget.n,
         needs=generation.needs,
     )

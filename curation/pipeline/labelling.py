@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from curation.config import AskConfig, DecodingConfig, DomainConfig
 from curation.pipeline.asking import Asked, Running, pass_of, passing, whole
 from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint
-from curation.rundir.graph import Done, Out, Stage, Table
+from curation.rundir.graph import Built, Done, Out, Table
 from curation.rundir.run import Task
 from curation.storage.paths import Place
 
@@ -38,7 +38,7 @@ def labelling(
     signals: Mapping[str, Mapping[str, Any]] | None = None,
     asks_teacher: bool = False,
     needs: Sequence[Out] = (),
-) -> Stage:
+) -> Built:
     """The answers of a model to the examples of a split, or to its ``share`` of them.
 
     With all hidden states; with their ``projection`` instead; or with the scores of ``fitted`` trust functions instead,

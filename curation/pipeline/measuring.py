@@ -10,7 +10,7 @@ from curation.pipeline.asking import Asked, Running, pass_of, passing, whole
 from curation.pipeline.given import Generation
 from curation.pipeline.labelling import ask_of
 from curation.refs import ModelRef, TableRef
-from curation.rundir.graph import Done, Out, Stage, Table
+from curation.rundir.graph import Built, Done, Out, Table
 from curation.rundir.run import Task
 from curation.storage.paths import place
 
@@ -51,10 +51,10 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     return judged.table("grades")
 
 
-def grading(name: str, *, labels: Out, gold: Table, examples: Table, domain: DomainConfig, rows: int | None) -> Stage:
+def grading(name: str, *, labels: Out, gold: Table, examples: Table, domain: DomainConfig, rows: int | None) -> Built:
     """Which labels are right, by the domain's rule, and which question each row asks."""
     inputs = {"labels": labels, "gold": gold, "examples": examples, "domain": domain}
-    return Stage(name=name, work=grade, inputs=inputs, rows=rows)
+    return Built(name=name, work=grade, inputs=inputs, num_rows=rows)
 
 
 def grade(task: Task, *, labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Done:
@@ -80,7 +80,7 @@ def judging(
     seed: int,
     settings: Mapping[str, Any],
     rows: int | None,
-) -> Stage:
+) -> Built:
     """The grades, with what a judge calls right of the labels that the domain's rule calls wrong."""
     inputs = {
         "grades": grades,
@@ -152,7 +152,7 @@ def signalling(
     beside_labels: bool,
     settings: Mapping[str, Any],
     rows: int | None,
-) -> Stage:
+) -> Built:
     """One more number for each row of a split that has a weak label (``schemas.SIGNAL``).
 
     ``how``: ``seed``, ``options`` of the signal's class, and the table of ``shots`` for one that shows demonstrations.

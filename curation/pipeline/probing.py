@@ -130,7 +130,7 @@ def askings_of(
     for stage in stages:
         if "running" not in stage.settings:
             continue
-        if stage.rows is None:
+        if stage.num_rows is None:
             left_out.append(LeftOut(stage.name, "how many rows it asks about depends on earlier answers"))
         elif stage.settings.get("beside_labels"):
             if stage.inputs["labels"].stage.name in known:  # else the labelling actors do its work, too
@@ -162,7 +162,7 @@ def _asking(stage: Stage, config: RowsConfig, files: Mapping[str, Sequence[Sourc
     source = config.splits.named()[split].source
     return Asking(
         stage=stage.name,
-        rows=stage.rows or 0,
+        rows=stage.num_rows or 0,
         drawn_from=Rows(
             files=files[source],
             assignment=assignment_of(config, source, files[source]),

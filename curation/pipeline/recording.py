@@ -32,7 +32,7 @@ def record_of(opened: Opened, known: Known, config_path: str | None, command: st
     # In the order of the run, not that in which stages side by side ended: the same run has the same record.
     made = [name for name in step_of if name in known and not isinstance(known[name], Skipped)]
     done = {name: manifest.stages[name] for name in made}
-    tables = present({name: opened.chain.prepared.table("tables", name) for name in prepared["tables"]}, known)
+    tables = present({name: opened.chain.prepared.out("tables", name) for name in prepared["tables"]}, known)
     generations = _generations(
         [
             {**fields, "analysis": {name: out for name, out in outs.items() if out.stage.name in known}}

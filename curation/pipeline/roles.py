@@ -7,8 +7,9 @@ from curation.config import AskConfig, ModelConfig, RunConfig
 from curation.hashing import derive
 from curation.pipeline.asking import Asked, asked
 from curation.pipeline.given import Others
-from curation.pipeline.learning import adapted, base_model
 from curation.rundir.graph import Model, Out, Table
+from curation.stages.adapt import Adapt
+from curation.stages.make_base import MakeBase
 
 
 def check_models(config: RunConfig, *, loads: bool = False) -> None:
@@ -44,16 +45,17 @@ def taught_the_format(
     recipe = config.teacher.adapt
     if recipe is None:
         return base
-    return adapted(
-        base,
-        tables["adapt"],
-        recipe,
-        config.domain_of("adapt"),
+    stage = Adapt(
         name=name,
+        base=base,
+        examples=tables["adapt"],
+        recipe=recipe,
+        domain=config.domain_of("adapt"),
         seed=derive(config.seed, "gen-0"),
-        rows=sizes.get("adapt"),
+        num_rows=sizes.get("adapt"),
         needs=needs,
     )
+    return stage.out("model")
 
 
 def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, int]) -> Others:
@@ -81,6 +83,14 @@ def others(config: RunConfig, tables: Mapping[str, Table], sizes: Mapping[str, i
     return Others(roles=roles, judge=judging)
 
 
+def base_model(config: RunConfig, model: ModelConfig, name: str, needs: Sequence[Out] = ()) -> Model:
+    """A model; one that is to come from scratch is made by the stage ``name``."""
+    if model.path is not None:
+        return models.named(model)
+    assert model.init is not None, "a model has a path or comes from scratch"
+    stage = MakeBase(name=name, init=model.init, domain=config.domain, seed=derive(config.seed, name), needs=needs)
+    return stage.out("model")
+
+
 def _base(config: RunConfig, model: ModelConfig, role: str) -> Model:
-    name = f"gen-0/{role}-base"
-    return base_model(model, config.domain, name=name, seed=derive(config.seed, name))
+    return base_model(config, model, f"gen-0/{role}-base")

@@ -17,7 +17,6 @@ from curation.pipeline import ablating, analysing, reporting
 from curation.pipeline.opened import Opened, as_recorded, open_run
 from curation.pipeline.recording import record_of
 from curation.pipeline.roles import check_models
-from curation.pipeline.searching import check as check_search
 from curation.pipeline.session import session, started
 from curation.redaction import redacted_in
 from curation.rundir import history
@@ -32,6 +31,7 @@ from curation.rundir.graph import (
     waited_for,
 )
 from curation.rundir.run import Run, files_of
+from curation.stages.search import check as check_search
 from curation.storage import lease
 from curation.storage.paths import Place
 from curation.telemetry import tracking

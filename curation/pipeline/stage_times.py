@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from curation.metrics import Estimate
 from curation.metrics.totals import independent, together
 from curation.rundir.graph import Known, Stage, Unknown, key_of, waited_for
-from curation.rundir.history import StageTime, amount_of, kind_of, like_of
+from curation.rundir.history import StageTime, amount_of, like_of
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, fits
 
@@ -32,16 +32,16 @@ TOGETHER = 0.25
 """Share by which all stages may take more or less at once: another load of the machine."""
 
 _ROUGH: Mapping[str, tuple[float, float]] = {
-    "curation.pipeline.preparing.prepare": (2.0, 1e-4),
+    "Prepare": (2.0, 1e-4),
     "curation.pipeline.labelling.label": (6.0, 4e-3),
     "curation.pipeline.testing.answer_once": (6.0, 4e-3),
     "curation.pipeline.measuring.measure": (6.0, 1e-2),
     "curation.pipeline.measuring.judge": (6.0, 1e-2),
-    "curation.pipeline.learning.adapt": (8.0, 6e-3),
-    "curation.pipeline.learning.train": (8.0, 6e-3),
-    "curation.pipeline.learning.make_base": (4.0, 0.0),
-    "curation.pipeline.trusting.fit": (12.0, 1e-3),
-    "curation.pipeline.selecting.measure_length": (2.0, 5e-4),
+    "Adapt": (8.0, 6e-3),
+    "TrainStudent": (8.0, 6e-3),
+    "MakeBase": (4.0, 0.0),
+    "FitTrust": (12.0, 1e-3),
+    "MeasureLength": (2.0, 5e-4),
 }
 _ROUGH_ELSE = (1.0, 5e-5)
 """Seconds of a stage, and of each unit of its work, on two cores with models of a million parameters."""
@@ -56,7 +56,7 @@ class StageTimeEstimate(NamedTuple):
 
 def estimate(stage: Stage, rows: int | None, probed: Estimate | None, known: Sequence[StageTime]) -> StageTimeEstimate:
     """The time of a stage that is left to do, with ``rows`` to do; ``known`` holds what this machine has done."""
-    amount, kind, like = amount_of(stage, rows or 0), kind_of(stage), like_of(stage)
+    amount, kind, like = amount_of(stage, rows or 0), stage.kind, like_of(stage)
     alike = [item for item in known if item.like == like]
     if probed is not None:
         low = FASTER * probed.low
@@ -76,13 +76,13 @@ def rows_left(stage: Stage, manifest: Manifest, known: Known) -> int | None:
     """The rows that a stage has to do, less those that an interrupted one has committed."""
     from curation.tables import io
 
-    if stage.rows is None or "running" not in stage.settings:
-        return stage.rows
+    if stage.num_rows is None or "running" not in stage.settings:
+        return stage.num_rows
     try:
         uri = manifest.directory_of(stage.name, key_of(stage, known)) / "labels.lance"
     except Unknown:
-        return stage.rows
-    return max(0, stage.rows - io.count(io.latest(str(uri)))) if uri.exists() else stage.rows
+        return stage.num_rows
+    return max(0, stage.num_rows - io.count(io.latest(str(uri)))) if uri.exists() else stage.num_rows
 
 
 def whole_run(
@@ -97,7 +97,7 @@ def whole_run(
     kinds: dict[str, list[Estimate]] = {}
     for stage in stages:
         if stage.name in seconds:
-            kinds.setdefault(kind_of(stage), []).append(seconds[stage.name])
+            kinds.setdefault(stage.kind, []).append(seconds[stage.name])
     alone = independent([together(estimates) for estimates in kinds.values()])  # stages of a kind are wrong alike
     share = value / alone.value if alone.value else 0.0
     low, high = value - share * (alone.value - alone.low), value + share * (alone.high - alone.value)

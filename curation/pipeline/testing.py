@@ -18,7 +18,7 @@ from curation.pipeline.labelling import label, labelling
 from curation.pipeline.measuring import graded
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.registry import BACKENDS
-from curation.rundir.graph import Done, Model, Out, Stage, plain
+from curation.rundir.graph import Done, Model, Out, plain
 from curation.rundir.merging import with_outs
 from curation.rundir.run import Task
 from curation.storage.paths import place
@@ -38,13 +38,13 @@ class Tested(NamedTuple):
     """These, and those of earlier generations."""
 
 
-def testing(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Stage]) -> Tested:
+def testing(generation: Generation, teacher: Asked, base: Model, students: Mapping[str, Model]) -> Tested:
     """The tests of every model of a generation."""
     config, evaluation = generation.config, generation.config.evaluation
     students_are = asked(
         base, config.teacher.ask.model_copy(update=AskConfig.BARE), name=generation.name("backend-student")
     )
-    models = {"teacher": teacher, "base": base} | {arm: stage.model("model") for arm, stage in students.items()}
+    models = {"teacher": teacher, "base": base, **students}
     found: dict[str, Grades] = {decoding: {} for decoding in evaluation.decodings}
     known = {what: dict(tests) for what, tests in generation.tested.items()}
     for name, model in models.items():

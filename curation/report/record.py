@@ -83,7 +83,7 @@ class GenerationRecord:
     """Grades by split with known gold labels (schema ``schemas.GRADES``); of the pool only with an audit set."""
     trust: TrustRef
     trust_fit: Mapping[str, Any]
-    """A summary of the fit (``curation.pipeline.trusting``)."""
+    """A summary of the fit (``curation.stages.fit.summary``)."""
     selections: Mapping[str, TableRef]
     """Selections by arm (schema ``schemas.SELECTION``)."""
     formats: Mapping[str, Mapping[str, Any]]

@@ -1,17 +1,17 @@
-"""The one description of a run: a graph of stages whose inputs are values and outputs of other stages.
+"""The one description of a run: a graph of stages whose arguments are values and outputs of other stages.
 
-A stage's ``inputs`` are both the arguments of its work and its cache key. Its ``settings`` are arguments that affect
-how the work runs, but not its outputs. Running, planning, the status and the report all read this one graph. No code
-parses a stage's name, and no seed depends on it.
+A stage is a class: its fields are both the arguments of its work and, but for settings, its cache key. Running,
+planning, the status and the report all read this one graph. No seed depends on a stage's name.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from types import NoneType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel
-
-from curation.refs import ModelRef, ProjectionRef, TableRef, TrustRef, fingerprint, leaves
+from curation.config.base import Section
+from curation.refs import ModelRef, Ref, TableRef, fingerprint, leaves
 from curation.rundir.hosts import Host
 
 NUM_TOLD = 5
@@ -21,66 +21,193 @@ NEW = "not done yet"
 
 Work = Callable[..., "Done"]
 Outputs = Mapping[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What a stage wrote (``outputs``, JSON) and how many rows it worked on."""
+    """What a stage wrote (``outputs``) and how many rows it worked on."""
 
-    outputs: dict[str, Any]
-    """An output that is missing is null; ``absent`` may say why, in words by output."""
+    outputs: Any
+    """The stage's ``Made``, or a JSON object. An output that is missing is null; ``absent`` may say why, in words by
+    output."""
     rows: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stage:
-    """One piece of a run: ``work(task, **inputs, **settings)`` makes its outputs."""
+class In(Generic[T]):
+    """The type of a field that takes a value or the output of another stage, and is the value when the stage runs."""
+
+    def __get__(self, instance: object, owner: Any) -> T: ...  # type: ignore[empty-body]
+
+    def __set__(self, instance: object, value: "T | Out") -> None: ...
+
+
+class InEach(Generic[T]):
+    """The type of a field that takes values or outputs by name, and is a mapping of values when the stage runs."""
+
+    def __get__(self, instance: object, owner: Any) -> Mapping[str, T]: ...  # type: ignore[empty-body]
+
+    def __set__(self, instance: object, value: "Mapping[str, T | Out]") -> None: ...
+
+
+def setting(**options: Any) -> Any:
+    """A field that changes how a stage works and not what it makes, so that it is no part of the cache key.
+
+    ``options`` are those of ``dataclasses.field``.
+    """
+    return field(metadata={"is_setting": True}, **options)
+
+
+# Not told to be frozen, as mypy would take an inherited field for what it takes and not for what it is.
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field, setting))
+class Inputs:
+    """Makes every subclass a frozen dataclass with keyword arguments; a field may be an output of a stage (``In``)."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+
+class Stage(Inputs):
+    """One piece of a run. The fields of a subclass are its arguments and, but for settings, its cache key.
+
+    A subclass names its outputs in a NamedTuple ``Made``, and makes them in :meth:`run`. Its fields are JSON values,
+    references, sections of the configuration, dataclasses of these, and outputs of other stages.
+    """
 
     name: str
     """The name to show and store, e.g. ``gen-0/label-pool``; unique in its graph."""
-    work: Work
-    inputs: Mapping[str, Any]
-    """Arguments on which the outputs depend: JSON values, references, sections of the configuration, and outputs of
-    other stages."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments, on which the outputs do not depend; the stage waits for outputs of other stages in them."""
     needs: Sequence["Out"] = ()
     """Outputs that the stage requires but does not take as arguments; without them it has nothing to do."""
+    num_rows: int | None = None
+    """The number of rows that it will work on, if known in advance."""
     revision: int = 1
     """Raise it when the code changes the outputs: then only this stage runs again, and stages with changed inputs."""
-    rows: int | None = None
-    """The number of rows that it will work on, if known in advance."""
-    takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
-    """The cluster resources that it occupies, by Ray's names (``CPU``, ``GPU``)."""
-    host: Host | None = None
-    """The actors of a model or the training workers that it uses, which may serve other stages too."""
-    asks_teacher: bool = False
-    """Whether the run's first teacher answers its rows, so that a probe of that model predicts its time."""
+
+    def run(self, task: Any) -> Done:
+        """Do the work and return a ``Made``; ``task`` is a :class:`curation.rundir.run.Task`."""
+        raise NotImplementedError(f"{type(self).__name__} does nothing")
+
+    @property
+    def kind(self) -> str:
+        """The work that it does: the name of its class."""
+        return type(self).__name__
+
+    @cached_property
+    def takes(self) -> Mapping[str, float]:
+        """The cluster resources that it occupies, by Ray's names (``CPU``, ``GPU``)."""
+        return {"CPU": 1.0}
+
+    @cached_property
+    def host(self) -> Host | None:
+        """The actors of a model or the training workers that it uses, which may serve other stages too."""
+        return None
+
+    @cached_property
+    def asks_teacher(self) -> bool:
+        """Whether the run's first teacher answers its rows, so that a probe of that model predicts its time."""
+        return False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The values of the fields of its class, by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _COMMON}
+
+    @cached_property
+    def inputs(self) -> Mapping[str, Any]:
+        """The arguments on which the outputs depend."""
+        settings = self.settings
+        return {name: value for name, value in self.arguments.items() if name not in settings}
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """The arguments on which the outputs do not depend; the stage waits for outputs of other stages in them."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if "is_setting" in item.metadata}
+
+    def do(self, task: Any, known: "Known") -> Done:
+        """Run with every output of another stage replaced by what that stage made."""
+        done = replace(self, needs=(), **resolved(self.arguments, known)).run(task)
+        return replace(done, outputs=as_json(done.outputs))
+
+    def out(self, *path: str) -> "Out":
+        """An output, read as its type in ``Made`` says: a reference to a table or a model, or JSON.
+
+        Raises:
+            KeyError: ``Made`` has no such output.
+        """
+        return Out(stage=self, path=path, read=_reader(type(self), path))
 
     def value(self, *path: str) -> "Out":
-        """An output as the JSON in its record."""
+        """An output as the JSON in its record; without a path, all outputs."""
         return Out(stage=self, path=path)
-
-    def table(self, *path: str) -> "Out":
-        """An output that is a table."""
-        return Out(stage=self, path=path, read=TableRef.from_json)
-
-    def model(self, *path: str) -> "Out":
-        """An output that is a model."""
-        return Out(stage=self, path=path, read=ModelRef.from_json)
-
-    def trust(self, *path: str) -> "Out":
-        """An output that is a fitted trust function."""
-        return Out(stage=self, path=path, read=TrustRef.from_json)
-
-    def projection(self, *path: str) -> "Out":
-        """An output that is a fitted projection of hidden states."""
-        return Out(stage=self, path=path, read=ProjectionRef.from_json)
 
     @property
     def outs(self) -> Iterator["Out"]:
         """The outputs of other stages that it waits for."""
         yield from leaves([self.inputs, self.settings, self.needs], Out)
+
+
+_COMMON = frozenset(item.name for item in fields(Stage))
+
+
+class Built(Stage):
+    """A stage whose work is a function: ``work(task, **inputs, **settings)`` makes its outputs."""
+
+    work: Work
+    inputs: Mapping[str, Any] = field()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
+    host: Host | None = None
+    asks_teacher: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The module and name of the function."""
+        return f"{self.work.__module__}.{self.work.__qualname__}"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Inputs and settings, each as one mapping."""
+        return {"inputs": self.inputs, "settings": self.settings}
+
+    def run(self, task: Any) -> Done:
+        """Call the function."""
+        return self.work(task, **self.inputs, **self.settings)
+
+    def table(self, *path: str) -> "Out":
+        """An output that is a table."""
+        return Out(stage=self, path=path, read=TableRef.from_json)
+
+
+def as_json(value: Any) -> Any:
+    """What a stage made as JSON: references, dataclasses and NamedTuples at any depth become objects."""
+    if isinstance(value, Ref):
+        return value.to_json()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return as_json(value._asdict())
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(part) for part in value]
+    return value
+
+
+def _reader(stage: type[Stage], path: tuple[str, ...]) -> Callable[[Any], Any]:
+    """What turns the recorded JSON of an output into the form that stages take."""
+    hint: Any = stage.Made  # type: ignore[attr-defined]
+    for key in path:
+        if get_origin(hint) in (dict, Mapping):
+            hint = get_args(hint)[1]
+        elif is_dataclass(hint) or hasattr(hint, "_fields"):
+            hint = get_type_hints(hint)[key]
+        else:
+            hint = Any
+        if len(options := [option for option in get_args(hint) if option is not NoneType]) == 1:
+            hint = options[0]
+    read: Callable[[Any], Any] = getattr(hint, "from_json", Out.read)
+    return read if isinstance(hint, type) and issubclass(hint, Ref) else Out.read
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,6 +371,8 @@ def resolved(value: Any, known: Known) -> Any:
         return {key: resolved(part, known) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(resolved(part, known) for part in value)
+    if is_dataclass(value) and not isinstance(value, type | Ref):
+        return replace(value, **{item.name: resolved(getattr(value, item.name), known) for item in fields(value)})
     return value
 
 
@@ -273,10 +402,10 @@ def plain(value: Any, known: Known) -> Any:
     """
     if isinstance(value, Out):
         return recorded(value, known)
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
+    if isinstance(value, Section):
+        return value.without(value.RESOURCES).model_dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value), known)
+        return plain({item.name: getattr(value, item.name) for item in fields(value)}, known)
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str)]:
             raise TypeError(f"an input of a stage has the key {wrong[0]!r}, which is not a string")
@@ -362,7 +491,7 @@ def _absence(out: Out, known: Known) -> str:
     made = known[out.stage.name]
     if isinstance(made, Skipped):
         return made.why
-    told: str | None = made.get("absent", {}).get(out.path[0])
+    told: str | None = (made.get("absent") or {}).get(out.path[0])
     return told or f"{out.stage.name} made no {' '.join(out.path).replace('_', ' ')}"
 
 

@@ -27,7 +27,7 @@ class StageTime:
     """One stage that was done."""
 
     kind: str
-    """What it does: the function of its work."""
+    """What it does: ``Stage.kind``."""
     like: str
     """Equal for stages of a kind that work with the same model and the same recipe."""
     amount: float
@@ -37,18 +37,13 @@ class StageTime:
     @classmethod
     def of(cls, stage: Stage, rows: int, seconds: float) -> Self:
         """That of a stage which worked on ``rows``."""
-        return cls(kind=kind_of(stage), like=like_of(stage), amount=amount_of(stage, rows), seconds=seconds)
-
-
-def kind_of(stage: Stage) -> str:
-    """What a stage does."""
-    return f"{stage.work.__module__}.{stage.work.__qualname__}"
+        return cls(kind=stage.kind, like=like_of(stage), amount=amount_of(stage, rows), seconds=seconds)
 
 
 def like_of(stage: Stage) -> str:
     """A fingerprint of what its time depends on, beside the amount of work."""
     parts = {name: _plain(stage.inputs[name]) for name in ALIKE if name in stage.inputs}
-    return fingerprint([kind_of(stage), parts, _plain(stage.settings.get("running"))])
+    return fingerprint([stage.kind, parts, _plain(stage.settings.get("running"))])
 
 
 def amount_of(stage: Stage, rows: int) -> float:

@@ -6,11 +6,11 @@ directory also those of graphs that are merged later.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from curation.refs import fingerprint
-from curation.rundir.graph import Out, Stage, plain
+from curation.refs import Ref, fingerprint
+from curation.rundir.graph import Built, Out, Stage, plain
 from curation.rundir.hosts import Host
 
 
@@ -28,19 +28,11 @@ class Merged:
     def stage(self, stage: Stage) -> Stage:
         """The merged stage that does the same."""
         if stage not in self._of:
-            inputs, settings, needs = (
-                with_outs(part, self.out) for part in (stage.inputs, stage.settings, stage.needs)
-            )
-            work = f"{stage.work.__module__}:{stage.work.__qualname__}"
-            key = [stage.name, work, stage.revision, plain(with_outs([inputs, needs], str), {})]
-            made = replace(
-                stage,
-                name=f"{stage.name}@{fingerprint(key)[:8]}",
-                inputs=inputs,
-                settings=settings,
-                needs=needs,
-                host=None if stage.host is None else _host(stage.host, inputs),
-            )
+            merged = replace(stage, needs=with_outs(stage.needs, self.out), **with_outs(stage.arguments, self.out))
+            key = [stage.kind, stage.revision, plain(with_outs([merged.inputs, merged.needs], str), {})]
+            made = replace(merged, name=f"{stage.name}@{fingerprint([stage.name, *key])[:8]}")
+            if isinstance(made, Built) and made.host is not None:
+                made = replace(made, host=_host(made.host, made.inputs))
             self._of[stage] = self._by_name.setdefault(made.name, made)
         return self._of[stage]
 
@@ -53,6 +45,8 @@ def with_outs(value: Any, change: Callable[[Out], Any]) -> Any:
         return {key: with_outs(part, change) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(with_outs(part, change) for part in value)
+    if is_dataclass(value) and not isinstance(value, type | Ref):
+        return replace(value, **{item.name: with_outs(getattr(value, item.name), change) for item in fields(value)})
     return value
 
 

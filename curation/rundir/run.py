@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from curation.errors import CurationError, RunDirError, RunFailedError, UserError, of_file, of_lance
-from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, resolved, statuses
+from curation.rundir.graph import Done, Known, Outputs, Skipped, Stage, Status, key_of, statuses
 from curation.rundir.hosts import Held, Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Sealed
@@ -274,7 +274,7 @@ class Run:
                 standings=self._standings,
             )
             self.manifest.event("started", stage=name, why=status.words)
-            done = stage.work(task, **resolved(stage.inputs, known), **resolved(stage.settings, known))
+            done = stage.do(task, known)
             sealed = self.manifest.seal(name, done.outputs)
         except Stopped:
             return

@@ -1,9 +1,8 @@
 """The advantage stage: an engine values the weak and the gold move of selected rows where they differ, in Ray tasks."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,8 @@ from curation.errors import RowError
 from curation.hashing import Int64s, first_by_hash
 from curation.metrics.advantage import compared, values
 from curation.refs import TableRef
+from curation.rundir.graph import Done, In, InEach, Stage, setting
+from curation.rundir.run import Task
 from curation.stages.chunked import in_chunks
 from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
@@ -24,16 +25,47 @@ CHUNK_ROWS = 32
 """Rows of a task and of a commit: some 20 seconds by the default number of nodes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdvantageJob:
-    """The settings of a task; pickled to every task."""
+class ValueMoves(Stage):
+    """Asks an engine about weak labels of selected rows that differ from gold."""
 
-    examples: TableRef
-    audit: TableRef
-    labels: TableRef
-    """The weak labels of these rows."""
+    class Made(NamedTuple):
+        """The outputs."""
+
+        found: dict[str, Any]
+        """What the report shows, ``arms`` among it."""
+        table: TableRef
+        """Schema ``schemas.ADVANTAGES``."""
+
+    digests: InEach[str]
+    """By arm, a digest that names the selected rows."""
+    grades: In[TableRef]
+    examples: In[TableRef]
+    audit: In[TableRef]
     domain: DomainConfig
     engine: EngineConfig
+    seed: int
+    selections: InEach[TableRef] = setting()
+    labels: In[TableRef] = setting()
+    """The weak labels of the examples."""
+
+    def run(self, task: Task) -> Done:
+        """Value the moves, and say how many rows could not be valued."""
+        uri = str(task.directory / "advantages.lance")
+        with task.progress() as update:
+            table, arms = advantages(self, uri, guard=task.guard, progress=update)
+        num_rows, num_failed = io.count(table), io.count(table, filter="error IS NOT NULL")
+        if num_failed:
+            task.say(f"{num_failed:,} of {num_rows:,} rows could not be valued; the table has their errors")
+        names = sorted({name for name in io.read(table, columns=["engine"])["engine"].to_pylist() if name})
+        found = {
+            "engine": ", ".join(names),
+            "nodes": self.engine.nodes,
+            "equal_within": self.engine.equal_within,
+            "num_rows": num_rows,
+            "num_failed": num_failed,
+            "arms": arms,
+        }
+        return Done(outputs=self.Made(found=found, table=table), rows=num_rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +97,7 @@ def differing(selection: TableRef, grades: TableRef, *, rows: int, seed: int) ->
 
 
 def advantages(
-    job: AdvantageJob,
-    selections: Mapping[str, TableRef],
-    grades: TableRef,
-    uri: str,
-    *,
-    seed: int,
-    guard: Guard = unguarded,
-    progress: Update | None = None,
+    job: ValueMoves, uri: str, *, guard: Guard = unguarded, progress: Update | None = None
 ) -> tuple[TableRef, dict[str, Any]]:
     """The table (schema ``schemas.ADVANTAGES``) of all arms' rows together, and what is found of each arm as JSON.
 
@@ -80,7 +105,9 @@ def advantages(
         ConfigError: the engine is not there, or is none.
         CommitError: rows in and rows out differ.
     """
-    found = {arm: differing(ref, grades, rows=job.engine.rows, seed=seed) for arm, ref in selections.items()}
+    found = {
+        arm: differing(ref, job.grades, rows=job.engine.rows, seed=job.seed) for arm, ref in job.selections.items()
+    }
     every_N = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(arm.drawn_M for arm in found.values())]))
     table = in_chunks(
         _value, every_N, (job,), uri, schemas.ADVANTAGES, chunk_rows=CHUNK_ROWS, guard=guard, progress=progress
@@ -106,7 +133,7 @@ def _of_arm(rows: Differing, table: TableRef, engine: EngineConfig) -> dict[str,
     }
 
 
-def _value(ids_M: Int64s, job: AdvantageJob) -> pa.Table:
+def _value(ids_M: Int64s, job: ValueMoves) -> pa.Table:
     """The rows of a chunk; one that the engine cannot value is an error row."""
     domain = _domain(job.domain.model_dump_json())
     position = position_of(domain)

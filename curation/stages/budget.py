@@ -13,18 +13,18 @@ from curation.config import BudgetConfig
 from curation.domains.grading import read_grades
 from curation.refs import TableRef
 from curation.registry import check_options, code
+from curation.rundir.graph import In, Inputs
 from curation.selection import budget as rules
 from curation.stages.pool_scores import PoolScores, too_long_ids
 from curation.tables import io
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scored:
+class Scored(Inputs):
     """A split's labels with scores and signals, and its grades if gold labels are known."""
 
-    labels: TableRef
-    grades: TableRef | None
-    too_long: TableRef | None = None
+    labels: In[TableRef]
+    grades: In[TableRef | None]
+    too_long: In[TableRef | None] = None  # type: ignore[assignment]
     """Rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
 
 

@@ -1,21 +1,22 @@
 """Cuts the labelled pool by an arm's rule: which rows it takes, in which order."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from curation.arms import ARMS, TOP, Arm, Rule
+from curation.arms import ARMS, TOP, TRUST, Arm, Rule
 from curation.config import DomainConfig, SelectionConfig
 from curation.domains import attempt, get_domain
 from curation.domains.grading import read_grades
 from curation.hashing import Int64s, derive
 from curation.refs import ModelRef, TableRef
 from curation.registry import code
+from curation.rundir.graph import In, Inputs
 from curation.selection import Candidates, Cut, Selector
 from curation.selection.capped import Capped
 from curation.selection.quotas import strata
@@ -31,28 +32,46 @@ from curation.tables.row_ids import missing
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelectJob:
-    """The inputs that all arms of a generation share."""
+class Choice(Inputs):
+    """What is chosen from, and by which rules; all arms of a generation share it."""
 
-    pool: TableRef
-    labels: TableRef
+    pool: In[TableRef]
+    labels: In[TableRef]
     """The pool's labels, with the scores and signals that the arms need."""
-    audit: TableRef | None
-    grades: TableRef | None
+    audit: In[TableRef | None]
+    grades: In[TableRef | None]
     """The grades of the pool's labels, if there is an audit table."""
-    texts: GoldTexts
-    """The source of gold arms' completions."""
-    too_long: TableRef | None = None
+    too_long: In[TableRef | None] = None  # type: ignore[assignment]
     """Pool rows that are too long for the student (schema ``schemas.TOO_LONG``); None: there are none."""
     measured: Scored
     """The labelled rows for the purity of a ``fit_purity`` budget."""
     calibration: Scored | None
     domain: DomainConfig
     selection: SelectionConfig
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    """:func:`declared`, so that another line of a registry is another selection."""
+    seed: int
+
+
+def declared(selection: SelectionConfig) -> dict[str, Any]:
+    """What the registries say of the arms and the budget, but for the words."""
+    arms = {name: replace(ARMS[name], words="") for name in selection.used}
+    trusts = {arm.trust: replace(TRUST[arm.trust], words="") for arm in arms.values()}
+    return {"arms": arms, "trust": trusts, "budget": selection.budget.declared}
+
+
+class SelectJob(Choice):
+    """A choice, with what the selected rows are to teach and say of where they come from."""
+
+    texts: GoldTexts
+    """The source of gold arms' completions."""
     teacher: ModelRef | None
     generation: int
-    seed: int
+
+    @classmethod
+    def of(cls, choice: Choice, *, texts: GoldTexts, teacher: ModelRef | None, generation: int) -> Self:
+        """The job of a choice."""
+        return cls(**vars(choice), texts=texts, teacher=teacher, generation=generation)
 
     @property
     def gold(self) -> Gold:

@@ -13,7 +13,6 @@ from typing import Any, Literal, Self
 
 import lance
 import numpy as np
-import ray
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap64
 
@@ -170,6 +169,8 @@ def remove(ref: TableRef, gone: BitMap64, *, guard: Guard = unguarded) -> TableR
         CommitError: the store refused, or the number of rows afterwards is wrong.
         ray.exceptions.RayError: a task failed.
     """
+    import ray
+
     dataset = io.open_table(ref)
     ids_M = np.frombuffer(gone.to_array(), dtype=np.uint64).astype(np.int64)
     ids = ray.put(ids_M)

@@ -1,8 +1,9 @@
 """What gold arms train on for a row: the domain's sentence for its gold label, or a rollout that gold grades right."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from pyroaring import BitMap64
@@ -26,6 +27,14 @@ class GoldTexts:
     source: GoldSource
     samples: TableRef | None = None
     """Further samples of the teacher (``schemas.ROLLOUTS``); without them, only weak completions can be right."""
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> Self:
+        """The texts in a record; without one, bare answers."""
+        if value is None:
+            return cls(source="answer")
+        samples = value["samples"]
+        return cls(source=value["source"], samples=None if samples is None else TableRef.from_json(samples))
 
 
 class WeakFormat(NamedTuple):

@@ -5,7 +5,6 @@ at which point of the training it takes gradients). All arms are compared by the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +18,8 @@ from curation.hashing import Int64s, first_by_hash
 from curation.metrics.coherence import Coherence, coherence, difference
 from curation.models import check_tokens, load_model, load_tokenizer, state_size
 from curation.refs import ModelRef, TableRef
+from curation.rundir.graph import Done, In, InEach, Stage, setting
+from curation.rundir.run import Task
 from curation.stages.chunked import in_chunks
 from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
@@ -37,22 +38,62 @@ FEWEST = 20
 """Rows of an arm with fewer gradients are not compared with others."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class GradientJob:
-    """The settings of a task; pickled to every task."""
+class TakeGradients(Stage):
+    """Takes the gradients of an arm's rows."""
 
-    rows: TableRef
-    """An arm's selection."""
-    base: ModelRef
+    class Made(NamedTuple):
+        """The outputs."""
+
+        gradients: TableRef
+        """Schema ``schemas.gradients``."""
+
+    digest: In[str]
+    """A digest that names the rows."""
+    base: In[ModelRef]
     """The student before its training."""
-    config: GradientsConfig
+    gradients: GradientsConfig
     max_length: int
     chat_template: bool
+    seed: int
+    rows: In[TableRef] = setting()
+    """The arm's selection."""
+
+    @property
+    def takes(self) -> dict[str, float]:
+        """The resources of one Ray task."""
+        return {"CPU": float(self.gradients.cpus)} | ({"GPU": self.gradients.gpus} if self.gradients.gpus else {})
+
+    def run(self, task: Task) -> Done:
+        """Take them, and say how many rows have none."""
+        with task.progress() as update:
+            ref = gradients(self, str(task.directory / "gradients.lance"), guard=task.guard, progress=update)
+        if num_failed := io.count(ref, filter="error IS NOT NULL"):
+            task.say(f"{num_failed:,} rows have no gradient; the table has their errors")
+        return Done(outputs=self.Made(gradients=ref), rows=io.count(ref))
 
 
-def gradients(
-    job: GradientJob, uri: str, *, seed: int, guard: Guard = unguarded, progress: Update | None = None
-) -> TableRef:
+class CompareGradients(Stage):
+    """Compares how coherent the arms' gradients are."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        found: dict[str, Any]
+
+    tables: InEach[TableRef | None]
+    """By arm; null of an arm that selected nothing."""
+    reference: str
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Compare them."""
+        made = {arm: ref for arm, ref in self.tables.items() if ref is not None}
+        with task.progress() as update:
+            found = compare(made, reference=self.reference, seed=self.seed, progress=update)
+        return Done(outputs=self.Made(found=found), rows=found["n"] * len(found["arms"]))
+
+
+def gradients(job: TakeGradients, uri: str, *, guard: Guard = unguarded, progress: Update | None = None) -> TableRef:
     """The gradients (schema ``schemas.gradients``) of a draw of an arm's rows.
 
     Raises:
@@ -62,13 +103,13 @@ def gradients(
     ids_N = io.read(job.rows, columns=["row_id"])["row_id"].to_numpy()
     return in_chunks(
         _gradients,
-        first_by_hash(ids_N, job.config.rows, seed),
+        first_by_hash(ids_N, job.gradients.rows, job.seed),
         (job,),
         uri,
         schemas.gradients(state_size(job.base, ())),
         chunk_rows=CHUNK_ROWS,
-        num_cpus=job.config.cpus,
-        num_gpus=job.config.gpus,
+        num_cpus=job.gradients.cpus,
+        num_gpus=job.gradients.gpus,
         guard=guard,
         progress=progress,
     )
@@ -144,14 +185,14 @@ class _Loaded(NamedTuple):
     tokenizer: "PreTrainedTokenizerBase"
 
 
-def _gradients(ids_M: Int64s, job: GradientJob) -> pa.Table:
+def _gradients(ids_M: Int64s, job: TakeGradients) -> pa.Table:
     """The rows of a chunk; a row that training drops, or without a finite gradient, is an error row."""
     import torch
 
     from train.gradients import row_gradients
 
-    torch.set_num_threads(job.config.cpus)
-    model, tokenizer = _loaded(job.base, job.config.dtype, "cuda" if job.config.gpus else "cpu")
+    torch.set_num_threads(job.gradients.cpus)
+    model, tokenizer = _loaded(job.base, job.gradients.dtype, "cuda" if job.gradients.gpus else "cpu")
     texts = io.take(job.rows, ids_M, ["row_id", "prompt", "completion"]).to_pylist()
     whole: list[Row] = []
     rows: list[dict[str, Any]] = []
@@ -164,8 +205,8 @@ def _gradients(ids_M: Int64s, job: GradientJob) -> pa.Table:
             rows.append({"row_id": text["row_id"], "error": f"too_long: more than {job.max_length} tokens"})
     whole.sort(key=lambda row: len(row["input_ids"]))
     pad = tokenizer.pad_token_id
-    for start in range(0, len(whole), job.config.batch_rows):
-        batch = whole[start : start + job.config.batch_rows]
+    for start in range(0, len(whole), job.gradients.batch_rows):
+        batch = whole[start : start + job.gradients.batch_rows]
         measured = row_gradients(model, batch, int(pad))
         for row, gradient_D, loss, num in zip(batch, *measured, strict=True):
             if np.isfinite(gradient_D).all():

@@ -5,16 +5,20 @@ measured on such rows promises too much on the pool.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pyroaring import BitMap64
 
 from curation.errors import SourceError
 from curation.refs import TableRef
-from curation.stages.label import Share
+from curation.rundir.graph import Done, InEach, Stage, setting
+from curation.rundir.run import Task
 from curation.tables import io
 from curation.tables.row_ids import Int64s, include, missing
+
+if TYPE_CHECKING:
+    from curation.stages.label import Share
 
 
 class HeldOut(NamedTuple):
@@ -26,8 +30,29 @@ class HeldOut(NamedTuple):
     """Rows of each split that was compared."""
 
 
+class HoldOut(Stage):
+    """Refuses a generation of which a split, or the share of the pool, has a row that a student was trained on."""
+
+    Made = HeldOut
+
+    trained: InEach[TableRef]
+    """Selections, by whom they trained."""
+    splits: InEach[TableRef]
+    share: dict[str, Any]
+    """The :class:`curation.stages.label.Share` of the pool as JSON."""
+    teacher: str = setting()
+    """Who is to answer, in words."""
+
+    def run(self, task: Task) -> Done:
+        """Compare row ids."""
+        from curation.stages.label import Share  # imports ray
+
+        found = check_held_out(self.trained, self.splits, Share(**self.share), teacher=self.teacher)
+        return Done(outputs=found, rows=sum(found.num_rows.values()))
+
+
 def check_held_out(
-    trained: Mapping[str, TableRef], splits: Mapping[str, TableRef], share: Share, *, teacher: str
+    trained: Mapping[str, TableRef], splits: Mapping[str, TableRef], share: "Share", *, teacher: str
 ) -> HeldOut:
     """Compare row ids; holds those of the ``trained`` tables (selections, by whom they trained) as a bitmap.
 

@@ -22,6 +22,9 @@ from curation.errors import SourceError
 from curation.hashing import Int64s
 from curation.models import load_tokenizer
 from curation.refs import ModelRef, TableRef
+from curation.rundir.graph import Done, In, Inputs, Stage, setting
+from curation.rundir.run import Task
+from curation.stages.gold import decide
 from curation.tables import io, schemas
 from curation.tables.row_ids import in_order
 from curation.tasks import in_tasks
@@ -35,11 +38,10 @@ ROWS = 4_000
 """The number of rows per task."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """The longest row that a student can be trained on; pickled to every task."""
+class Limit(Inputs):
+    """The longest row that a student can be trained on."""
 
-    student: ModelRef
+    student: In[ModelRef]
     """The model whose tokenizer counts."""
     max_length: int
     chat_template: bool
@@ -64,23 +66,6 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthJob:
-    """The settings of a task; pickled to every task."""
-
-    examples: TableRef
-    labels: TableRef
-    """The labels of these examples, without scores."""
-    weak: bool
-    """Whether an arm trains on weak completions."""
-    gold: TableRef | None
-    """Gold labels of the examples, if an arm trains on them."""
-    solutions: bool
-    """Whether gold arms train on worked solutions instead of the domain's sentence for the label."""
-    domain: DomainConfig
-    limit: Limit
-
-
-@dataclass(frozen=True, kw_only=True)
 class TooLong:
     """The excluded rows, and their numbers."""
 
@@ -97,6 +82,57 @@ class TooLong:
     """The number of rows where only the gold completion is too long; gold then restricts weak arms (``oracle``)."""
 
 
+class MeasureLength(Stage):
+    """Finds the labelled rows of a split that some arm could not train a student on.
+
+    Raises:
+        SourceError: no labelled row is short enough.
+        ModelError: the tokenizer does not load, or lacks an end token or the chat template.
+        CommitError: a labelled row is not among the examples.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        counts: TooLong
+        too_long: TableRef | None
+        """The table of ``counts``; null where it is empty, so that another limit that leaves nothing out redoes no
+        selection."""
+
+    examples: In[TableRef]
+    labels: In[TableRef]
+    """The labels of these examples, without scores."""
+    weak: bool
+    """Whether an arm trains on weak completions."""
+    gold: In[TableRef | None]
+    """Gold labels of the examples, if an arm trains on them."""
+    domain: DomainConfig
+    limit: Limit
+    rollouts: dict[str, Any] | None
+    """``wanted`` and ``seed`` of ``curation.stages.gold.decide``, for worked solutions instead of the domain's sentence
+    for the label; None: arms train on none."""
+    split: str = setting()
+
+    def run(self, task: Task) -> Done:
+        """Count the tokens of what students would be trained on."""
+        solutions = False
+        if self.gold is not None and self.rollouts is not None:
+            decided = decide(self.examples, self.labels, self.gold, self.domain, **self.rollouts)
+            solutions = decided.source == "solution"
+        with task.progress() as update:
+            found = too_long(self, str(task.directory / "too_long.lance"), solutions=solutions, progress=update)
+        if found.num_too_long:
+            first = io.open_table(found.table).to_table(columns=["row_id"], limit=3)["row_id"].to_pylist()
+            more = ", ..." if found.num_too_long > len(first) else ""
+            task.say(
+                f"{found.num_too_long:,} of {found.num_rows:,} labelled rows have more than "
+                f"{self.limit.max_length:,} tokens (student.max_length) and are no candidates for any arm: "
+                f"{', '.join(map(str, first))}{more}; `curate inspect {task.manifest.directory} {task.name}` lists them"
+            )
+        made = self.Made(counts=found, too_long=found.table if found.num_too_long else None)
+        return Done(outputs=made, rows=found.num_rows)
+
+
 class _Found(NamedTuple):
     """The result of a task."""
 
@@ -106,15 +142,11 @@ class _Found(NamedTuple):
     """The smallest limit at which some row would fit; None without rows."""
 
 
-def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = None) -> TooLong:
+def too_long(job: MeasureLength, uri: str, *, solutions: bool = False, progress: Update | None = None) -> TooLong:
     """Count the rows labelled without error that some arm could not train on, and write their table at ``uri``.
 
-    An interrupted stage starts again: nothing here costs a model's pass.
-
-    Raises:
-        SourceError: no labelled row is short enough.
-        ModelError: the tokenizer does not load, or lacks an end token or the chat template.
-        CommitError: a labelled row is not among the examples.
+    ``solutions``: gold arms train on worked solutions. An interrupted stage starts again: nothing here costs a model's
+    pass.
     """
     examples = io.Lookup(job.examples)
     golds = None if job.gold is None else io.Lookup(job.gold)
@@ -124,7 +156,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
     def calls() -> Iterator[tuple[Any, ...]]:
         start = 0
         for ids_N in in_order(io.open_table(job.labels), ROWS):
-            yield job, start, examples.offsets(ids_N), None if golds is None else golds.offsets(ids_N)
+            yield job, solutions, start, examples.offsets(ids_N), None if golds is None else golds.offsets(ids_N)
             start += len(ids_N)
 
     for measured in in_tasks(_measure, calls()):
@@ -137,7 +169,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
     if num_rows and rows.num_rows == num_rows:
         shortest = min(part.shortest for part in found if part.shortest is not None)
         raise SourceError(
-            f"student.max_length: all {num_rows:,} labelled rows of the {split} split have more than "
+            f"student.max_length: all {num_rows:,} labelled rows of the {job.split} split have more than "
             f"{job.limit.max_length:,} tokens {job.limit.words(num_weak, num_gold)}, so that no student can be "
             f"trained; the shortest needs {shortest:,}: raise student.max_length"
         )
@@ -151,7 +183,7 @@ def too_long(job: LengthJob, uri: str, *, split: str, progress: Update | None = 
     )
 
 
-def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
+def _measure(job: MeasureLength, solutions: bool, start: int, offset_N: Int64s, gold_offset_N: Int64s | None) -> _Found:
     """Measure rows of the labels table from ``start`` on, given their positions in examples and gold (-1: none)."""
     domain, tokenizer = _domain(job.domain.model_dump_json()), _tokenizer(job.limit.student)
     columns = ["row_id", "completion", "error"]
@@ -163,12 +195,12 @@ def _measure(job: LengthJob, start: int, offset_N: Int64s, gold_offset_N: Int64s
     if job.gold is not None and gold_offset_N is not None:
         place_N = gold_offset_N[healthy]
         known = np.flatnonzero(place_N >= 0)
-        columns = ["gold", "solution"] if job.solutions else ["gold"]
+        columns = ["gold", "solution"] if solutions else ["gold"]
         taken = io.take_offsets(job.gold, place_N[known], columns).to_pylist()
         for place, gold in zip(known.tolist(), taken, strict=True):
             golds[place] = gold
     prompts = [attempt(domain.prompt, example)[0] or "" for example in examples]
-    if job.solutions:
+    if solutions:
         answers = [gold.get("solution") for gold in golds]
     else:
         answers = [_answer(domain, gold.get("gold"), example) for gold, example in zip(golds, examples, strict=True)]

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import ray
 
 from curation.config import DomainConfig
 from curation.domains import Domain, Identity, attempt, get_domain
@@ -103,6 +102,8 @@ def find(refs: Mapping[str, TableRef], domains: Mapping[str, DomainConfig], *, l
         SourceError: no row of a split can be compared.
         ray.exceptions.RayError: a task failed.
     """
+    import ray
+
     names = sorted(refs, key=rank)
     assert names[-1] == last and len(names) < 64
     parts = {name: list(_parts(refs[name], domains[name])) for name in names}
@@ -140,6 +141,8 @@ def _require_some(split: str, problems: Mapping[str, int], ref: TableRef) -> Non
 
 
 def _remote(task: Any, num_returns: int) -> Any:
+    import ray
+
     return ray.remote(task).options(num_cpus=1, num_returns=num_returns)
 
 

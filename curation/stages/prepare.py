@@ -9,25 +9,25 @@ order of keeping are handled as ``splits.overlap`` says.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import lance
 import numpy as np
 import pyarrow as pa
-import ray
-import ray.exceptions
 from pyroaring import BitMap64
 
 from curation.config import RowsConfig
 from curation.domains import get_domain
 from curation.errors import CommitError, SourceError
 from curation.refs import TableRef
+from curation.rundir.graph import Done, Stage, setting
+from curation.rundir.run import Task
 from curation.sources import SourceFile, assignment_of, check_unique, grouped, require_columns, stretches
 from curation.stages.deal import AUDIT, POOL, Chunk, Job, Source, deal, dealt, table_schema, targets
 from curation.stages.dropping import Overlap, Settled, remove, settle
 from curation.stages.overlap import find
-from curation.stages.usable import SplitCounts, check_usable, count_split
+from curation.stages.usable import SplitCounts, check_usable, count_split, told
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import commits, io
@@ -48,20 +48,36 @@ class PreparedRefs:
     counts: dict[str, SplitCounts]
     overlap: Overlap
 
-    def to_json(self) -> dict[str, Any]:
-        """The references and counts as a JSON object."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of :meth:`to_json`."""
-        return cls(
-            tables={name: TableRef.from_json(ref) for name, ref in value["tables"].items()},
-            counts={
-                name: SplitCounts(rows=item["rows"], errors=item["errors"]) for name, item in value["counts"].items()
-            },
-            overlap=Overlap.from_json(value["overlap"]),
-        )
+class Prepare(Stage):
+    """Deals the rows of the input files to the splits."""
+
+    Made = PreparedRefs
+
+    config: RowsConfig
+    files: Mapping[str, Any]
+    """The input files by source, as JSON."""
+    commit_seconds: float = setting()
+    fragment_mb: int = setting()
+    max_error_rate: float = setting()
+
+    def run(self, task: Task) -> Done:
+        """Deal them, and say which rows cannot be used and what the splits share."""
+        files = {name: [SourceFile.from_json(item) for item in items] for name, items in self.files.items()}
+        with task.progress() as update:
+            prepared = prepare(
+                self.config,
+                task.directory,
+                files,
+                commit_seconds=self.commit_seconds,
+                fragment_mb=self.fragment_mb,
+                max_error_rate=self.max_error_rate,
+                guard=task.guard,
+                progress=update,
+            )
+        for sentence in [*told(prepared.counts), *prepared.overlap.told()]:
+            task.say(sentence)
+        return Done(outputs=prepared, rows=sum(counts.rows for counts in prepared.counts.values()))
 
 
 def prepare(
@@ -88,6 +104,9 @@ def prepare(
         CommitError: the store refused, or rows in and rows out differ.
         RunFailedError: Ray gave up.
     """
+    import ray
+    import ray.exceptions
+
     splits = config.splits.named()
     domains = {name: get_domain(config.domain_of(name)) for name in splits}
     names = [*splits, *([AUDIT] if config.splits.audit else [])]

@@ -1,18 +1,51 @@
 """The PCA stage: fits a projection of the source split's hidden states and adds it to the labels as ``state_pca``."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from curation.config import TrustConfig
 from curation.refs import ProjectionRef, TableRef
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.run import Task
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
 from curation.trust.parts import FIT, ROW_KEYS, candidates, part_of
-from curation.trust.pca import fit_projection, load_projection
-from curation.trust.states import States, read_states
+
+if TYPE_CHECKING:
+    from curation.trust.states import States
+
+
+class Project(Stage):
+    """Fits principal components of the labels' hidden states, and adds them as a column."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        labels: TableRef
+        """The labels with the projection of their states as a column."""
+        projection: ProjectionRef
+        fit: dict[str, Any]
+        """``size``, ``variance_kept`` and ``num_rows``."""
+
+    labels: In[TableRef]
+    size: int
+    """The number of components."""
+    trust: TrustConfig
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Fit and project."""
+        from curation.trust.pca import load_projection  # heavy
+
+        ref = fit_pca(self.labels, self.trust, size=self.size, seed=self.seed, output=task.directory / "pca")
+        fit = {"size": self.size, **{key: load_projection(ref).fit[key] for key in ("variance_kept", "num_rows")}}
+        task.say(f"{self.size} components keep {fit['variance_kept']:.1%} of the variance")
+        projected = add_projection(self.labels, ref, guard=task.guard)
+        return Done(outputs=self.Made(labels=projected, projection=ref, fit=fit), rows=io.count(self.labels))
 
 
 def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, output: Place) -> ProjectionRef:
@@ -21,9 +54,12 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
     Raises:
         ConfigError: there are more components than numbers per row, or than rows.
     """
+    from curation.trust.pca import fit_projection  # heavy
+    from curation.trust.states import read_states
+
     columns = [schemas.state_column(state) for state in config.states]
 
-    def batches() -> Iterator[States]:
+    def batches() -> Iterator["States"]:
         scanner = io.open_table(labels).scanner(columns=["row_id", *columns], filter=candidates(config))
         for batch in scanner.to_batches():
             fitted_N = part_of(batch.column("row_id").to_numpy(), config, seed) == FIT
@@ -36,6 +72,8 @@ def fit_pca(labels: TableRef, config: TrustConfig, *, size: int, seed: int, outp
 
 def add_projection(labels: TableRef, ref: ProjectionRef, *, guard: Guard = unguarded) -> TableRef:
     """A version of the labels table with the projection of its states as a further column."""
+    from curation.trust.pca import load_projection  # heavy
+
     projection = load_projection(ref)
     value = io.open_table(labels).schema.field(projection.features[0]).type.value_type
     added = pa.schema([pa.field(schemas.state_column("pca"), pa.list_(value, projection.size))])

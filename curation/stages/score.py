@@ -2,16 +2,40 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from curation.hashing import Int64s
 from curation.refs import TableRef, TrustRef
+from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.run import Task
 from curation.storage.lease import Guard, unguarded
 from curation.tables import io, schemas
 from curation.tables.columns import add_columns
 from curation.trust import FittedTrust, Scores, load_fitted
+
+
+class Score(Stage):
+    """Adds the scores of fitted trust functions, and signals, to every row of a split's labels."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        labels: TableRef
+
+    labels: In[TableRef]
+    fitted: InEach[TrustRef]
+    signals: InEach[TableRef]
+    """By column."""
+    of_source: bool
+    """Whether rows are scored by weights that have not seen them."""
+
+    def run(self, task: Task) -> Done:
+        """Score the rows."""
+        scored = score(self.labels, self.fitted, self.signals, of_source=self.of_source, guard=task.guard)
+        return Done(outputs=self.Made(labels=scored), rows=io.count(scored))
 
 
 def score(

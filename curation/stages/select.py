@@ -12,24 +12,23 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from curation import memory
 from curation.arms import ARMS, Arm
-from curation.config import DomainConfig
-from curation.domains import Example, attempt, get_domain
+from curation.domains import get_domain
 from curation.domains.formats import Format
 from curation.errors import BudgetError
 from curation.hashing import Int64s, derive
-from curation.refs import TableRef
+from curation.refs import ModelRef, TableRef
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.run import Task
 from curation.selection.budget import rows_a_label
 from curation.stages.budget import Budget, resolve
-from curation.stages.chooser import Chooser, SelectJob
-from curation.stages.gold import WeakFormat, weak_format
+from curation.stages.chooser import Choice, Chooser, SelectJob
+from curation.stages.gold import GoldTexts, WeakFormat, weak_format
 from curation.stages.pool_scores import too_long_ids
 from curation.stages.selected import SelectedRows, write_rows
 from curation.storage.paths import Place
-from curation.tables import io, schemas
+from curation.tables import io
 from curation.trust import get_trust
 
 UNCERTIFIED = (
@@ -72,6 +71,50 @@ class Selection:
             return f"{self.arm}: {label} labels, of which students learn without completions"
         note = "" if self.format_note is None else f"; {self.format_note}"
         return f"{self.arm}: {label} labels, {self.format}s from {self.completion_source}{length}{note}"
+
+
+class Select(Stage):
+    """Cuts the pool for every arm by one budget, and writes what each selected.
+
+    Raises:
+        BudgetError: an arm has fewer candidates than the budget.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        budget: Budget
+        arms: dict[str, Selection]
+        rows_of: dict[str, TableRef | None]
+        """The arms' tables once more, null where an arm selected nothing: it has no student."""
+
+    choice: Choice
+    texts: In[dict[str, Any] | None]
+    """The :class:`curation.stages.gold.GoldTexts` of gold arms as JSON; None: bare answers."""
+    teacher: In[ModelRef | None]
+    generation: int
+    revision: int = 2  # gold arms have rules
+
+    def run(self, task: Task) -> Done:
+        """Select, and say what was."""
+        texts = GoldTexts.from_json(self.texts)
+        job = SelectJob.of(self.choice, texts=texts, teacher=self.teacher, generation=self.generation)
+        budget, selections = select(job, task.directory)
+        for selection in selections:
+            task.say(selection.words)
+        if budget.asked is not None:
+            task.say(
+                f"selection.max_per_label: with at most {budget.max_per_label:,} rows of a label {budget.n:,} of "
+                f"{budget.asked:,} rows fit in the arm {budget.limited_by}; all arms select {budget.n:,}"
+            )
+        if not budget.n:
+            task.say(f"NOTHING IS SELECTED: {(budget.risk or {})['guarantee']}")
+        made = self.Made(
+            budget=budget,
+            arms={selection.arm: selection for selection in selections},
+            rows_of={selection.arm: selection.table if selection.num_rows else None for selection in selections},
+        )
+        return Done(outputs=made, rows=sum(selection.num_rows for selection in selections))
 
 
 def select(job: SelectJob, directory: Place) -> tuple[Budget, list[Selection]]:
@@ -170,36 +213,6 @@ def _format(job: SelectJob, arm: Arm, weak: WeakFormat, *, num_rows: int, n: int
         "completion_source": source,
         "format_note": "; ".join(notes) or None,
     }
-
-
-class Adaptation(NamedTuple):
-    """The rows of a labelled split to adapt a teacher on."""
-
-    table: TableRef
-    """All healthy ones with their gold labels, as a selection named ``adapt``."""
-    left_out: dict[int, str]
-    """Of the others the error, ``kind: detail``, by row id."""
-
-
-def adaptation_rows(examples: TableRef, domain_config: DomainConfig, directory: Place) -> Adaptation:
-    """Write the rows to adapt a teacher on; error rows and rows that the domain cannot render are left out."""
-    domain = get_domain(domain_config)
-    errors = io.read(examples, columns=["row_id", "error"], filter="error IS NOT NULL")
-    left_out = dict(zip(errors["row_id"].to_pylist(), errors["error"].to_pylist(), strict=True))
-
-    def pair(example: Example) -> dict[str, str]:
-        return {"prompt": domain.prompt(example), "completion": domain.answer(example["gold"], example)}
-
-    rows = []
-    for rank, example in enumerate(io.read(examples, filter="error IS NULL").to_pylist()):
-        rendered, error = attempt(pair, example)
-        if rendered is None:
-            left_out[example["row_id"]] = str(error)
-            continue
-        told = {"arm": "adapt", "label_source": "gold", "completion_source": "answer", "generation": 0}
-        rows.append({**rendered, **told, "row_id": example["row_id"], "rank": rank, "label": example["gold"]})
-    table = write_rows([pa.Table.from_pylist(rows, schema=schemas.SELECTION)], directory / "adapt").table
-    return Adaptation(table, left_out)
 
 
 def _rows(job: SelectJob, name: str, row_ids: Iterable[Int64s]) -> SelectedRows:

@@ -1,7 +1,7 @@
 """The shift stage: tests whether the teacher's hidden states of the pool differ from those of another split."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,11 +9,36 @@ import pyarrow as pa
 
 from curation.metrics.shift import CLEAR_AUC, Floats, sampled, two_sample
 from curation.refs import TableRef
+from curation.rundir.graph import Done, In, InEach, Stage
+from curation.rundir.run import Task
 from curation.tables import io
 from curation.tables.schemas import state_column
 
 States = Mapping[str, npt.NDArray[np.floating[Any]]]
 """Hidden states of the same rows, [N, D] by name."""
+
+
+class MeasureShift(Stage):
+    """Tests how the teacher's hidden states of the pool differ from those of other splits."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        shift: dict[str, Any]
+        """:func:`measure_shift` by split."""
+
+    pool: In[TableRef]
+    compared: InEach[TableRef]
+    """The other splits' labels."""
+    states: list[str]
+    seed: int
+
+    def run(self, task: Task) -> Done:
+        """Test each split against the pool."""
+        found = {
+            split: measure_shift(ref, self.pool, self.states, seed=self.seed) for split, ref in self.compared.items()
+        }
+        return Done(outputs=self.Made(shift=found), rows=io.count(self.pool))
 
 
 def measure_shift(split: TableRef, pool: TableRef, states: Sequence[str], *, seed: int) -> dict[str, Any]:

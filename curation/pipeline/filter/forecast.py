@@ -44,9 +44,9 @@ def forecast_filter(
 def _left(opened: Opened, name: str, stages: Sequence[Stage], known: Known) -> int | None:
     """How many rows of a round are not labelled; None if its stage is not among ``stages``."""
     stage = opened.described.rounds[name].label
-    if stage not in stages or stage.rows is None:
+    if stage not in stages or stage.num_rows is None:
         return None
-    return max(0, stage.rows - num_committed(opened.manifest, stage, known=known)) or None
+    return max(0, stage.num_rows - num_committed(opened.manifest, stage, known=known)) or None
 
 
 def askings_of(opened: Opened, left: dict[str, int], package: TrustPackage) -> list[Asking]:

@@ -19,7 +19,7 @@ from curation.pipeline.filter.cascade import Settled
 from curation.pipeline.filter.writing import ranking, writing
 from curation.pipeline.labelling import LABEL_REVISION, label
 from curation.refs import ModelRef, TableRef, fingerprint
-from curation.rundir.graph import Done, Outputs, Stage, ordered
+from curation.rundir.graph import Built, Done, Outputs, Stage, ordered
 from curation.rundir.run import Task
 from curation.sources import SourceFile
 from curation.stages.cut import Calibration, calibration_digest, decide, read_calibration
@@ -47,11 +47,11 @@ class Round:
 class Stages(NamedTuple):
     """The stages of a round."""
 
-    pool: Stage
-    label: Stage
-    shift: Stage | None
+    pool: Built
+    label: Built
+    shift: Built | None
     """None if the trust function reads no hidden state."""
-    write: Stage
+    write: Built
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,8 @@ class Described:
     """The stages of a filter."""
 
     rounds: Mapping[str, Stages]
-    cut: Stage
-    rank: Stage | None
+    cut: Built
+    rank: Built | None
     """None if the output has no ranks."""
 
     @property
@@ -108,7 +108,7 @@ def describe(
         ask, gated = ask.model_copy(update={"states": first_cut.told.states}), first_cut.inputs
     model = asked(teacher, ask, name="backend")
     looked = {rnd.name: _looking(config, package, model, rnd, settings, gated) for rnd in rounds}
-    cut = Stage(
+    cut = Built(
         name=CUT,
         work=make_cut,
         inputs={
@@ -154,10 +154,10 @@ def _looking(
     rnd: Round,
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
-) -> tuple[Stage, Stage, Stage | None]:
+) -> tuple[Built, Built, Built | None]:
     """The stages that read, label and test a round."""
     num_rows, told = rnd.rows.num_rows, package.description
-    pool = Stage(
+    pool = Built(
         name=f"pool-{rnd.name}",
         work=read,
         inputs={
@@ -166,7 +166,7 @@ def _looking(
             "columns": list(rnd.rows.columns),
         },
         settings={**settings, "max_error_rate": config.pool.max_error_rate},
-        rows=num_rows,
+        num_rows=num_rows,
     )
     labelled = model.stage(
         f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows, revision=LABEL_REVISION
@@ -189,12 +189,12 @@ def _looking(
         },
     )
     states = told.sample.states
-    shift = Stage(
+    shift = Built(
         name=f"shift-{rnd.name}",
         work=compare,
         inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed, **gated},
         settings={"uri": package.uri},
-        rows=num_rows,
+        num_rows=num_rows,
     )
     return pool, labelled, shift if states else None
 

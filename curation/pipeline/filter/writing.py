@@ -5,7 +5,7 @@ from typing import Any
 
 from curation.config.filter import FilterConfig, Format
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, Stage
+from curation.rundir.graph import Built, Done
 from curation.rundir.run import Task
 from curation.stages.cut import Threshold
 from curation.stages.pool import PoolRows
@@ -16,10 +16,10 @@ from curation.tables import io, schemas
 
 
 def ranking(
-    config: FilterConfig, function: str, labelled: Mapping[str, Stage], base: Sequence[str], cut: Stage
-) -> Stage:
+    config: FilterConfig, function: str, labelled: Mapping[str, Built], base: Sequence[str], cut: Built
+) -> Built:
     """The stage that ranks the rows of which the ``cut`` was made: those of the rounds ``base`` that pass."""
-    return Stage(
+    return Built(
         name="rank",
         work=rank_all,
         inputs={
@@ -37,13 +37,13 @@ def writing(
     function: str,
     name: str,
     rows: PoolRows,
-    pool: Stage,
-    labelled: Stage,
-    cut: Stage,
-    rank: Stage | None,
-) -> Stage:
+    pool: Built,
+    labelled: Built,
+    cut: Built,
+    rank: Built | None,
+) -> Built:
     """The stage that writes a round; ``rank``: the one that has ranked it, if any."""
-    return Stage(
+    return Built(
         name=f"write-{name}",
         work=write,
         inputs={

@@ -1,6 +1,5 @@
 """``curate analyze`` before it works: what it refuses, what it leaves out, and what its stages depend on."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from curation.config.load import load_config
 from curation.errors import ConfigError
 from curation.pipeline.analysing import check_analysis, describe_analysis
 from curation.pipeline.opened import open_run
-from curation.rundir.graph import Out, ordered
+from curation.rundir.graph import ordered, plain
+from curation.rundir.merging import with_outs
 
 
 @pytest.fixture
@@ -68,16 +68,7 @@ def keys(path: Path, *overrides: str) -> dict[str, Any]:
     opened = open_run(settings, save=False)
     own = ordered(describe_analysis(settings, opened.chain))
     before = {stage.name for stage in opened.chain.stages}
-    return {stage.name: _without_stages(stage.inputs) for stage in own if stage.name not in before}
-
-
-def _without_stages(value: Any) -> Any:
-    """Inputs, with the names of the outputs that they take."""
-    if isinstance(value, Out):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _without_stages(part) for key, part in value.items()}
-    return value
+    return {stage.name: plain(with_outs(stage.inputs, str), {}) for stage in own if stage.name not in before}
 
 
 def test_stages_depend_on_what_they_read_alone(config: Path) -> None:

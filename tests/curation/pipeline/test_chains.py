@@ -114,7 +114,7 @@ def finish(of: RunConfig, **outputs: Any) -> tuple[Any, set[str]]:
     for stage in opened.chain.stages:
         made_up(stage)
         if (own := outputs.get(stage.name.rpartition("/")[2].replace("-", "_"))) is not None:
-            object.__setattr__(stage, "work", lambda task, own=own, **_: Done(outputs=own, rows=1))
+            object.__setattr__(stage, "do", lambda task, known, own=own: Done(outputs=own, rows=1))
     known = Run(of.name, opened.manifest, room=lambda: {"CPU": 2.0}).do(opened.chain.stages)
     return known, {name for name, item in opened.manifest.stages.items() if item is not before.get(name)}
 
@@ -179,7 +179,7 @@ def test_files_that_two_sources_share_are_refused(tmp_path):
 
 
 def test_nothing_is_labelled_before_the_rows_are_compared(tmp_path):
-    def refuse(task, **_):
+    def refuse(task, known):
         raise ConfigError("row 7 trained the teacher")
 
     of = config(2, tmp_path, **FEW)
@@ -187,9 +187,9 @@ def test_nothing_is_labelled_before_the_rows_are_compared(tmp_path):
     for stage in opened.chain.stages:
         made_up(stage)
         if stage.name.endswith("/go-on"):
-            object.__setattr__(stage, "work", lambda task, **_: Done(outputs=GO_ON, rows=1))
+            object.__setattr__(stage, "do", lambda task, known: Done(outputs=GO_ON, rows=1))
         if stage.name.endswith("/held-out"):
-            object.__setattr__(stage, "work", refuse)
+            object.__setattr__(stage, "do", refuse)
     with pytest.raises((ConfigError, RunFailedError), match="row 7 trained the teacher"):
         Run(of.name, opened.manifest, room=lambda: {"CPU": 2.0}).do(opened.chain.stages)
     assert not [name for name in opened.manifest.stages if "/label-" in name and not name.startswith("gen-0/")]

@@ -19,7 +19,7 @@ from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.pipeline.opened import open_run
 from curation.refs import fingerprint
-from curation.rundir.graph import Done, Stage, plain, statuses
+from curation.rundir.graph import Done, Known, Stage, key_of, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
 
@@ -120,27 +120,25 @@ CHANGES: dict[str, set[str]] = {
 def made_up(stage: Stage) -> None:
     """Give a stage work that is done at once."""
 
-    def work(task: Task, **arguments: Any) -> Done:
-        settings = stage.settings.keys()
-        key = fingerprint(plain({name: value for name, value in arguments.items() if name not in settings}, {}))
+    def do(task: Task, known: Known) -> Done:
+        key = fingerprint(key_of(stage, known))
         table, model = {"uri": f"{task.name}-{key}", "version": 1}, {"base": key, "revision": None, "adapter": None}
         digested = {"uri": key, "digest": key}
         outputs: dict[str, Any] = {
-            "prepare": {"tables": {name: table | {"uri": f"{name}-{key}"} for name in TABLES}},
+            "Prepare": {"tables": {name: table | {"uri": f"{name}-{key}"} for name in TABLES}},
             "roll_out": {"texts": {"source": "answer", "samples": None}},  # of bare answers nothing is drawn
-            "measure_length": {"counts": {}, "too_long": None},  # nothing is too long
-            "select": {
+            "MeasureLength": {"counts": {}, "too_long": None},  # nothing is too long
+            "Select": {
                 "budget": {},
                 "arms": {arm: {"digest": key + arm, "table": table} for arm in ARMS},
                 "rows_of": dict.fromkeys(ARMS, table),
             },
-        }.get(real.__name__, {})
+        }.get(stage.kind.rpartition(".")[2], {})
         named = {"labels": table, "grades": table, "signal": table, "model": model, "trust": digested}
         rest: dict[str, Any] = {name: {} for name in ("counts", "fit", "shift", "num_unread", "num_asked", "training")}
         return Done(outputs={**named, **rest, **outputs}, rows=1)
 
-    real = stage.work
-    object.__setattr__(stage, "work", work)
+    object.__setattr__(stage, "do", do)
 
 
 TABLES = (*CONFIG["splits"], "audit")

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 
 from curation.cli import main
 from curation.config import DomainConfig, SftConfig
-from curation.pipeline import learning
 from curation.refs import ModelRef
 from curation.rundir.manifest import Manifest
+from curation.stages import training
+from curation.stages.adapt import Adapt
 from curation.tables import io, schemas
 
 ROWS = [("What is 1 + 1?", "2"), (None, None), ("What is 2 + 2?", "4"), ("What is 3 + 3?", "6"), (None, None)]
@@ -40,14 +41,15 @@ def test_rows_that_a_teacher_is_not_adapted_on_are_listed_with_their_reasons(tmp
     )
     given: list[list[int]] = []
 
-    def train(task: Any, base: Any, digest: Any, recipe: Any, *rest: Any, left_out: dict[int, str]) -> Any:
-        rows = rest[3]
+    def train(self: Any, task: Any, trained_by: str, rows: Any, read: Any, left_out: dict[int, str]) -> Any:
         given.append(io.read(rows)["row_id"].to_pylist())
-        return learning.list_left_out(task, {**left_out, 12: KNOWN[12]}, num_given=5)
+        return training.list_left_out(task, {**left_out, 12: KNOWN[12]}, num_given=5)
 
-    monkeypatch.setattr(learning, "train", train)
+    monkeypatch.setattr(training.Training, "_train", train)
     domain = DomainConfig.model_validate({"name": "math", "instruction": ""})
-    ref = learning.adapt(task, ModelRef(base="x"), examples, domain, SftConfig(max_length=9), 0, {})
+    recipe = SftConfig(max_length=9)
+    stage = Adapt(name=task.name, base=ModelRef(base="x"), examples=examples, domain=domain, recipe=recipe, seed=0)
+    ref = stage.run(task)
     assert given == [[10, 12, 13]]
     (line,) = said
     assert line.startswith("3 of 5 rows are left out: row 11 (null_field: problem is null), row 12 (max_length: prompt")

@@ -9,7 +9,7 @@ import pytest
 from curation.metrics import Estimate
 from curation.pipeline.stage_times import OVERHEAD, estimate, whole_run
 from curation.rundir import history
-from curation.rundir.graph import Done, Stage
+from curation.rundir.graph import Built, Done, Stage
 from curation.rundir.history import StageTime
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
@@ -20,7 +20,7 @@ def stage(name: str, after: tuple[Stage, ...] = (), *, cpus: float = 1.0, **inpu
         return Done(outputs={"done": name}, rows=10)
 
     needs = tuple(other.value("done") for other in after)
-    return Stage(name=name, work=work, inputs=inputs, needs=needs, takes={"CPU": cpus}, rows=10)
+    return Built(name=name, work=work, inputs=inputs, needs=needs, takes={"CPU": cpus}, num_rows=10)
 
 
 def exactly(seconds: float) -> Estimate:
@@ -30,7 +30,7 @@ def exactly(seconds: float) -> Estimate:
 def test_an_estimate_rests_on_the_most_similar_that_is_known() -> None:
     asked = stage("asked", model="a")
     kind, alike, other = (
-        history.kind_of(asked),
+        asked.kind,
         history.like_of(asked),
         history.like_of(stage("asked", model="b")),
     )
@@ -52,7 +52,7 @@ def test_stages_that_take_a_fixed_time_and_one_a_row_lie_in_the_range() -> None:
     """Simulated machines: 3 s to 20 s fixed, any rate, 15 % of noise, forecasts from two runs of other sizes."""
     rng, inside = random.Random(0), 0
     asked = stage("asked", model="a")
-    kind, alike = history.kind_of(asked), history.like_of(asked)
+    kind, alike = asked.kind, history.like_of(asked)
     for _ in range(400):
         fixed, rate = rng.uniform(3, 20), 10 ** rng.uniform(-4, -1)
 
@@ -94,7 +94,7 @@ def test_what_stages_took_is_kept_beside_the_run_directories(tmp_path: Path, mon
     stages = [whole, stage("begun", (whole,))]
     Run("test", manifest, room=lambda: {"CPU": 1.0}, on_done=noted).do(stages)
     (kept,) = history.read(tmp_path / "other run")
-    assert (kept.kind, kept.like, kept.amount) == (history.kind_of(whole), history.like_of(whole), 10)
+    assert (kept.kind, kept.like, kept.amount) == (whole.kind, history.like_of(whole), 10)
     (tmp_path / history.FILE).write_text((tmp_path / history.FILE).read_text() + "{\nnull\n[1]\n")
     assert history.read(tmp_path / "run") == [kept]
     monkeypatch.setattr("platform.node", lambda: "another machine")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from curation.config import TrustConfig
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Done, Out, Recorded, Skipped, Stage, Unknown, key_of, ordered, statuses
+from curation.rundir.graph import Built, Done, Out, Recorded, Skipped, Stage, Unknown, key_of, ordered, statuses
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run
 
@@ -22,7 +22,7 @@ def stage(name: str, outputs: Any = None, *, settings: Any = None, needs: Any = 
         made = outputs(arguments) if callable(outputs) else {"said": json.dumps(arguments, default=str)}
         return Done(outputs=made, rows=1)
 
-    return Stage(name=name, work=work, inputs=inputs, settings=settings or {}, needs=needs, revision=revision)
+    return Built(name=name, work=work, inputs=inputs, settings=settings or {}, needs=needs, revision=revision)
 
 
 def states(targets: list[Out], records: dict[str, Recorded]) -> dict[str, str]:
@@ -121,7 +121,7 @@ def test_without_an_output_that_is_needed_there_is_nothing_to_do(tmp_path):
 
 def test_work_takes_references_and_sections_and_the_key_holds_json():
     made = stage("make", seed=0)
-    read = Stage(
+    read = Built(
         name="read",
         work=lambda task: Done(outputs={}, rows=0),
         inputs={"labels": made.table("labels"), "trust": TrustConfig().only({"width"}), "pair": (1, 2)},
@@ -150,7 +150,7 @@ def test_two_stages_of_one_name_and_circles_are_refused():
     with pytest.raises(ValueError, match="two stages are called same"):
         ordered([one.value("said"), other.value("said")])
     inputs: dict[str, Any] = {}
-    first = Stage(name="first", work=lambda task: Done(outputs={}, rows=0), inputs=inputs)
+    first = Built(name="first", work=lambda task: Done(outputs={}, rows=0), inputs=inputs)
     inputs["second"] = stage("second", first=first.value("x")).value("x")
     with pytest.raises(ValueError, match="waits for itself"):
         ordered([first.value("x")])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from curation.errors import RunFailedError
-from curation.rundir.graph import Done, Stage, ordered
+from curation.rundir.graph import Built, Done, Stage, ordered
 from curation.rundir.hosts import Host, Hosts
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, Task
@@ -65,7 +65,7 @@ class Works:
                     raise RunFailedError("as asked")
             return Done(outputs={"name": name}, rows=1)
 
-        return Stage(name=name, work=work, inputs=inputs, takes={"CPU": cpus}, host=host)
+        return Built(name=name, work=work, inputs=inputs, takes={"CPU": cpus}, host=host)
 
 
 def do(directory: Path, stages: list[Stage], *, cpus: float, hold_cpus: bool = True) -> None:
@@ -135,7 +135,7 @@ def test_where_no_later_stage_asks_or_for_too_long_it_is_given_back(tmp_path):
     assert works.log == ["start", "first", "close", "after"]
     works = Works()
     first = works.stage("first", model("teacher"), idle=0.0)
-    slow = Stage(
+    slow = Built(
         name="slow",
         work=lambda task, first: (time.sleep(2.5), Done(outputs={"name": "slow"}, rows=0))[1],
         inputs={"first": first.value("name")},

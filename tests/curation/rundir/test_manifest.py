@@ -12,7 +12,7 @@ import pytest
 from curation.cluster.versions import versions
 from curation.errors import RunDirError
 from curation.refs import TableRef
-from curation.rundir.graph import Done, Stage, Status, status_of
+from curation.rundir.graph import Built, Done, Status, status_of
 from curation.rundir.manifest import Manifest
 from curation.storage.paths import write_atomically
 
@@ -83,7 +83,7 @@ def test_readers_and_killed_writers_see_whole_files_only(tmp_path: Path):
 def status(manifest: Manifest, inputs: dict[str, Any]) -> Status:
     """Where the stage ``select`` of these inputs stands."""
     return status_of(
-        Stage(name="select", work=lambda task: Done(outputs={}, rows=0), inputs=inputs), {}, manifest.records
+        Built(name="select", work=lambda task: Done(outputs={}, rows=0), inputs=inputs), {}, manifest.records
     )
 
 

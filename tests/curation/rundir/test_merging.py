@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from curation.rundir.graph import Done, Stage, ordered
+from curation.rundir.graph import Built, Done, ordered
 from curation.rundir.hosts import Host
 from curation.rundir.merging import Merged
 
@@ -17,10 +17,10 @@ def other_work(task, **inputs):
 
 def graph(*, states, learning_rate, settings=0):
     """Labels, a fit on them, and scores of the fit."""
-    labels = Stage(name="gen-0/label", work=work, inputs={"states": states}, settings={"speed": settings})
-    fit = Stage(name="gen-0/trust", work=work, inputs={"labels": labels.table("labels"), "rate": learning_rate})
-    return Stage(
-        name="gen-0/score", work=work, inputs={"labels": labels.table("labels"), "trust": [fit.trust("trust")]}
+    labels = Built(name="gen-0/label", work=work, inputs={"states": states}, settings={"speed": settings})
+    fit = Built(name="gen-0/trust", work=work, inputs={"labels": labels.table("labels"), "rate": learning_rate})
+    return Built(
+        name="gen-0/score", work=work, inputs={"labels": labels.table("labels"), "trust": [fit.value("trust")]}
     )
 
 
@@ -48,7 +48,7 @@ def test_names_do_not_depend_on_what_was_merged_before():
 
 def test_other_work_another_revision_and_other_needs_are_other_stages():
     stage = graph(states=["a"], learning_rate=1)
-    before = Stage(name="before", work=work, inputs={})
+    before = Built(name="before", work=work, inputs={})
     changed = [replace(stage, work=other_work), replace(stage, revision=2), replace(stage, needs=(before.value(),))]
     merged = Merged()
     assert len({merged.stage(each).name for each in (stage, *changed)}) == 4
@@ -56,9 +56,9 @@ def test_other_work_another_revision_and_other_needs_are_other_stages():
 
 def test_models_of_stages_that_had_one_name_have_hosts_of_their_own():
     def asked(seed):
-        model = Stage(name="gen-0/teacher", work=work, inputs={"seed": seed}).model("model")
+        model = Built(name="gen-0/teacher", work=work, inputs={"seed": seed}).value("model")
         host = Host(name=str(model), kind="actors", shared=True)
-        return Stage(name="gen-0/label", work=work, inputs={"model": model}, host=host)
+        return Built(name="gen-0/label", work=work, inputs={"model": model}, host=host)
 
     merged = Merged()
     first, second, again = (merged.stage(asked(seed)).host for seed in (0, 1, 0))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from curation.errors import ConfigError, RunFailedError
-from curation.rundir.graph import Done, Out, Stage, ordered
+from curation.rundir.graph import Built, Done, Out, Stage, ordered
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Load, Run, Task, fits
 from curation.stopping import Stopped, arriving, stopped_by_signals, waited_for
@@ -37,7 +37,7 @@ class Crowd:
                 raise error
             return Done(outputs={"name": name}, rows=1)
 
-        return Stage(name=name, work=work, inputs=inputs, takes={"CPU": cpus})
+        return Built(name=name, work=work, inputs=inputs, takes={"CPU": cpus})
 
 
 def run(directory: Path, stages: list[Stage], *, cpus: float = 4.0, most: int | None = None) -> Any:
@@ -115,7 +115,7 @@ def test_a_signal_breaks_off_all_stages_and_each_keeps_what_is_done(tmp_path, wa
                 raise
             return Done(outputs={"name": name}, rows=done)
 
-        return Stage(name=name, work=work, inputs={})
+        return Built(name=name, work=work, inputs={})
 
     def _slowly() -> Any:
         yield from range(3)
@@ -164,7 +164,7 @@ def test_progress_is_told_while_the_clock_jumps(tmp_path: Path, monkeypatch: pyt
                 time.sleep(0.05)
         return Done(outputs={"name": "a"}, rows=4)
 
-    run(tmp_path, [Stage(name="a", work=work, inputs={})])
+    run(tmp_path, [Built(name="a", work=work, inputs={})])
     told = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())
     found = [event for event in told if event["event"] == "progress"]
     assert [event["rows"] for event in found] == [0, 1, 2, 3]

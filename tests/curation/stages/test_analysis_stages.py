@@ -2,6 +2,7 @@
 
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -14,9 +15,9 @@ from curation.errors import ConfigError
 from curation.hashing import first_by_hash
 from curation.refs import TableRef
 from curation.stages import advantage, gradients
-from curation.stages.advantage import AdvantageJob, advantages
+from curation.stages.advantage import ValueMoves, advantages
 from curation.stages.chunked import in_chunks
-from curation.stages.gradients import GradientJob, compare
+from curation.stages.gradients import TakeGradients, compare
 from curation.tables import io, schemas
 
 ENGINE = Path(__file__).parents[2] / "material_engine.py"
@@ -38,8 +39,8 @@ def save(folder: Path, name: str, table: pa.Table) -> TableRef:
     return io.latest(uri)
 
 
-def chess_run(folder: Path, weak: list[str | None]) -> tuple[AdvantageJob, TableRef, TableRef]:
-    """A pool whose gold move takes the queen, with these weak labels: the job, grades and a selection of all."""
+def chess_run(folder: Path, weak: list[str | None]) -> ValueMoves:
+    """A pool whose gold move takes the queen, with these weak labels, all of it selected."""
     ids = np.arange(NUM) * 3
     pool = {"row_id": ids, "fen": [FEN.format(n + 1) for n in range(NUM)], "rating": pa.nulls(NUM, pa.int32())}
     examples = save(folder, "pool", pa.table({**pool, "error": pa.nulls(NUM, pa.string())}))
@@ -49,21 +50,29 @@ def chess_run(folder: Path, weak: list[str | None]) -> tuple[AdvantageJob, Table
     grades = save(folder, "grades", pa.table({"row_id": ids, "correct": right}))
     selection = save(folder, "selection", pa.table({"row_id": ids[::-1], "label": weak[::-1]}))
     domain = DomainConfig(name="chess")
-    return (
-        AdvantageJob(examples=examples, audit=audit, labels=labels, domain=domain, engine=EngineConfig()),
-        grades,
-        selection,
+    return ValueMoves(
+        name="advantages",
+        digests={},
+        grades=grades,
+        examples=examples,
+        audit=audit,
+        domain=domain,
+        engine=EngineConfig(),
+        seed=0,
+        selections={"all": selection},
+        labels=labels,
     )
 
 
 def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(advantage, "CHUNK_ROWS", 4)
     weak = ["d1d8", "d1d8", "h2h3", None, "h2h3", "d1d7", "d1d7", "g1f1", "d1e1", "d1c1", None, "h2h3"]
-    job, grades, selection = chess_run(tmp_path, weak)
+    job = chess_run(tmp_path, weak)
+    selection = job.selections["all"]
     engine = EngineConfig(path=material, options={"Hang": "e1", "Die": "c1"}, timeout_seconds=3.0)
-    job = AdvantageJob(**{**vars(job), "engine": engine})
     few = save(tmp_path, "few", io.read(selection).filter(pa.array(np.isin(np.arange(NUM), [1, 2, 9]))))
-    table, found = advantages(job, {"all": selection, "few": few}, grades, str(tmp_path / "out.lance"), seed=0)
+    job = replace(job, engine=engine, selections={"all": selection, "few": few})
+    table, found = advantages(job, str(tmp_path / "out.lance"))
 
     rows = {row["row_id"] // 3: row for row in io.read(table).to_pylist()}
     assert sorted(rows) == [2, 4, 5, 6, 7, 8, 9, 11]  # neither right nor unparsed ones
@@ -76,7 +85,7 @@ def test_weak_moves_that_differ_are_valued_beside_gold(local_ray, material: str,
     assert every["median_gap"] == 1_800 and every["mean_gap"]["value"] == 1_000  # d1d7 loses the queen, too
     assert found["few"]["num_selected"] == 3 and found["few"]["n"] + sum(found["few"]["errors"].values()) == 2
 
-    again, same = advantages(job, {"all": selection, "few": few}, grades, str(tmp_path / "out.lance"), seed=0)
+    again, same = advantages(job, str(tmp_path / "out.lance"))
     assert again == table and same == found  # all of it is committed: no engine is asked
 
 
@@ -89,8 +98,7 @@ def test_a_draw_is_shared_by_arms_that_share_rows() -> None:
 
 
 def test_no_row_differs(local_ray, material: str, tmp_path: Path) -> None:
-    job, grades, selection = chess_run(tmp_path, ["d1d8"] * NUM)
-    table, found = advantages(job, {"all": selection}, grades, str(tmp_path / "out.lance"), seed=0)
+    table, found = advantages(chess_run(tmp_path, ["d1d8"] * NUM), str(tmp_path / "out.lance"))
     assert io.count(table) == 0 and found["all"]["n"] == 0 and found["all"]["stronger"] is None
 
 
@@ -121,8 +129,17 @@ def test_gradients_of_arms_are_compared_by_the_same_number_of_rows(local_ray, ti
         texts = {"prompt": [f"White: {rng.choice(squares)} King\nBest move:" for _ in range(num)]}
         moves = [" ".join(rng.choice(squares, 2 if number else 30)) for number in range(num)]  # the first is too long
         rows = save(tmp_path, arm, pa.table({"row_id": rng.permutation(num) * 5, **texts, "completion": moves}))
-        job = GradientJob(rows=rows, base=base, config=GradientsConfig(rows=32), max_length=24, chat_template=False)
-        refs[arm] = gradients.gradients(job, str(tmp_path / f"{arm}-gradients.lance"), seed=1)
+        job = TakeGradients(
+            name=arm,
+            digest="",
+            base=base,
+            gradients=GradientsConfig(rows=32),
+            max_length=24,
+            chat_template=False,
+            seed=1,
+            rows=rows,
+        )
+        refs[arm] = gradients.gradients(job, str(tmp_path / f"{arm}-gradients.lance"))
     table = io.read(refs["naive"])
     assert table.num_rows == 26 and [error for error in table["error"].to_pylist() if error] == [
         "too_long: more than 24 tokens"

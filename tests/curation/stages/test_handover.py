@@ -17,10 +17,10 @@ from curation.metrics.shift import two_sample
 from curation.refs import TableRef
 from curation.selection.chain_stop import Signs, reasons_to_stop
 from curation.selection.risk import calibrate
+from curation.stages.go_on import read_signs
 from curation.stages.held_out import check_held_out
 from curation.stages.label import Share
 from curation.stages.pool_scores import PoolScores
-from curation.stages.signs import read_signs
 from curation.tables import io, schemas
 from curation.trust.parts import VALIDATION, part_of
 

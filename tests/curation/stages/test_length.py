@@ -18,7 +18,7 @@ from curation.errors import ModelError, SourceError
 from curation.models import load_tokenizer, resolve
 from curation.refs import ModelRef, TableRef
 from curation.stages import length as stage
-from curation.stages.length import LengthJob, Limit, TooLong, too_long
+from curation.stages.length import Limit, MeasureLength, TooLong, too_long
 from curation.tables import io, schemas
 from train.tokens import Pair, tokenize
 
@@ -96,9 +96,9 @@ class Case:
         self, name: str, *, gold: bool = True, weak: bool = True, solutions: bool = False, **limit: Any
     ) -> TooLong:
         of = Limit(**{"student": self.student, "max_length": LIMIT, "chat_template": False, **limit})
-        fields = {"weak": weak, "solutions": solutions, "domain": CHESS, "limit": of}
-        job = LengthJob(**{**fields, **self.refs, **({} if gold else {"gold": None})})  # type: ignore[arg-type]
-        return too_long(job, str(self.folder / f"{name}.lance"), split="pool")
+        refs = self.refs if gold else {**self.refs, "gold": None}
+        job = MeasureLength(name=name, weak=weak, domain=CHESS, limit=of, rollouts=None, split="pool", **refs)
+        return too_long(job, str(self.folder / f"{name}.lance"), solutions=solutions)
 
     def lengths(self, *, chat_template: bool) -> dict[int, tuple[int, int]]:
         """Tokens of a row with its weak and its gold completion, 0 without one: transformers, one text at a time."""

@@ -16,10 +16,11 @@ from curation.errors import BudgetError
 from curation.hashing import derive, hash64, hash_unit
 from curation.refs import ModelRef, TableRef
 from curation.selection.quotas import allocate, strata
+from curation.stages.adapt import adaptation_rows
 from curation.stages.budget import Scored
 from curation.stages.chooser import SelectJob
 from curation.stages.gold import GoldTexts
-from curation.stages.select import Selection, adaptation_rows, select
+from curation.stages.select import Selection, select
 from curation.stages.selected import write_rows
 from curation.storage.paths import place
 from curation.tables import io, schemas

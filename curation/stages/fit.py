@@ -1,0 +1,97 @@
+"""The fit stage: fits a trust function on the graded labels of the source split."""
+
+from typing import Any, NamedTuple
+
+from curation.config import TrustConfig
+from curation.errors import DegenerateSourceError
+from curation.refs import TableRef, TrustRef
+from curation.registry import check_options, code
+from curation.rundir.graph import Done, In, Stage, setting
+from curation.rundir.hosts import Host
+from curation.rundir.run import Task
+from curation.stages.training import training, training_host
+from curation.tables import io
+
+
+class FitTrust(Stage):
+    """Fits the trust ``function`` of that name, and says what was chosen.
+
+    Raises:
+        DegenerateSourceError: all labels are right or all wrong, and no ``teacher`` is named.
+    """
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        trust: TrustRef | None
+        fit: dict[str, Any] | None
+        """:func:`summary`."""
+        absent: dict[str, str] | None = None
+
+    function: str
+    made_by: str
+    """The class that the function is, as the registry names it."""
+    fit_by: str | None
+    """What fits it in a training process; None: the class fits itself here."""
+    labels: In[TableRef]
+    grades: In[TableRef]
+    trust: TrustConfig
+    seed: int
+    teacher: str | None = setting(default=None)
+    """Who answered, where labels that are all right or all wrong end a chain and not the run."""
+
+    @property
+    def takes(self) -> dict[str, float]:
+        """What the workers take."""
+        return self.trust.takes
+
+    @property
+    def host(self) -> Host | None:
+        """A training process, for what is not fitted here."""
+        return training_host(self.trust) if self.fit_by is not None else None
+
+    def run(self, task: Task) -> Done:
+        """Fit, or end the chain."""
+        num_rows = io.count(self.labels)
+        try:
+            ref = self._fitted(task)
+        except DegenerateSourceError as error:
+            if self.teacher is None:
+                raise
+            why = f"the chain ends, as no trust can be fitted on the answers of {self.teacher} ({error})"
+            task.say(why)
+            return Done(outputs=self.Made(trust=None, fit=None, absent={"trust": why}), rows=num_rows)
+        fit = summary(ref)
+        if (choice := fit["choice"]) is not None:
+            task.say(choice["reason"])
+        return Done(outputs=self.Made(trust=ref, fit=fit), rows=num_rows)
+
+    def _fitted(self, task: Task) -> TrustRef:
+        from train.trust import fit_here  # heavy
+
+        options = self.trust.options.get(self.function, {})
+        given = (self.labels, self.grades, self.trust)
+        if self.fit_by is None:
+            output = task.directory
+            return fit_here(code(self.made_by), *given, seed=self.seed, output=output, options=options)
+        fit_net, further = code(self.fit_by), {"seed": self.seed, "output": task.directory, **options}
+        check_options("trust.options", fit_net, *given, **further)
+        with training(task, self.trust):
+            found: TrustRef = fit_net(*given, **further)
+        return found
+
+
+def summary(trust: TrustRef) -> dict[str, Any]:
+    """How a fit went, for terminal and report: its ``kind``, rows, and ``choice`` (``None`` where there was none)."""
+    from curation.trust import saved
+
+    description = saved.described(trust)
+    fit = description["fit"]
+    return {
+        "kind": description["kind"],
+        "num_fit": fit["num_fit"],
+        "share_right_fit": fit["share_right_fit"],
+        "num_repeats": fit.get("num_repeats", 0),
+        "calibration": description["calibration"],
+        "choice": fit.get("choice"),
+    }

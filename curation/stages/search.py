@@ -1,0 +1,161 @@
+"""The search for a trust function: a stage of a run, or the last one of ``curate tune``."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from curation.arms import fitted_of
+from curation.config import RiskConfig, RunConfig, TrustConfig, TuneConfig
+from curation.refs import TableRef, TrustRef
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.hosts import Host
+from curation.rundir.run import Task
+from curation.stages.fit import FitTrust
+from curation.stages.training import training_host
+from curation.tables.schemas import TOKEN_LOGPROBS
+from tune.space import Space
+
+if TYPE_CHECKING:
+    from tune.objective import Objective
+
+BEST = "best.yaml"
+
+
+class Search(Stage):
+    """Searches a trust function on the labels of the source split, and fits what was found on all of them."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        trust: TrustRef | None
+        fit: dict[str, Any] | None
+        absent: dict[str, str] | None
+        best: dict[str, Any]
+        """The section ``trust`` of what was found."""
+        kind: str
+        choice: dict[str, Any]
+        finalists: Any
+        num_trials: int
+        num_failed: int
+        num_rows: int
+        metric: str
+        directory: str
+        """Where what was tried is written."""
+
+    labels: In[TableRef]
+    grades: In[TableRef]
+    groups: dict[str, Any] | None
+    """``column``, ``id_column`` and ``files`` of the source rows' groups, which no fold divides."""
+    stored: list[str]
+    """States, and ``token_logprobs``, that the labels have."""
+    tune: TuneConfig
+    trust: TrustConfig
+    share: float | None
+    risk: RiskConfig | None
+    seed: int
+
+    @property
+    def takes(self) -> dict[str, float]:
+        """What the trials at work take."""
+        return {kind: (self.tune.parallel or 1) * amount for kind, amount in self.tune.per_trial.items()}
+
+    @property
+    def host(self) -> Host | None:
+        """A training process, for the fit of what was found."""
+        return training_host(self.trust)
+
+    def run(self, task: Task) -> Done:
+        """Search, fit what was found on the whole source, and write what was tried to the stage's directory."""
+        from curation.storage.paths import write_atomically
+        from tune.fits import Fits
+        from tune.objective import read_source
+        from tune.search import folds_of
+        from tune.search import search as search_space
+
+        tune, trust, seed = self.tune, self.trust.without(self.trust.RESOURCES), self.seed
+        space, objective = _asked(tune, trust, tuple(self.stored), self.share, self.risk)
+        group_of = None if self.groups is None else _groups(self.grades, **self.groups)
+        source, num_left_out = read_source(self.labels, self.grades, space.inputs, groups=group_of)
+        if num_left_out:
+            task.say(f"{num_left_out:,} graded rows lack one of {', '.join(space.inputs)}; no trial reads them")
+        source = source.share(trust, seed)
+        objective.check(source, seed)
+        one, every = folds_of(tune, seed)
+        objective.check_components(source, space, [(fold.number, fold.seed) for fold in (one, *every)])
+        fits = Fits(source, objective, tune, task.directory)
+        with task.progress() as update:
+            found = search_space(fits, space, objective, tune, seed=seed, say=task.say, update=update)
+        best = found.point.section(trust)
+        write_atomically(task.directory / BEST, yaml.safe_dump({"trust": best}, sort_keys=False))
+        fitted = fitted_of([found.point.kind])[found.point.kind]
+        fit = FitTrust(
+            name=self.name,
+            function=found.point.kind,
+            made_by=fitted.made_by,
+            fit_by=fitted.fit,
+            labels=self.labels,
+            grades=self.grades,
+            trust=found.point.trust.model_copy(update=self.trust.resources),
+            seed=seed,
+        ).run(replace(task, directory=task.directory / "trust"))
+        made = self.Made(
+            **fit.outputs._asdict(),
+            best=best,
+            kind=found.point.kind,
+            choice=found.choice.to_json(),
+            finalists=found.finalists,
+            num_trials=len(found.trials),
+            num_failed=sum(trial.outcome is None for trial in found.trials),
+            num_rows=len(source.row_ids_N),
+            metric=objective.metric,
+            directory=str(task.directory),
+        )
+        return Done(outputs=made, rows=made.num_rows)
+
+
+def check(config: RunConfig, num_pool: int) -> None:
+    """Refuse a search that could not begin, before anything is labelled for it.
+
+    Raises:
+        ConfigError: a bad point of the space, or a metric that needs what the run does not have.
+    """
+    budget = config.selection.budget
+    space, _ = _asked(config.tune, config.fitting, stored(config), share_of_search(config, num_pool), budget.risk)
+    if config.tune.search == "grid":
+        next(space.grid())
+
+
+def stored(config: RunConfig) -> tuple[str, ...]:
+    """The states, and ``token_logprobs`` where a run has it, of the labels of the source split."""
+    states = config.fitting.states if config.fitting.states == ("pca",) else config.teacher.states
+    return (*states, *([TOKEN_LOGPROBS] if config.teacher.token_logprobs else []))
+
+
+def share_of_search(config: RunConfig, num_pool: int) -> float | None:
+    """Of all rows, the share whose purity counts; ``None`` where the metric or the run says none."""
+    budget = config.selection.budget
+    if config.tune.metric != "purity":
+        return None
+    return config.tune.share or budget.share or (None if budget.n is None else min(1.0, budget.n / num_pool))
+
+
+def _asked(
+    tune: TuneConfig, trust: TrustConfig, stored: tuple[str, ...], share: float | None, risk: RiskConfig | None
+) -> "tuple[Space, Objective]":
+    from tune.objective import Objective
+
+    objective = Objective(metric=tune.metric, folds=tune.folds, share=share, risk=risk)
+    return Space.of(tune.space, trust, stored=stored), objective
+
+
+def _groups(grades: TableRef, column: str, id_column: str | None, files: list[dict[str, Any]]) -> dict[int, str]:
+    """The group of every graded source row.
+
+    Raises:
+        SourceError: the files have no such column.
+    """
+    from curation.domains.grading import read_grades
+    from curation.sources import SourceFile, values_of
+
+    return values_of(map(SourceFile.from_json, files), column, read_grades(grades).row_ids_N, id_column)

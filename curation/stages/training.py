@@ -1,0 +1,120 @@
+"""What stages share that fine-tune a model: their process, their outcome, and the rows that they left out."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from curation.config import StudentConfig, TrainSection
+from curation.escaping import escaped
+from curation.refs import ModelRef, TableRef, fingerprint
+from curation.registry import code
+from curation.rundir.graph import Done, In, Stage
+from curation.rundir.hosts import Host
+from curation.rundir.run import Task
+from curation.tables import io
+
+MAX_IDLE_SECONDS = 120.0
+"""A training process that is idle for this long is ended."""
+NUM_NAMED, NAMED_CHARACTERS = 3, 80
+"""How many of the rows that a training left out the terminal names, and how much of their errors."""
+
+
+def training_host(recipe: TrainSection) -> Host | None:
+    """The process for trainings with the resources of this recipe; ``None`` for a group of several workers."""
+    if recipe.num_workers > 1:
+        return None
+    name = fingerprint(["training", recipe.per_worker])
+    return Host(name=name, kind=name, shared=False)
+
+
+@contextmanager
+def training(task: Task, recipe: TrainSection) -> Iterator[None]:
+    """Within the context, training runs in the process that the stage names as its host, if it names one."""
+    from train.launch import TrainProcess, trained_in  # heavy
+
+    if task.stage.host is None:
+        yield
+        return
+    hold_cpus = task.hosts.hold_cpus
+    hosted = task.hosted(lambda: TrainProcess(recipe, hold_cpus=hold_cpus), max_idle_seconds=MAX_IDLE_SECONDS)
+    with hosted as process, trained_in(process):
+        yield
+
+
+class Training(Stage):
+    """Fine-tunes a model by a recipe."""
+
+    class Made(NamedTuple):
+        """The outputs."""
+
+        model: ModelRef
+        training: dict[str, Any]
+        """The record of the training, but for the rows that it dropped."""
+        left_out: TableRef | None
+        """All rows that were left out (``schemas.LEFT_OUT``)."""
+
+    base: In[ModelRef]
+    recipe: StudentConfig
+    seed: int
+    revision: int = 2  # another order of rows
+
+    @property
+    def takes(self) -> dict[str, float]:
+        """What the workers take."""
+        return self.recipe.takes
+
+    @property
+    def host(self) -> Host | None:
+        """The training process, where one worker is enough."""
+        return training_host(self.recipe)
+
+    def _train(
+        self,
+        task: Task,
+        trained_by: str,
+        rows: TableRef,
+        read: Mapping[str, Any],
+        left_out: Mapping[int, str] = MappingProxyType({}),
+    ) -> Done:
+        """Train on ``rows`` by the function ``trained_by``; ``left_out`` were left out before, with their errors.
+
+        ``read``: what else the function takes.
+        """
+        with task.progress() as update, training(task, self.recipe):
+            result = code(trained_by)(
+                self.base,
+                rows,
+                self.recipe,
+                seed=self.seed,
+                output=task.directory / "model",
+                name=task.name.replace("/", "-"),
+                update=update,
+                **read,
+            )
+        record = asdict(result.record)
+        too_long = f"max_length: prompt and answer have more than {self.recipe.max_length} tokens"
+        without = {**left_out, **dict.fromkeys(record.pop("dropped"), too_long)}
+        if result.record.stopped:
+            task.say(f"ended early: {result.record.stopped}")
+        num_given = io.count(rows)
+        table = list_left_out(task, without, num_given=num_given + len(left_out)) if without else None
+        return Done(outputs=Training.Made(model=result.model, training=record, left_out=table), rows=num_given)
+
+
+def list_left_out(task: Task, errors: Mapping[int, str], *, num_given: int) -> TableRef:
+    """Write the rows that a training left out as a table (``schemas.LEFT_OUT``), and name the first of them."""
+    import pyarrow as pa
+
+    from curation.tables import schemas
+
+    ids = sorted(errors)
+    named = [f"row {row_id} ({escaped(errors[row_id][:NAMED_CHARACTERS])})" for row_id in ids[:NUM_NAMED]]
+    more = ", ..." if len(ids) > len(named) else ""
+    task.say(
+        f"{len(ids):,} of {num_given:,} rows are left out: {', '.join(named)}{more}; "
+        f"`curate inspect {task.manifest.directory} {task.name}` lists them"
+    )
+    rows = pa.table({"row_id": ids, "error": [errors[row_id] for row_id in ids]}, schema=schemas.LEFT_OUT)
+    return io.write(rows, str(task.directory / "left_out.lance"))
