@@ -68,6 +68,9 @@ class DecodingConfig(Section):
         return self
 
 
+CHUNK_SECONDS = 30.0
+ChunkSeconds = Annotated[float, Field(gt=0, exclude_if=lambda seconds: seconds == CHUNK_SECONDS)]
+"""How long a chunk is to take. The default is not written: keys of stages from before it was there stay as they are."""
 FIRST_CHUNK_ROWS = 32
 """Rows of the first chunks of a pass."""
 
@@ -205,7 +208,7 @@ class AskConfig(Section):
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
     batch_tokens: PositiveInt = 8192
     """Tokens (prompt, padded, plus answer) in one forward batch."""
-    chunk_seconds: Annotated[float, Field(gt=0)] = 30
+    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
     """How long an actor is to work on a chunk, the unit of commit and of what a crash loses: the first chunks are
     small, later ones as large as the speed says."""
     chunk_rows: PositiveInt = 4096
