@@ -76,6 +76,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that are registered here or by installed packages; nothing is imported."""
+        return frozenset(self._entries).union(*map(installed, self.groups))
+
     def find(self, name: str) -> T:
         """The entry of that name.
 

@@ -1,0 +1,36 @@
+"""JSON files that may have been written by anyone."""
+
+import json
+from typing import Any
+
+from curation.storage.paths import Place
+
+DEEPEST = 100
+"""How many objects and lists may lie in each other; those who read the values go down by recursion."""
+
+
+def read_json(path: Place) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no JSON, or values that are nested too deep.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except RecursionError:
+        raise _too_deep() from None
+    level = [found]
+    for _ in range(DEEPEST):
+        level = [item for part in level for item in _items(part)]
+        if not level:
+            return found
+    raise _too_deep()
+
+
+def _items(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"its values are nested more than {DEEPEST} deep")
