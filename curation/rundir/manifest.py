@@ -27,6 +27,8 @@ from curation.rundir.graph import Recorded, differences
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, Written
+from curation.storage.files import read_file
+from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
 from curation.storage.paths import Place, Remote, require_reachable, write_atomically
 
@@ -96,7 +98,7 @@ class Manifest:
             written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
             if written is None:
                 return cls(directory, {}, {}, {}, guard=guard)
-            raw = json.loads(written.text)
+            raw = parsed(written.text)
             is_signed = written.text.startswith(_HEAD) or raw.get("format") == FORMAT
             if is_signed and written.text != signed(written.text):
                 raise RunDirError(
@@ -250,11 +252,11 @@ class Manifest:
 
 def _read(path: Path) -> Written | None:
     try:
-        return Written(text=path.read_bytes().decode(), token="")
+        return Written(text=read_file(path).decode(), token="")
     except FileNotFoundError:
         return None
     except OSError as error:  # a folder stands in its place
-        raise RunDirError(f"{path}: cannot be read ({error.strerror}); move it away to start again") from error
+        raise RunDirError(f"{path}: cannot be read ({error.strerror or error}); move it away to start again") from error
 
 
 def signed(text: str) -> str:

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from curation.storage.paths import Place
+from curation.storage.files import read_file
+from curation.storage.paths import Place, Remote
 
 DEEPEST = 100
 """How many objects and lists may lie in each other; those who read the values go down by recursion."""
@@ -14,10 +15,19 @@ def read_json(path: Place) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds no JSON, or values that are nested too deep.
+        ValueError: as :func:`parsed`.
+    """
+    return parsed(path.read_bytes() if isinstance(path, Remote) else read_file(path))
+
+
+def parsed(text: str | bytes) -> Any:
+    """The value that a JSON text holds.
+
+    Raises:
+        ValueError: it is no JSON, or holds values that are nested too deep.
     """
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(text)
     except RecursionError:
         raise _too_deep() from None
     level = [found]
