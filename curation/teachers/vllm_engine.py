@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled at the start, by nvcc; rows with seeds of their own bypass it
 }
 OFFLINE_BY_DEFAULT = {"VLLM_NO_USAGE_STATS": "1"}
 
@@ -44,6 +45,7 @@ REFUSED = {
     "pipeline_parallel_size": "the states are on the last stage only; use tensor_parallel_size",
     "data_parallel_size": "set teacher.actors.max instead: an actor has one engine",
     "speculative_config": "a step would draw several tokens, whose states the tap does not tell apart",
+    "kv_sharing_fast_prefill": "the later layers would skip tokens of the prompt, whose states and scores are read",
     "enable_lora": "an adapter (teacher.model.adapter) is merged into the weights",
     "async_engine": "the engine is stepped by the teacher",
     "distributed_executor_backend": "the ranks of a tensor-parallel group are processes of the actor, with its GPUs",
