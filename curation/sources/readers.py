@@ -19,7 +19,7 @@ from curation.errors import SourceError
 from curation.escaping import message, quoted
 from curation.registry import READERS, code
 from curation.sources.missing import present
-from curation.sources.paths import filesystem
+from curation.sources.paths import filesystem, stamp
 from curation.sources.records import MAX_RECORD, csv_fields, json_object, records
 from curation.sources.source_file import SourceFile
 
@@ -84,7 +84,8 @@ def read_rows(
     """The rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
     Raises:
-        SourceError: a record cannot be read (with its line), or the file has fewer rows than counted before.
+        SourceError: a record cannot be read (with its line), the file has fewer rows than counted before, or it is
+            another one than was found.
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
@@ -105,6 +106,21 @@ def read_rows(
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
+        )
+    if own is None and file.format != "lance":  # a table's version is read, whatever became of the table
+        _require_as_found(file)
+
+
+def _require_as_found(file: SourceFile) -> None:
+    """Refuse what was read of a file that is not the one that was found: between the two Ray starts."""
+    try:
+        size, modified = stamp(file.path)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_reason(error)}") from error
+    if (size, modified) != (file.size, file.modified):
+        raise SourceError(
+            f"{file.path}: was replaced after it was found: it had {file.size:,} bytes of {file.modified}, and has "
+            f"{size:,} of {modified}; nothing that was read of it is kept: restore it, or start another run"
         )
 
 

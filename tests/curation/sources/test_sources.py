@@ -3,6 +3,7 @@ import csv
 import datetime
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -450,3 +451,14 @@ def test_a_small_file_with_a_huge_value_is_refused_unread(tmp_path: Path):
     assert (tmp_path / "bomb.parquet").stat().st_size < 1 << 20
     with pytest.raises(SourceError, match=r"row group 0, column 'problem': a value takes .* are read at most"):
         found(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_a_file_that_was_replaced_after_it_was_found_is_refused(tmp_path: Path, form: str):
+    path = tmp_path / f"rows.{form}"
+    write(path, ROWS)
+    (file,) = found(path)
+    write(path, [{**row, "note": f"N{place}"} for place, row in enumerate(ROWS)])  # as many rows and bytes
+    os.utime(path, ns=(0, int(file.modified) + 1))
+    with pytest.raises(SourceError, match=r"was replaced after it was found: it had .* nothing that was read of it is"):
+        list(read_rows(file, 0, 10))
