@@ -236,7 +236,8 @@ def selecting(
     if METHODS[recipe.method].learns == "labels":
         texts = {"source": "label", "samples": None}
     inputs = {"choice": choice, "texts": texts, "teacher": teacher, "generation": generation}
-    return Stage(name=name, work=select, inputs=inputs, revision=2, rows=rows)  # gold arms have rules
+    revision = 2 if choice["selection"].budget.risk is None else 3  # a certified cut counts questions, not rows
+    return Stage(name=name, work=select, inputs=inputs, revision=revision, rows=rows)
 
 
 def select(
