@@ -112,6 +112,8 @@ def open_filter(
         UserError: the output belongs to another package or pool, or a file changed or is gone.
     """
     manifest = Manifest.load(config.directory, guard=guard)
+    if save:
+        manifest.require_here()
     identity = {
         "package": package.digest,
         "backend": config.teacher.asking(package.description.ask).backend,
