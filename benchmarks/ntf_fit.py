@@ -74,7 +74,9 @@ def make_rows(num_fit: int, size: int, seed: int = SEED) -> Rows:
     a, b, c, d, e, f = factors_NK[:, [0, 3, 7, 12, 20, 30]].T
     value_N = a + b + 1.5 * c * d + e**2 - 1 + f + rng.logistic(size=num)
     part_N = np.repeat([*counts], [*counts.values()]).astype(np.int8)
-    return Rows(hidden_ND.astype(np.float16), value_N > 0.5, part_N, (size,))
+    return Rows(
+        hidden_ND.astype(np.float16), value_N > 0.5, part_N, (size,), np.arange(len(part_N)), np.empty((len(part_N), 0))
+    )
 
 
 class Course(NamedTuple):
@@ -239,7 +241,9 @@ from train.trust import neural_of
 from train.trust_loop import Rows
 torch.set_num_threads(int(sys.argv[2]))
 arrays = [np.load(f"{sys.argv[1]}/{name}.npy", mmap_mode="r") for name in ("hidden_ND", "correct_N", "part_N")]
-neural_of(Rows(*arrays, (arrays[0].shape[1],)), TrustConfig(max_steps=1, patience=None), seed=0, origin={})
+num = len(arrays[0])
+rows = Rows(*arrays, (arrays[0].shape[1],), np.arange(num), np.empty((num, 0)))
+neural_of(rows, TrustConfig(max_steps=1, patience=None), seed=0, origin={})
 """
 
 

@@ -2,15 +2,16 @@
 
 A labels table of ``--rows`` states of 1,024 float16, in fragments of 32 MB, in the page cache. The peer is pylance's
 own scanner: ``lance.dataset(uri).scanner(columns=[state]).to_batches()``, which uses all cores and does nothing with
-what it reads. Ours reads the same column and computes the raw scores of every row as the tasks of the score stage do
-(``curation.stages.score``): as many processes as cores, a fragment at a time and one thread of torch each. They are
-started before the clock is. A slow function scores so many fragments only as take about two seconds. The functions were
-fitted on made-up rows whose labels follow a direction of the states:
+what it reads. Ours reads the same column, and two numbers of the answer, and computes the raw scores of every row as
+the tasks of the score stage do (``curation.stages.score``): as many processes as cores, a fragment at a time and one
+thread of torch each. They are started before the clock is. A slow function scores so many fragments only as take
+about two seconds. The functions were fitted on made-up rows whose labels follow a direction of the states:
 
 - a linear probe;
 - the quickstart's network (2 blocks of 128), in float32 and bfloat16, behind 256 principal components, and five of them
   (deep ensemble);
-- the paper's chess network (4 blocks of 512), in float32 and bfloat16.
+- the paper's chess network (4 blocks of 512), in float32 and bfloat16;
+- the default, a stack: of 1,500 rows (a probe) and of 6,000 (a probe and five networks of 2 blocks of 128).
 
 Checked for each: raw scores equal those of the fitted ``nn.Module`` itself in float32, fed with joined float32 inputs
 (float32 ones to 1e-4 of their standard deviation), and how much of the best 10 % stays and the AUC changes.
@@ -51,6 +52,8 @@ from train.trust_loop import Rows
 
 WIDTH, STATE = 1024, "output_last"
 COLUMN = schemas.state_column(STATE)
+NUMBERS = ("mean_logprob", "margin")
+"""What a stack reads beside the states."""
 FRAGMENT_ROWS = 2**25 // (2 * WIDTH)
 SECONDS = 2.0
 """About what one pass of ours takes, where all fragments would take longer."""
@@ -69,6 +72,7 @@ class Case:
     name: str
     trust: StateTrust
     mflop: float
+    has_network: bool = True
 
 
 def states(rng: np.random.Generator, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -81,16 +85,23 @@ def states(rng: np.random.Generator, num_rows: int) -> tuple[np.ndarray, np.ndar
     return (noise_ND * scale_D + mean_D).astype(np.float16), correct_N
 
 
+def numbers_of(hidden_ND: np.ndarray) -> np.ndarray:
+    """A number of the answer each of ``NUMBERS``, float64 [N, 2]: a dimension of the states."""
+    return hidden_ND[:, :2].astype(np.float64)
+
+
 def write_labels(uri: str, num_rows: int) -> TableRef:
     """The table: row ids and states."""
-    schema = pa.schema([schemas.ROW_ID, (COLUMN, pa.list_(pa.float16(), WIDTH))])
+    numbers = [(name, pa.float32()) for name in NUMBERS]
+    schema = pa.schema([schemas.ROW_ID, (COLUMN, pa.list_(pa.float16(), WIDTH)), *numbers])
     rng = np.random.default_rng(1)
 
     def parts() -> Iterator[pa.RecordBatch]:
         for start in range(0, num_rows, 1 << 15):
             hidden_ND, _ = states(rng, min(1 << 15, num_rows - start))
             column = pa.FixedSizeListArray.from_arrays(pa.array(hidden_ND.reshape(-1)), WIDTH)
-            yield pa.record_batch([pa.array(np.arange(start, start + len(hidden_ND))), column], schema)
+            numbers = [pa.array(number_N) for number_N in numbers_of(hidden_ND).T.astype(np.float32)]
+            yield pa.record_batch([pa.array(np.arange(start, start + len(hidden_ND))), column, *numbers], schema)
 
     reader = pa.RecordBatchReader.from_batches(schema, parts())
     lance.write_dataset(reader, uri, schema=schema, max_rows_per_file=FRAGMENT_ROWS)
@@ -101,16 +112,22 @@ def cases(only: str) -> Iterator[Case]:
     """The functions to score by, each fitted when it is asked for: a few steps, for an order to keep."""
     hidden_ND, correct_N = states(np.random.default_rng(2), 6000)
     part_N = np.array([0] * 8 + [1, 2], dtype=np.int8)[np.arange(6000) % 10]
-    rows = Rows(hidden_ND=hidden_ND, correct_N=correct_N, part_N=part_N, sizes=(WIDTH,))
+    rows = Rows(hidden_ND, correct_N, part_N, (WIDTH,), np.arange(6000), numbers_of(hidden_ND), NUMBERS)
 
-    def fitted(name: str, kind: str, dtype: ScoreDtype = "float32", **settings: object) -> Iterator[Case]:
+    def fitted(
+        name: str, kind: str, dtype: ScoreDtype = "float32", num_rows: int = len(correct_N), **settings: object
+    ) -> Iterator[Case]:
         if only not in name:
             return
         torch.set_num_threads(CORES)
         config = TrustConfig(max_steps=MAX_STEPS, patience=None, score_dtype=dtype, **settings)
-        trust = fit_rows(kind, rows, config, seed=0, origin={})
+        arrays = {
+            name: column[:num_rows] for name, column in rows._asdict().items() if name.endswith(("_N", "_ND", "_NK"))
+        }
+        trust = fit_rows(kind, rows._replace(**arrays), config, seed=0, origin={})
         print(f"  fitted: {name} ({trust.fit.get('rounding', '')})", flush=True)
-        yield Case(name=name, trust=trust, mflop=2e-6 * products(trust))
+        weights = products(trust)
+        yield Case(name=name, trust=trust, mflop=2e-6 * weights, has_network=weights > WIDTH)
 
     yield from fitted("linear probe", "linear_probe")
     yield from fitted("2 x 128, float32", "neural", **QUICKSTART)
@@ -119,6 +136,8 @@ def cases(only: str) -> Iterator[Case]:
     yield from fitted("five of 2 x 128, bfloat16", "deep_ensemble", "bfloat16", **QUICKSTART)
     yield from fitted("4 x 512, float32", "neural", **CHESS)
     yield from fitted("4 x 512, bfloat16", "neural", "bfloat16", **CHESS)
+    yield from fitted("stack of 1,500 rows, bfloat16", "stacked", "bfloat16", num_rows=1500)
+    yield from fitted("stack of 6,000 rows, bfloat16", "stacked", "bfloat16")
 
 
 def products(trust: StateTrust) -> int:
@@ -154,7 +173,7 @@ def loaded(trust: TrustRef) -> FittedTrust:
 
 def batches(ref: TableRef, number: int) -> Iterator[pa.RecordBatch]:
     """The states of a fragment."""
-    return io.open_table(ref).get_fragments()[number].to_batches(columns=[COLUMN], batch_size=BATCH_ROWS)
+    return io.open_table(ref).get_fragments()[number].to_batches(columns=[COLUMN, *NUMBERS], batch_size=BATCH_ROWS)
 
 
 def peer(ref: TableRef) -> int:
@@ -172,10 +191,10 @@ def timed(work: Callable[[], object], num_rows: int) -> float:
 
 def check(ref: TableRef, case: Case) -> str:
     """Against the plain float32 network, on the first rows."""
-    batch = next(iter(io.open_table(ref).to_batches(columns=[COLUMN], batch_size=1 << 15)))
+    batch = next(iter(io.open_table(ref).to_batches(columns=[COLUMN, *NUMBERS], batch_size=1 << 15)))
     hidden_ND = batch.column(COLUMN).values.to_numpy().reshape(-1, WIDTH).astype(np.float32)
     raw_N = case.trust.raw_score(batch)
-    plain_N = case.trust.raw(torch.from_numpy(hidden_ND))
+    plain_N = case.trust.raw_with(torch.from_numpy(hidden_ND), numbers_of(hidden_ND), NUMBERS)
     worst = float(np.abs(raw_N - plain_N).max() / plain_N.std())
     if case.trust.score_dtype == "float32":
         assert worst < 1e-4, (case.name, worst)
@@ -272,7 +291,7 @@ def main() -> None:
             rate = statistics.median(found.ours)
             print(found.line(case.name, "rows/s", REACH))
             print(f"  {case.mflop:.2f} GFLOP a thousand rows: {case.mflop * rate / 1e3:,.0f} GFLOP/s", flush=True)
-            if case.trust.kind != "linear_probe":
+            if case.has_network:
                 print(f"  {bound(pool, ref, case.trust, statistics.median(found.peers))}", flush=True)
 
 
