@@ -78,19 +78,20 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             f"teacher.vllm.engine.load_format: {form!r} may open pickles, which can run code; leave it out, or give "
             f"{', '.join(FORMATS)}"
         )
-    from vllm.engine.arg_utils import EngineArgs
-
-    known = [field.name for field in dataclasses.fields(EngineArgs)]
     for name, value in given.items():
         where = f"teacher.vllm.engine.{name}"
         if name in OWN:
             raise ConfigError(f"{where}: {value!r} is set by the teacher itself; use the keys of teacher")
-        if name in REFUSED and value not in (None, False, 1):
+        if name in REFUSED and (value is True or value not in (None, False, 1)):  # one rank is fine, and True == 1
             raise ConfigError(f"{where}: {value!r} cannot be used: {REFUSED[name]}")
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = [field.name for field in dataclasses.fields(EngineArgs)]
+    for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{where}: vLLM's engine has no such argument{hint}")
+            raise ConfigError(f"teacher.vllm.engine.{name}: vLLM's engine has no such argument{hint}")
 
 
 class Engine:
