@@ -11,7 +11,7 @@ from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
 from curation.config.selection import RiskConfig
-from curation.config.teacher import ActorsConfig, AskConfig, ScriptedConfig, VllmConfig, backend_name
+from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, ScriptedConfig, VllmConfig, backend_name
 from curation.storage.paths import Place, place
 
 Format = Literal["parquet", "jsonl", "lance"]
@@ -151,22 +151,22 @@ class FilterTeacherConfig(Section):
     actors: ActorsConfig = ActorsConfig()
     chunk_rows: PositiveInt = 4096
     """Rows of one task and one fragment of labels: the unit of commit and of what a crash loses."""
-    batch_tokens: PositiveInt | None = None
-    """Tokens in one forward batch. Unset: the package's."""
+    batch_tokens: PositiveInt = AskConfig.model_fields["batch_tokens"].default
+    """Tokens (prompt, padded, plus answer) in one forward batch."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The filter stops if a larger share of the rows that the teacher was asked fail."""
-    vllm: VllmConfig | None = None
+    vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
 
-    RUNS: ClassVar[tuple[str, ...]] = ("actors", "chunk_rows", "batch_tokens", "max_error_rate", "vllm", "scripted")
+    RUNS: ClassVar[tuple[str, ...]] = ("actors", "chunk_rows", "batch_tokens", "max_error_rate", "vllm")
 
-    def asking(self, ask: AskConfig) -> AskConfig:
-        """The package's way to ask its teacher, run as this section says."""
-        given = {name: getattr(self, name) for name in self.RUNS}
-        if self.backend is not None:
-            given["backend"] = self.backend
-        return ask.model_copy(update={name: value for name, value in given.items() if value is not None})
+    def asking(self, answers: AnswersConfig) -> AskConfig:
+        """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours."""
+        theirs = dict(answers)
+        script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
+        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script}
+        return AskConfig(**theirs | ours | ({} if self.backend is None else {"backend": self.backend}))
 
 
 class FilterConfig(Root):
@@ -180,6 +180,9 @@ class FilterConfig(Root):
     teacher: FilterTeacherConfig = FilterTeacherConfig()
     cascade: CascadeConfig | None = None
     """Unset: every row is answered."""
+    allow_code: tuple[str, ...] = ()
+    """Code that the package may name although neither this version nor an installed package registers it, each
+    ``module:NAME`` as the package has it: it is imported and run."""
     seed: Seed = 0
     """Of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"
