@@ -23,8 +23,7 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from curation.passes.actor import Chunk
-from curation.passes.run import Int64s, _chunks
+from curation.passes.cutting import Chunk, Int64s, OpenRows
 from curation.refs import TableRef
 from curation.tables import commits, io, schemas
 from curation.tables.row_ids import RowIds
@@ -40,8 +39,7 @@ Left = list[Chunk] | list[Int64s]
 def ours(examples: TableRef, uri: str) -> Left:
     """The chunks that a driver would hand out."""
     done = commits.Committer(uri).done
-    chunks = _chunks(examples, CHUNK_ROWS, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_), done)
-    return [chunk for chunk, _ in chunks if chunk is not None]
+    return list(OpenRows(examples, lambda ids_N: np.ones(len(ids_N), dtype=np.bool_), done).chunks(CHUNK_ROWS))
 
 
 def peer(examples: TableRef, uri: str) -> Left:

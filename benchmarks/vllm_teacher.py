@@ -37,7 +37,7 @@ from curation import models
 from curation.cluster.session import local_or_cluster
 from curation.config import DecodingConfig, DomainConfig, ModelConfig, RayConfig, TeacherConfig
 from curation.domains import Example, Vocabulary
-from curation.passes.run import make_pool
+from curation.passes.run import make_dataset
 from curation.refs import ModelRef, TableRef
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_chunks import LabelJob, label_rows
@@ -121,13 +121,13 @@ def run(directory: Path, options: argparse.Namespace) -> str:
         seed=0,
     )
     peer = Peer(ref, job, io.read(examples)["text"].to_pylist(), engine)
-    pool = make_pool(job.teacher)
+    dataset = make_dataset(job.teacher)
 
     def ours(pair: int) -> float:
         clock, uri = directory / f"clock-{pair}", str(directory / f"labels-{pair}.lance")
         timed = replace(job, labels_uri=uri, domain=DomainConfig(name=job.domain.name, clock=str(clock)))
         begun = time.time()
-        result = label(timed, state_size=options.hidden, share=Share(), commit_seconds=1.0, pool=pool)
+        result = label(timed, state_size=options.hidden, share=Share(), commit_seconds=1.0, dataset=dataset)
         ended, first = time.time(), float(clock.read_text())
         rate = count_labels(result.table).output_tokens / (ended - first)
         for started in result.teachers:
@@ -142,7 +142,7 @@ def run(directory: Path, options: argparse.Namespace) -> str:
         peer.rate(-1)
         result = measure(ours, peer.rate, options.pairs)
     finally:
-        pool.close()
+        dataset.close()
     stored = lance.dataset(str(directory / "labels-0.lance")).to_table().to_pylist()
     same = sum(row["completion"] == peer.texts[row["row_id"]] for row in stored)
     lengths = sorted(row["num_output_tokens"] for row in stored)

@@ -2,8 +2,7 @@
 
 No other module of ``curation`` and ``train`` imports a private name of Ray. A release of Ray may change any of these;
 ``tests/curation/test_ray_private.py`` calls each against a real Ray and names the release that changed it.
-Ray's documented counterparts do not serve: its state API asks the dashboard, which a run does not start, and
-``ray.init`` waits for minutes where nobody answers.
+Ray's documented counterparts do not serve: ``ray.init`` waits for minutes where nobody answers.
 """
 
 import json
@@ -13,9 +12,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 
 @contextmanager
@@ -76,80 +74,6 @@ def _print_news(print_lines: Callable[..., None], data: dict[str, Any], **how: A
         print_lines({**data, "lines": lines}, **how)
 
 
-def kv_put(key: str, value: bytes) -> None:
-    """Store a value in the key-value store of the cluster's head, over one that is there."""
-    from ray.experimental.internal_kv import _internal_kv_put
-
-    _internal_kv_put(key, value)
-
-
-def kv_get(key: str) -> bytes | None:
-    """The value in the key-value store of the cluster's head; None where there is none."""
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    value: bytes | None = _internal_kv_get(key)
-    return value
-
-
-def kv_delete(key: str) -> None:
-    """Remove a value from the key-value store of the cluster's head, where it is there."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
-    _internal_kv_del(key)
-
-
-def kv_delete_prefix(prefix: str) -> None:
-    """Remove every value whose key begins so."""
-    from ray.experimental.internal_kv import _internal_kv_del
-
-    _internal_kv_del(prefix, del_by_prefix=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorState:
-    """What the cluster's head knows of an actor."""
-
-    actor_id: str
-    """In hexadecimal digits, as ``ray.get_runtime_context().get_actor_id()`` gives it."""
-    class_name: str
-    state: str
-    """DEPENDENCIES_UNREADY, PENDING_CREATION, ALIVE, RESTARTING or DEAD."""
-    num_restarts: int
-    """How often Ray started it again."""
-    died: bool
-    """Whether it is dead, and nobody asked for that: its process, its node or its memory ended it."""
-
-    @classmethod
-    def of(cls, info: dict[str, Any]) -> Self:
-        """From Ray's record of it."""
-        return cls(
-            actor_id=info["ActorID"],
-            class_name=info["ActorClassName"],
-            state=info["State"],
-            num_restarts=info["NumRestarts"],
-            died=info["State"] == "DEAD" and _unasked(info["DeathCause"]),
-        )
-
-
-def _unasked(cause: Any) -> bool:
-    from ray.core.generated import common_pb2
-
-    reasons: Any = common_pb2.ActorDiedErrorContext  # type: ignore[attr-defined]
-    kind = cause.WhichOneof("context")
-    return kind == "oom_context" or (
-        kind == "actor_died_error_context"
-        and cause.actor_died_error_context.reason in (reasons.WORKER_DIED, reasons.NODE_DIED)
-    )
-
-
-def actor_state(actor_id: str) -> ActorState | None:
-    """What is known of one actor; None where the head knows none by that id."""
-    from ray._private import state
-
-    info = state.actors(actor_id=actor_id)
-    return ActorState.of(info) if info else None
-
-
 def head_address(address: str) -> str | None:
     """``HOST:PORT`` of the Ray that an address means (``auto``, ``HOST:PORT``); None for ``local``.
 
@@ -199,10 +123,11 @@ def node_types() -> set[str]:
     """The types of the cluster's nodes by name, of either version of Ray's autoscaler; "" of a node without one."""
     import ray
     from ray.autoscaler.v2.sdk import get_cluster_status
+    from ray.experimental.internal_kv import _internal_kv_get
 
     status = get_cluster_status(ray.get_runtime_context().gcs_address)
     types = {node.ray_node_type_name or "" for node in (*status.active_nodes, *status.idle_nodes)}
-    if (report := kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
+    if (report := _internal_kv_get("__autoscaling_status")) is not None:  # the autoscaler before version 2
         types |= set((json.loads(report).get("autoscaler_report", {}).get("node_type_mapping") or {}).values())
     return types
 

@@ -18,7 +18,7 @@ from curation.storage.paths import Place
 from curation.telemetry.standing import Standing, Work
 
 TAIL_BYTES = 64 * 1024
-OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "work"})
+OF_THE_LIVING = frozenset({"rows_per_second", "seconds_left", "answered", "work"})
 """Fields of a progress event that say nothing once its driver has ended."""
 
 
@@ -148,7 +148,7 @@ def _nodes(event: dict[str, Any]) -> str:
 
 def _progress(event: dict[str, Any], *, is_alive: bool) -> Iterator[str]:
     """Rows done, speed and time left of a running stage, and the state of its actors."""
-    standing = Standing(rows=event["rows"], total=event["total"])
+    standing = Standing(rows=event["rows"], total=event["total"], answered=event.get("answered"))
     ended = "" if is_alive else ", as its driver ended; `curate run` goes on"
     yield f"{event['stage']:<44} {standing.words(event.get('rows_per_second'))}{ended}"
     if "work" in event:

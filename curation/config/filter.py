@@ -149,8 +149,10 @@ class FilterTeacherConfig(Section):
     model: ModelConfig | None = None
     """Where the teacher's weights are, if not where the package says; they must be the same."""
     actors: ActorsConfig = ActorsConfig()
+    chunk_seconds: Annotated[float, Field(gt=0)] = 30
+    """How long an actor is to work on a chunk, the unit of commit and of what a crash loses."""
     chunk_rows: PositiveInt = 4096
-    """Rows of one task and one fragment of labels: the unit of commit and of what a crash loses."""
+    """The most rows of a chunk, which is one fragment of labels."""
     batch_tokens: PositiveInt = AskConfig.model_fields["batch_tokens"].default
     """Tokens (prompt, padded, plus answer) in one forward batch."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
@@ -159,7 +161,14 @@ class FilterTeacherConfig(Section):
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
 
-    RUNS: ClassVar[tuple[str, ...]] = ("actors", "chunk_rows", "batch_tokens", "max_error_rate", "vllm")
+    RUNS: ClassVar[tuple[str, ...]] = (
+        "actors",
+        "chunk_seconds",
+        "chunk_rows",
+        "batch_tokens",
+        "max_error_rate",
+        "vllm",
+    )
 
     def asking(self, answers: AnswersConfig) -> AskConfig:
         """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours."""

@@ -1,5 +1,6 @@
 """The teacher: its model and backend, how it answers, what is kept of its states, the actors that ask it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -67,15 +68,19 @@ class DecodingConfig(Section):
         return self
 
 
+FIRST_CHUNK_ROWS = 32
+"""Rows of the first chunks of a pass."""
+
+
 class ActorsConfig(Section):
     """The pool of teacher actors and what each takes."""
 
     min: PositiveInt = 1
-    """Actors with which a pass begins."""
+    """Actors with which a model's dataset begins, and the fewest that it keeps."""
     max: PositiveInt = 1
     """The most actors of a pass."""
     initial: PositiveInt | None = None
-    """How many are asked for at the start of a pass, though no more than it has chunks; ``min`` where not set. On a
+    """How many are asked for at first, though no more than the first pass has chunks; ``min`` where not set. On a
     cluster that grows, nodes for all of them then come at once, not each time for about twice as many."""
     num_cpus: Annotated[float, Field(gt=0)] | None = None
     """CPUs of an actor, and threads of its model. Unset: 1; for vLLM without a GPU, whose engine uses every core it
@@ -86,16 +91,16 @@ class ActorsConfig(Section):
     """Memory that an actor needs of its node; 0: not declared. Ray then starts no more actors than a node's memory
     holds, and stages whose memory does not fit wait for each other."""
     max_idle_seconds: Annotated[float, Field(ge=0)] = 120
-    """Actors that nobody has asked for so long are given back with their GPUs, all of them between two passes, those
-    beyond ``min`` in a pass. They are given back at once where nothing asks the model again, or the next stage needs
-    their room."""
+    """Actors that nobody has asked for so long are given back with their GPUs. They are given back at once where
+    nothing asks the model again, or the next stage needs their room, and those beyond ``min`` where Ray Data sees no
+    work for them."""
     max_restarts: Annotated[int, Field(ge=0)] = 8
     """How often in a row an actor's process may die before it has done anything, until the run gives up."""
     max_row_retries: Annotated[int, Field(ge=0)] = 1
     """How often a row is tried again whose process died on it alone, before it is an error row (``poison``)."""
     hang_seconds: Annotated[float, Field(gt=0)] = 7200
-    """An actor whose model gives no row for so long while it works is ended, for Ray to restart it; more than the
-    longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
+    """An actor whose model gives no row for so long while it works, or whose process is frozen for so long, is ended,
+    for Ray to restart it; more than the longest answers take. vLLM is watched more closely (``vllm.hang_seconds``)."""
 
     @property
     def each(self) -> dict[str, float]:
@@ -207,7 +212,7 @@ class AnswersConfig(Section):
 class AskConfig(AnswersConfig):
     """How a model is asked, whichever model it is."""
 
-    SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "max_error_rate"})
+    SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
     """Keys that change how rows are spread over actors, not what is answered."""
     BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
     """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
@@ -215,8 +220,11 @@ class AskConfig(AnswersConfig):
     decoding: DecodingConfig = DecodingConfig()
     batch_tokens: PositiveInt = 8192
     """Tokens (prompt, padded, plus answer) in one forward batch."""
+    chunk_seconds: Annotated[float, Field(gt=0)] = 30
+    """How long an actor is to work on a chunk, the unit of commit and of what a crash loses: the first chunks are
+    small, later ones as large as the speed says."""
     chunk_rows: PositiveInt = 4096
-    """Rows of one task and one table fragment: the unit of commit and of what a crash loses."""
+    """The most rows of a chunk, which is one table fragment."""
     actors: ActorsConfig = ActorsConfig()
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The run stops if a larger share of the labelled rows are error rows."""
@@ -227,6 +235,11 @@ class AskConfig(AnswersConfig):
     def answers(self) -> AnswersConfig:
         """The keys that decide what is answered."""
         return AnswersConfig.part_of(self).model_copy(update={"scripted": ScriptConfig.part_of(self.scripted)})
+
+    @property
+    def first_chunk_rows(self) -> int:
+        """Rows of a chunk as long as nobody knows how long a row takes."""
+        return min(self.chunk_rows, FIRST_CHUNK_ROWS) if math.isfinite(self.chunk_seconds) else self.chunk_rows
 
 
 class TeacherConfig(AskConfig):

@@ -1,9 +1,10 @@
 """The process that holds a model and works on chunks of tables. It survives rows that kill it.
 
-One call works on one chunk of one pass and returns the names of the fragments that it wrote. A process serves pass
-after pass, and several at once if they ask the same model. If a process dies, Ray restarts it and replays its calls,
-without a limit; :mod:`curation.passes.recovery` sets one. It also tells the new process what is done, and which row
-kills (:mod:`curation.passes.bisection` finds it). A process whose model hangs ends itself.
+A dataset of Ray Data maps its rows, which are chunks, by this class. One call works on one chunk of one pass and gives
+one small row, the names of the fragments that it wrote. A process serves pass after pass, and several at once if they
+ask the same model. If a process dies, Ray restarts it and replays its calls, without a limit; the desk
+(:mod:`curation.passes.desk`) sets one. It also tells the new process what is done, and which row kills
+(:mod:`curation.passes.bisection` finds it). A process whose model hangs ends itself.
 """
 
 import faulthandler
@@ -13,24 +14,26 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import astuple, dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import ray
+from ray import cloudpickle
 
-from curation.cluster.nodes import require_here
+from curation.cluster import nodes
 from curation.config import AskConfig, DecodingConfig, DomainConfig
-from curation.errors import RowError
+from curation.errors import RowError, RunFailedError
 from curation.passes.bisection import Narrowing
+from curation.passes.cutting import Chunk
+from curation.passes.desk import BEAT_SECONDS, Handout, Pass
 from curation.passes.models import Models
-from curation.passes.recovery import Memory, here, is_gone
 from curation.passes.shares import Shares
-from curation.refs import ModelRef, TableRef, fingerprint
+from curation.periodic import every
+from curation.refs import ModelRef, TableRef
 from curation.tables import commits, io
 from curation.teachers.metered import Metered
 from curation.telemetry import metrics
@@ -42,27 +45,9 @@ Row = dict[str, Any]
 POISON = "poison: the process that worked on this row alone died"
 KEPT_PASSES = 16
 """The number of passes that a process remembers; few are under way at once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chunk:
-    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
-
-    start: int
-    stop: int
-    take: bytes
-
-    @property
-    def name(self) -> str:
-        """A name that no chunk of the same table with other rows has."""
-        return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
-
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        """The offsets in the table of the rows to work on."""
-        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
-        offsets: npt.NDArray[np.int64] = self.start + np.flatnonzero(bits)
-        return offsets
+RESULT = pa.schema([("pass_id", pa.string()), ("chunk", pa.string()), ("written", pa.binary()), ("error", pa.binary())])
+"""The row that a call returns: rows of ``commits.WRITTEN`` as an Arrow stream, or a pickled error; neither where the
+pass has ended."""
 
 
 class Job(Protocol):
@@ -105,22 +90,13 @@ class TeacherJob:
         return Metered(models.teacher(self.teacher, self.engine or self.teacher, self.model))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pass:
-    """What a process knows about a pass besides its job."""
-
-    id: str
-    table: str
-    """The URI of the table that the pass fills; a pass of the next driver has the same one."""
-    versions: Mapping[str, str]
-    """The driver's versions. An actor on a node that joined later must have the same ones."""
-
-
 class ChunkWorker(ABC, Generic[Part]):
     """Works on the chunks of one pass in one process."""
 
     alive = staticmethod(lambda: None)
     """A worker calls it whenever the model has answered something, as a sign of life."""
+    answered = staticmethod(lambda rows: None)
+    """A worker calls it with the number of rows that it has done, for the progress; it is a sign of life too."""
     meter: Metered | None = None
     """The teacher that it asks; ``None`` if the model is no teacher."""
 
@@ -146,58 +122,76 @@ def failed(told: Telemetry, problems: Iterable[str]) -> dict[str, Any]:
 
 
 class ModelActor:
-    """One process of a pool."""
+    """One process of a dataset's pool."""
 
-    def __init__(self) -> None:
-        self._node, self._id = here(), ray.get_runtime_context().get_actor_id()
+    def __init__(self, desk: Any) -> None:
+        context = ray.get_runtime_context()
+        self._desk, self._node, self._id = desk, context.get_node_id(), context.get_actor_id()
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._models = Models(on_drop=self._sessions.clear)
         self._entering = threading.Lock()
         self._turns = _Turns()
         self._watch = _Watch()
         self._shares = Shares()
+        self._answered: dict[int, int] = {}
+        """Rows done of the chunks under way, by index."""
+        ray.get(desk.start.remote(self._id, self._node, os.getpid()))
+        self._beating = every(BEAT_SECONDS, self._beat)
+        self._beating.__enter__()
 
-    def ready(self) -> None:
-        """Return once the process runs."""
+    def __call__(self, chunks: pa.Table) -> pa.Table:
+        """Work on a chunk and write its fragments: a row of ``RESULT`` for a row of the dataset."""
+        ((index, pass_id, start, stop, take),) = zip(*chunks.to_pydict().values(), strict=True)
+        handout = Handout(index=index, pass_id=pass_id, chunk=Chunk(start=start, stop=stop, take=take))
+        written = error = None
+        try:
+            written = self._work(handout)
+        except Exception as problem:  # it ends one pass, not the dataset
+            error = _pickled(problem)
+        row = {"pass_id": pass_id, "chunk": handout.chunk.name, "written": written, "error": error}
+        return pa.Table.from_pylist([row], schema=RESULT)
 
-    def work(self, this: Pass, jobs: "list[ray.ObjectRef[Job]]", chunk: Mapping[str, Any]) -> pa.Table:
-        """Work on a chunk of a pass and write its fragments; rows of ``commits.WRITTEN``.
-
-        ``jobs`` holds one reference. Ray does not resolve it inside a list, so a job is fetched once a pass, not once a
-        chunk.
-        """
-        begun, part = time.monotonic(), Chunk(**chunk)
-        session = self._session(this, jobs)
-        known = session.memory.recall(part.name)
-        if isinstance(known, pa.Table):  # the call had returned, but its node was lost: Ray replays it
-            return known
+    def _work(self, handout: Handout) -> bytes | None:
+        begun, part = time.monotonic(), handout.chunk
+        session = self._session(handout.pass_id)
+        known = ray.get(self._desk.begin.remote(handout, self._id))
+        if session is None or isinstance(known, bytes):  # the call had returned, but its node was lost: Ray replays it
+            return known if isinstance(known, bytes) else None
+        this = session.this
         rows = session.examples.take(part.offsets).to_pylist()
         known = known or Narrowing.of(len(rows))
-        taken_along = known.pass_id != this.id or is_gone(known.node)
-        known.begin(max_row_retries=session.job.teacher.actors.max_row_retries, taken_along=taken_along)
+        taken_along = known.pass_id != this.id or _is_gone(known.node)
+        known.begin(max_row_retries=this.actors.max_row_retries, taken_along=taken_along)
         known.node, known.pass_id = self._node, this.id
         with self._shares.measured() as share:
-            written = self._written(session, part, rows, known)
+            written = self._written(session, handout, rows, known)
         spent: dict[str, Any] = {"seconds": round(share(), 6), "actor": self._id}
         if session.worker.meter is not None:
             spent["tokens"] = list(astuple(session.worker.meter.take()))
-        written = commits.with_note(written, spent=spent)
-        session.memory.finish(part.name, written)
-        if known.poison:  # if the driver dies before the commit, the next one need not search again
-            session.memory.keep(part.name, known)
         session.job.told.observe(metrics.CHUNK_SECONDS, time.monotonic() - begun)
         session.job.told.add(metrics.ROWS_LABELLED, len(rows))
-        return written
+        found = _streamed(commits.with_note(written, spent=spent))
+        ray.get(self._desk.finish.remote(handout, len(rows), found))
+        return found
 
-    def _written(self, session: "_Session", chunk: Chunk, rows: list[Row], known: Narrowing) -> pa.Table:
-        memory, worker = session.memory, session.worker
-        parts: list[Any] = []
+    def _written(self, session: "_Session", handout: Handout, rows: list[Row], known: Narrowing) -> pa.Table:
+        worker, parts, num_done = session.worker, [], 0
         turn = self._turns.together() if known.is_whole else self._turns.alone()
-        with turn, self._watch.busy(session.job.teacher.actors.hang_seconds):
-            for piece in known.pieces():
-                memory.keep(chunk.name, known)
-                parts.append(worker.work([rows[place] for place in piece]))
-                memory.got_on()
+        token = _index.set(handout.index)
+        self._answered[handout.index] = 0
+        try:
+            with turn, self._watch.busy(session.this.actors.hang_seconds):
+                for piece in known.pieces():
+                    ray.get(self._desk.keep.remote(handout, known))
+                    parts.append(worker.work([rows[place] for place in piece]))
+                    num_done += len(piece)
+                    self._answered[handout.index] = num_done
+                    if session.is_new:
+                        session.is_new = False
+                        ray.get(self._desk.got_on.remote(handout.pass_id, self._id))
+        finally:
+            del self._answered[handout.index]
+            _index.reset(token)
         if known.poison:
             parts.append(worker.give_up([rows[place] for place in known.poison], POISON))
         note: dict[str, Any] = {"deaths": known.num_deaths} if known.num_deaths else {}
@@ -205,27 +199,65 @@ class ModelActor:
             note["teacher"] = started
         return worker.write(parts, note)
 
-    def _session(self, this: Pass, jobs: "list[ray.ObjectRef[Job]]") -> "_Session":
+    def _session(self, pass_id: str) -> "_Session | None":
+        """The pass in this process; None where it has ended."""
         with self._entering:
-            if this.id not in self._sessions:
-                self._sessions[this.id] = _Session(this, ray.get(jobs[0]), self._models, self._watch.alive)
-            self._sessions.move_to_end(this.id)
+            if pass_id not in self._sessions:
+                if (known := ray.get(self._desk.job.remote(pass_id, self._id))) is None:
+                    return None
+                this, (job,) = known
+                self._sessions[pass_id] = _Session(this, ray.get(job), self._models)
+                self._sessions[pass_id].worker.alive = self._watch.alive
+                self._sessions[pass_id].worker.answered = self._count
+            self._sessions.move_to_end(pass_id)
             while len(self._sessions) > KEPT_PASSES:
                 self._sessions.popitem(last=False)
-            return self._sessions[this.id]
+            return self._sessions[pass_id]
+
+    def _count(self, rows: int) -> None:
+        self._watch.alive()
+        self._answered[_index.get()] += rows
+
+    def _beat(self) -> None:
+        with suppress(ray.exceptions.RayError):
+            self._desk.beat.remote(self._id, dict(self._answered))
+
+
+_index: ContextVar[int] = ContextVar("_index")
+"""The place in the dataset of the chunk that this thread works on."""
+
+
+def _is_gone(node: str) -> bool:
+    """Whether a node has left the cluster; false if none is named."""
+    return bool(node) and all(living["NodeID"] != node for living in nodes.living())
+
+
+def _streamed(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    found: bytes = sink.getvalue().to_pybytes()
+    return found
+
+
+def _pickled(error: Exception) -> bytes:
+    try:
+        found: bytes = cloudpickle.dumps(error)  # type: ignore[no-untyped-call]
+        cloudpickle.loads(found)
+    except Exception:
+        return _pickled(RunFailedError(f"{type(error).__name__}: {error}"))
+    return found
 
 
 class _Session:
     """A pass in this process."""
 
-    def __init__(self, this: Pass, job: Job, models: Models, alive: Any) -> None:
-        require_here(this.versions)
-        self.job, self.memory = job, Memory(this.id, this.table)
-        self.memory.count_start(job.teacher.actors.max_restarts)
+    def __init__(self, this: Pass, job: Job, models: Models) -> None:
+        nodes.require_here(this.versions)
+        self.this, self.job, self.is_new = this, job, True
         self.examples = io.open_table(job.examples)
         begun, num_before = time.monotonic(), models.num_starts
         self.worker = job.worker(models)
-        self.worker.alive = alive
         self._facts: list[dict[str, float]] = []
         if models.num_starts > num_before:
             seconds = time.monotonic() - begun

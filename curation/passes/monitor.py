@@ -7,15 +7,15 @@ the store.
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ray.exceptions import RayError
 
 from curation.escaping import logger_of
-from curation.passes.pool import ActorPool
+from curation.passes.desk import Look
 from curation.periodic import every
 from curation.tables.stream import Round, Written
 from curation.telemetry import metrics
@@ -23,6 +23,8 @@ from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Actors, Spent, Standing, Update, Work
 
 TELL_SECONDS = 2.0
+NOBODY = Look(actors=Actors(running=0, pending=0, restarting=0, deaths=0))
+"""No actor has anything to do."""
 
 logger = logger_of(__name__)
 
@@ -40,49 +42,38 @@ class ChunkSpent(NamedTuple):
 
 
 class Tally:
-    """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics while entered."""
+    """Counts what of a pass is written and committed at one table; tells ``update`` and the metrics."""
 
-    def __init__(
-        self,
-        uri: str,
-        pool: ActorPool,
-        *,
-        done: int,
-        total: int,
-        chunks: int,
-        calls: int,
-        told: Telemetry,
-        update: Update | None,
-    ) -> None:
-        """``done`` of ``total`` rows are committed, ``chunks`` are left, of which an actor has ``calls`` at once."""
+    def __init__(self, uri: str, *, done: int, total: int, told: Telemetry, update: Update | None) -> None:
+        """``done`` of ``total`` rows are committed."""
         self.teachers: list[dict[str, Any]] = []
         """``Teacher.facts``, one for each start of a teacher."""
         self.deaths = 0
         """Of processes, in the middle of a chunk that was written later."""
-        self._uri, self._pool, self._calls, self._telemetry, self._update = uri, pool, calls, told, update
+        self._uri, self._telemetry, self._update = uri, told, update
         self.of_chunks: list[ChunkSpent] = []
         """In the order in which they came."""
         self.spent = Spent()
         """Read by other threads: replaced as a whole."""
-        self._deaths_before = pool.read().deaths
-        self._done, self._rows, self._total, self._chunks, self._told_deaths = done, done, total, chunks, 0
+        self._look: Callable[[], Look] = lambda: NOBODY
+        self._deaths_before = 0
+        self._done, self._rows, self._total, self._told_deaths = done, done, total, 0
         self._errors: Counter[str] = Counter()
         self._oldest: float | None = None
         self._last_commit = time.monotonic()
         self._lock = threading.Lock()
-        self._telling = ExitStack()
 
-    def __enter__(self) -> Self:
+    @contextmanager
+    def telling(self, look: Callable[[], Look]) -> Iterator[None]:
+        """Within the context, tell how far the pass is, by what ``look`` sees."""
+        self._look, self._deaths_before = look, look().actors.deaths
         self._tell()
-        self._telling.enter_context(every(TELL_SECONDS, self._tell))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._telling.close()
-        self._tell()
-        self._tell_actors(Actors(running=0, pending=0, restarting=0, deaths=0))  # Ray ends them after this
+        try:
+            with every(TELL_SECONDS, self._tell):
+                yield
+        finally:
+            self._tell()
+            self._tell_actors(NOBODY.actors)  # Ray ends them after this
 
     def wrote(self, written: Written) -> None:
         """Rows have come: those of a chunk, where they are the table's."""
@@ -96,14 +87,8 @@ class Tally:
             self.of_chunks.append(ChunkSpent(used["actor"], used["seconds"], written.num_rows, prompt, output))
         with self._lock:
             self.spent = self.spent.plus(Spent(prompt_tokens=prompt, output_tokens=output, chunks=1))
-            self._chunks -= 1
             self._errors.update(written.note.get("errors", {}))
             self._oldest = written.time if self._oldest is None else min(written.time, self._oldest)
-
-    def charge(self, actor_seconds: float) -> None:
-        """The pool's actors have worked so long for the pass."""
-        with self._lock:
-            self.spent = replace(self.spent, actor_seconds=round(actor_seconds, 3))
 
     def committed(self, done: Round) -> None:
         """All that had come is committed."""
@@ -119,20 +104,21 @@ class Tally:
 
     def _tell(self) -> None:
         try:
-            now = self._pool.read()
-            actors = replace(now, deaths=now.deaths - self._deaths_before)
+            look = self._look()
             with self._lock:
-                standing = self._standing(actors)
+                standing = self._standing(look)
                 if self._update is not None:
                     self._update(standing)
         except (OSError, RuntimeError, RayError) as error:  # a full disk is said by what needs it
             logger.warning("progress could not be told: %s", error)
 
-    def _standing(self, actors: Actors) -> Standing:
+    def _standing(self, look: Look) -> Standing:
+        actors = replace(look.actors, deaths=look.actors.deaths - self._deaths_before)
+        self.spent = replace(self.spent, actor_seconds=round(look.actor_seconds, 3))
         work = Work(
             actors=actors,
-            chunks_left=self._chunks,
-            chunks_in_flight=min(self._chunks, actors.running * self._calls),
+            chunks_left=look.chunks_left,
+            chunks_in_flight=look.chunks_in_flight,
             errors=dict(self._errors),
             lag_seconds=0.0 if self._oldest is None else round(max(0.0, time.time() - self._oldest), 1),
             commit_age_seconds=round(time.monotonic() - self._last_commit, 1),
@@ -145,7 +131,8 @@ class Tally:
         told.set(metrics.ROWS_LEFT, self._total - self._rows)
         told.set(metrics.CHUNKS_LEFT, work.chunks_left)
         told.set(metrics.COMMIT_LAG_SECONDS, work.lag_seconds)
-        return Standing(rows=self._rows, total=self._total, work=work)
+        answered = max(self._rows, self._done + look.answered)
+        return Standing(rows=self._rows, total=self._total, work=work, answered=answered)
 
     def _tell_actors(self, actors: Actors) -> None:
         for state in ("running", "pending", "restarting"):

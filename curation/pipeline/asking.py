@@ -97,7 +97,7 @@ class Asked:
     def _takes(self, rows: int | None) -> dict[str, float]:
         """The resources that a pass over ``rows`` rows occupies: one actor a chunk, at most ``actors.max``."""
         actors = self.ask.actors
-        chunks = actors.max if rows is None else math.ceil(rows / self.ask.chunk_rows)
+        chunks = actors.max if rows is None else math.ceil(rows / self.ask.first_chunk_rows)
         num = max(actors.min, min(actors.max, chunks))
         # An open backend may turn out to be one that takes all cores.
         all_cores = actors.takes_all_cores("vllm" if isinstance(self.backend, Out) else self.backend)
@@ -138,15 +138,15 @@ def passing(
     task: Task, backend: str, running: Running, commit_seconds: float
 ) -> Iterator[tuple[AskConfig, "PassOptions"]]:
     """Yield how a stage's model is started and how its pass is done: by actors that already run, if there are any."""
-    from curation.passes.run import PassOptions, make_pool
+    from curation.passes.run import PassOptions, make_dataset
 
     engine = running.engine.model_copy(update={"backend": backend})
     hold_cpus = task.hosts.hold_cpus
     hosted = task.hosted(
-        lambda: make_pool(engine, hold_cpus=hold_cpus), max_idle_seconds=engine.actors.max_idle_seconds
+        lambda: make_dataset(engine, hold_cpus=hold_cpus), max_idle_seconds=engine.actors.max_idle_seconds
     )
-    with task.progress() as update, hosted as pool:
-        yield engine, PassOptions(commit_seconds=commit_seconds, pool=pool, guard=task.guard, progress=update)
+    with task.progress() as update, hosted as dataset:
+        yield engine, PassOptions(commit_seconds=commit_seconds, dataset=dataset, guard=task.guard, progress=update)
 
 
 def pass_of(result: "PassResult", backend: str, model: ModelRef | None) -> dict[str, Any]:

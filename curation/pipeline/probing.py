@@ -1,5 +1,6 @@
 """Asks a teacher about a random sample of what a run's stages will ask it, by the actors that the run would start."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from curation.sources import Assignment, SourceFile, assignment_of, rows_at
 from curation.storage.paths import Place
 
 if TYPE_CHECKING:
-    from curation.passes.pool import ActorPool
+    from curation.passes.dataset import ModelDataset
     from curation.refs import TableRef
     from curation.stages.probe import Measured
     from curation.stages.reduce import Reduction
@@ -209,7 +210,7 @@ def probe_all(
         ConfigError: more rows are asked for than the largest of the samples is drawn from.
         RunFailedError: an actor kept dying without getting anything done.
     """
-    from curation.passes.run import make_pool
+    from curation.passes.run import make_dataset
 
     kinds: dict[str, list[Asking]] = {}
     for asking in askings:
@@ -226,10 +227,10 @@ def probe_all(
     found: list[Question] = []
     for of_engine in by_engine.values():
         engine = _spread(of_engine[0][0].engine, _size(of_engine[0], num_rows))
-        with closing(make_pool(engine, hold_cpus=hold_cpus)) as pool:
+        with closing(make_dataset(engine, hold_cpus=hold_cpus)) as dataset:
             for same in of_engine:
                 num, place = _size(same, num_rows), directory / f"question-{len(found)}"
-                measured = _probed(same, num, engine, pool, place, commit_seconds=commit_seconds, shots=shots)
+                measured = _probed(same, num, engine, dataset, place, commit_seconds=commit_seconds, shots=shots)
                 found.append(Question(tuple(same), measured))
     return found
 
@@ -264,7 +265,7 @@ def _probed(
     askings: Sequence[Asking],
     num: int,
     engine: AskConfig,
-    pool: "ActorPool",
+    dataset: "ModelDataset",
     directory: Place,
     *,
     commit_seconds: float,
@@ -288,6 +289,7 @@ def _probed(
     ask = most.ask.model_copy(
         update={
             "chunk_rows": chunk_rows(num, most.ask.chunk_rows),
+            "chunk_seconds": math.inf,
             "actors": engine.actors,
         }
     )
@@ -305,4 +307,4 @@ def _probed(
     )
     left = sum(asking.rows for asking in askings)
     population = Population(rows=max(left, 1), is_sampled=left == rows.num)
-    return probe(job, pool, population, commit_seconds=commit_seconds)
+    return probe(job, dataset, population, commit_seconds=commit_seconds)

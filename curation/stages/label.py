@@ -11,7 +11,8 @@ from pyroaring import BitMap64
 
 from curation.errors import RunFailedError
 from curation.hashing import hash64
-from curation.passes.run import Bools, Int64s, PassOptions, PassResult, run_pass
+from curation.passes.cutting import Bools, Int64s
+from curation.passes.run import PassOptions, PassResult, run_pass
 from curation.refs import TableRef
 from curation.stages.label_chunks import LabelJob
 from curation.tables import io, schemas

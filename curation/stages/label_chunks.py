@@ -108,7 +108,7 @@ class LabelWorker(ChunkWorker[Labelled]):
         batches = []
         for batch in label_rows(self._job, self._domain, self._teacher, rows, self._gate):
             batches.append(batch)
-            self.alive()
+            self.answered(batch.num_rows)
         labels = pa.Table.from_batches(batches)
         return Labelled(labels, [self._measured(labels, rows, ask, signal) for ask, signal in self._signals])
 

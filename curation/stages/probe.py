@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from curation.metrics import Estimate, proportion
 from curation.metrics.totals import population_mean, ratio
+from curation.passes.dataset import ModelDataset
 from curation.passes.monitor import ChunkSpent
-from curation.passes.pool import ActorPool
 from curation.passes.run import run_pass
 from curation.stages.label import Share
 from curation.stages.label_chunks import LabelJob
@@ -66,7 +66,7 @@ class Measured:
     num_actors: int
 
 
-def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seconds: float) -> Measured:
+def probe(job: LabelJob, dataset: ModelDataset, population: Population, *, commit_seconds: float) -> Measured:
     """Label the examples of ``job``, which are the sample, and measure.
 
     Raises:
@@ -81,7 +81,7 @@ def probe(job: LabelJob, pool: ActorPool, population: Population, *, commit_seco
         schema=job.schema(width(job.teacher, job.model)),
         takes=Share().takes,
         commit_seconds=commit_seconds,
-        pool=pool,
+        dataset=dataset,
     )
     labels = io.read(rows.table)
     steady = steady_chunks(rows.of_chunks, concurrent_calls(job.teacher.backend))

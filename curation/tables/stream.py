@@ -33,7 +33,7 @@ class Round(NamedTuple):
 
 
 def commit_stream(
-    written: Iterable[Mapping[str, Any]],
+    written: Iterable[Mapping[str, Any] | None],
     committers: Sequence[Committer] = (),
     *,
     seconds: float,
@@ -43,7 +43,8 @@ def commit_stream(
 ) -> None:
     """Consume ``WRITTEN`` rows as they arrive; commit every ``seconds``, and when the stream ends or fails.
 
-    Slow commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
+    A stream that waits long for its next row yields None now and then, so that what has come is committed in time. Slow
+    commits happen less often (``COMMIT_SHARE``, ``MOST_SECONDS``).
 
     A round commits table by table: those of ``committers`` in their order, then the others, with ``guard``, in that of
     their first rows. So where each task names its tables in that order, a row of a later one is never committed before
@@ -52,7 +53,7 @@ def commit_stream(
     ``on_commit`` is called after each round, ``on_written`` for each row as it arrives.
     """
     of = {committer.uri: committer for committer in committers}
-    last, pause = time.monotonic(), seconds
+    last, pause, is_due = time.monotonic(), seconds, False
 
     def commit() -> None:
         begun = time.monotonic()
@@ -64,15 +65,17 @@ def commit_stream(
 
     try:
         for row in written:
-            if row["uri"] not in of:
-                of[row["uri"]] = Committer(row["uri"], guard)
-            of[row["uri"]].add(row["fragments"], row["row_ids"])
-            if on_written is not None:
-                note = {} if row["note"] is None else json.loads(row["note"])
-                on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
-            if (begun := time.monotonic()) - last > pause:
+            if row is not None:
+                is_due = True
+                if row["uri"] not in of:
+                    of[row["uri"]] = Committer(row["uri"], guard)
+                of[row["uri"]].add(row["fragments"], row["row_ids"])
+                if on_written is not None:
+                    note = {} if row["note"] is None else json.loads(row["note"])
+                    on_written(Written(row["uri"], len(row["row_ids"]) // 8, row["time"], note))
+            if is_due and (begun := time.monotonic()) - last > pause:
                 commit()
-                last = time.monotonic()
+                last, is_due = time.monotonic(), False
                 pause = max(seconds, min((last - begun) / COMMIT_SHARE, MOST_SECONDS))
     except CommitError:
         raise

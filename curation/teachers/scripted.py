@@ -32,6 +32,7 @@ from curation.teachers.completions import (
 )
 
 _BATCH_ROWS = 256
+_SLOW_BATCH_ROWS = 8
 
 OTHER_WORDS = 1_000
 """Words of the vocabulary beside the one that an answer goes on with."""
@@ -82,7 +83,8 @@ class ScriptedTeacher:
         """Batches of up to 256 scripted completions (see ``Teacher.label``)."""
         names, num_logprobs = (self._config.states, self._config.token_logprobs) if states else ((), 0)
         stream = iter(requests)
-        while batch := list(islice(stream, _BATCH_ROWS)):
+        num_rows = _SLOW_BATCH_ROWS if self._script.seconds_per_row else _BATCH_ROWS
+        while batch := list(islice(stream, num_rows)):
             for request in batch:
                 self._crash(request.row_id)
             bad = {request.row_id: problem for request in batch if (problem := _problem(request)) is not None}

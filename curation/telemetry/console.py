@@ -58,7 +58,7 @@ def _lines(name: str) -> Iterator[Update]:
     def update(standing: Standing) -> None:
         nonlocal last
         now = time.monotonic()
-        pace.add(now, standing.rows)
+        pace.add(now, standing.reached)
         if now - last < min(MAX_LINE_SECONDS, max(LINE_SECONDS, (now - begun) / 60)):
             return
         last = now
@@ -77,14 +77,14 @@ def _bar(name: str) -> Iterator[Update]:
     def update(standing: Standing) -> None:
         nonlocal shown, place
         with _lock:
-            pace.add(time.monotonic(), standing.rows)
+            pace.add(time.monotonic(), standing.reached)
             if shown is None:
                 place = next(free for free in range(len(_bars) + 1) if free not in _bars)
                 _bars[place] = escaped(name)
                 # tqdm places the line and cuts it at the terminal's width; the speed is ours: rows come in bursts
                 shown = tqdm(bar_format="{desc}", position=place, leave=False, dynamic_ncols=True, file=sys.stderr)
             width = max(map(len, _bars.values()))
-            full = BAR_CELLS * standing.rows // max(standing.total, 1)
+            full = BAR_CELLS * standing.reached // max(standing.total, 1)
             drawn = "█" * full + "░" * (BAR_CELLS - full)
             shown.set_description_str(
                 f"{_bars[place]:<{width}} {drawn} {escaped(_words(standing, pace))}", refresh=True

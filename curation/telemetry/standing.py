@@ -100,15 +100,22 @@ class Standing:
     work: Work | None = None
     unit: str = "rows"
     """What is counted, where that is not rows."""
+    answered: int | None = None
+    """Rows done, those included that are not committed yet; unset: ``rows``."""
+
+    @property
+    def reached(self) -> int:
+        """Rows done, for the progress and the speed."""
+        return self.rows if self.answered is None else self.answered
 
     def words(self, rows_per_second: float | None) -> str:
         """Rows done, and where the speed is known it and the time left, for a line on a terminal."""
-        share = f" ({100 * self.rows / self.total:.0f} %)" if self.total else ""
-        told = f"{self.rows:,} of {self.total:,} {self.unit}{share}"
+        share = f" ({100 * self.reached / self.total:.0f} %)" if self.total else ""
+        told = f"{self.reached:,} of {self.total:,} {self.unit}{share}"
         if rows_per_second is None:
             return told
         speed = f"{rows_per_second:,.0f}" if rows_per_second >= 10 else f"{rows_per_second:.2g}"
-        left = (self.total - self.rows) / rows_per_second
+        left = (self.total - self.reached) / rows_per_second
         return f"{told}, {speed} {self.unit}/s, about {_duration(left)} left"
 
 
@@ -155,7 +162,7 @@ class Journal:
 
     def fields(self, standing: Standing, now: float) -> dict[str, Any] | None:
         """The event's fields; None if the last event is too recent. The first and the last update always give one."""
-        self._pace.add(now, standing.rows)
+        self._pace.add(now, standing.reached)
         self._begun = now if self._begun is None else self._begun
         was_finished, self._is_finished = self._is_finished, standing.rows >= standing.total
         if now < self._due and was_finished == self._is_finished:
@@ -163,6 +170,8 @@ class Journal:
         self._due = now + min(MAX_EVENT_SECONDS, max(EVENT_SECONDS, (now - self._begun) / 100))
         fields: dict[str, Any] = {"rows": standing.rows, "total": standing.total}
         if (speed := self._pace.rows_per_second) is not None:
-            left = standing.total - standing.rows
+            left = standing.total - standing.reached
             fields |= {"rows_per_second": round(speed, 3), "seconds_left": round(left / speed, 1)}
+        if standing.answered is not None:
+            fields["answered"] = standing.answered
         return fields | ({} if standing.work is None else {"work": asdict(standing.work)})

@@ -1,30 +1,27 @@
-"""What is told of a pass while it runs, against a real pool of actors."""
+"""What is told of a pass while it runs."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from curation.config import ActorsConfig
-from curation.passes.monitor import Tally
-from curation.passes.pool import ActorPool
+from curation.passes.monitor import NOBODY, Tally
 from curation.tables.stream import Round, Written
 from curation.telemetry.metrics import Telemetry
 from curation.telemetry.standing import Standing
 
 
-def no_actors() -> ActorPool:
-    return ActorPool(ActorsConfig(), num_cpus=1, num_calls=1)
+def make_tally(told: list[Standing]) -> Tally:
+    return Tally("t.lance", done=100, total=300, told=Telemetry(), update=told.append)
 
 
-def make_tally(told: list[Standing], **settings) -> Tally:
-    settings = {"done": 100, "total": 300, "chunks": 4, "calls": 2} | settings
-    return Tally("t.lance", no_actors(), told=Telemetry(), update=told.append, **settings)
-
-
-def test_rows_chunks_errors_and_lag(local_ray, monkeypatch):
+def test_rows_chunks_errors_and_lag(monkeypatch):
     told: list[Standing] = []
-    with make_tally(told) as tally:
-        assert (told[0].rows, told[0].total, told[0].work.chunks_left) == (100, 300, 4)
+    now = replace(NOBODY, chunks_left=4)
+    tally = make_tally(told)
+    with tally.telling(lambda: now):
+        assert (told[0].rows, told[0].reached, told[0].total, told[0].work.chunks_left) == (100, 100, 300, 4)
+        now = replace(now, chunks_left=2, answered=120, actor_seconds=1.5)
         began = time.time()
         tally.wrote(
             Written("t.lance", 50, began - 7, {"errors": {"long": 2}, "teacher": {"start_seconds": 1.5}, "deaths": 2})
@@ -35,6 +32,8 @@ def test_rows_chunks_errors_and_lag(local_ray, monkeypatch):
             time.sleep(0.05)
         work = told[-1].work
         assert work.chunks_left == 2 and work.errors == {"long": 3, "empty": 1} and told[-1].rows == 100
+        assert told[-1].reached == 220, "rows that are answered and not committed count as progress"
+        assert work.spent.actor_seconds == 1.5
         assert work.lag_seconds == pytest.approx(7 + time.time() - began, abs=1)
         assert work.commit_age_seconds == pytest.approx(time.time() - began, abs=1)
         tally.committed(Round({"t.lance": 100, "signal.lance": 50}, 0.1))
@@ -46,10 +45,11 @@ def test_rows_chunks_errors_and_lag(local_ray, monkeypatch):
     assert tally.teachers == [{"start_seconds": 1.5}] and tally.deaths == 2
 
 
-def test_what_cannot_be_told_does_not_end_a_pass(local_ray, caplog):
+def test_what_cannot_be_told_does_not_end_a_pass(caplog):
     def full(standing: Standing) -> None:
         raise OSError("No space left on device")
 
-    with Tally("t.lance", no_actors(), done=0, total=1, chunks=1, calls=1, told=Telemetry(), update=full) as tally:
+    tally = Tally("t.lance", done=0, total=1, told=Telemetry(), update=full)
+    with tally.telling(lambda: NOBODY):
         tally.committed(Round({"t.lance": 1}, 0.1))
     assert caplog.text.count("No space left on device") >= 3

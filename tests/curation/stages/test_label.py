@@ -4,19 +4,24 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
 from curation.cluster import nodes
 from curation.config import ActorsConfig, DecodingConfig, DomainConfig, ScriptedConfig, TeacherConfig
 from curation.domains import get_domain
 from curation.errors import ClusterError, CommitError, RunFailedError
-from curation.passes.actor import ModelActor, Pass
-from curation.passes.recovery import forget
+from curation.passes.actor import ModelActor
+from curation.passes.cutting import Cutter, OpenRows
+from curation.passes.desk import Desk, Handout, Pass
+from curation.passes.handouts import block
+from curation.passes.suspects import Suspects
 from curation.refs import TableRef
 from curation.stages.label import Share, count_labels, label
 from curation.stages.label_chunks import LabelJob
@@ -171,10 +176,18 @@ def test_actors_killed_at_random_lose_and_double_nothing(local_ray, examples, tm
 
 
 def _is_model_actor(pid: str) -> bool:
+    """Whether a process is a model's actor of this test's own Ray, and not that of another one on this machine."""
     try:
-        return b"ModelActor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"ModelActor" in Path(f"/proc/{pid}/cmdline").read_bytes() and str(os.getpid()) in ancestors(pid)
     except OSError:
         return False
+
+
+def ancestors(pid: str) -> list[str]:
+    """The processes that have started a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    parent = next(line.split()[1] for line in status.splitlines() if line.startswith("PPid"))
+    return [] if parent == "0" else [parent, *ancestors(parent)]
 
 
 def test_a_node_that_joins_with_other_versions_does_not_work(local_ray, examples, tmp_path, monkeypatch):
@@ -193,7 +206,7 @@ def test_error_rows_are_kept_counted_and_bounded(local_ray, examples, tmp_path):
     seen = []
     ref = run(job, progress=seen.append)
     assert seen[-1].work.errors == {"scripted": 5}
-    assert seen[0].work.chunks_left == NUM_ROWS / 50 and seen[-1].work.chunks_left == 0
+    assert seen[0].work.chunks_left >= NUM_ROWS / 50 and seen[-1].work.chunks_left == 0
     counts = count_labels(ref)
     assert counts.rows == NUM_ROWS
     assert counts.errors == {"scripted": 5}
@@ -221,57 +234,67 @@ def test_poison_rows_are_found_named_and_passed_by(local_ray, examples, tmp_path
     assert {row["row_id"]: row["error"].split(":")[0] for row in rows} == dict.fromkeys((*poison, *hanging), "poison")
     assert result.deaths == 3 * 2 + 4 * 2  # on three chunks, whole and in parts; on each row alone, once and again
     assert told[-1].work.errors == {"poison": 4} and told[-1].work.actors.deaths == result.deaths
-    assert not ray_remembers()
+    assert not Suspects(job.labels_uri).read()
     assert run(job) == result.table
-
-
-def attempt(ray, job: LabelJob, pass_id: str, places: range) -> pa.Table | None:
-    """What an actor of its own writes of a chunk; None where it dies."""
-    chunk = {"start": places.start, "stop": places.stop, "take": np.packbits(np.ones(len(places), bool)).tobytes()}
-    of = Pass(id=pass_id, table=job.labels_uri, versions=nodes.installed()())
-    actor = ray.remote(ModelActor).options(num_cpus=0).remote()
-    try:
-        return ray.get(actor.work.remote(of, [ray.put(job)], chunk))
-    except ray.exceptions.RayActorError:
-        return None
-    finally:
-        ray.kill(actor)
 
 
 def test_a_chunk_that_is_done_is_not_labelled_again_when_ray_replays_its_call(local_ray, examples, tmp_path):
     """As Ray does where a node is lost between a call's output and its end."""
-    job, places = make_job(examples, tmp_path), range(100, 150)
+    job = make_job(examples, tmp_path)
     io.create(job.labels_uri, job.schema(8))
-    first, again = (attempt(local_ray, job, "pass-replay", places) for _ in range(2))
-    assert first is not None and first.equals(again)
-    assert labelled_ids(tmp_path) == ids_of(examples)[100:150]
-    assert ray_remembers()
-    forget(job.labels_uri, "pass-replay")
-    assert not ray_remembers()
+    with desk_of(local_ray, job, OpenRows(examples, every, BitMap64())) as desk:
+        handout = local_ray.get(desk.next.remote(0))
+        first, again = (attempt(local_ray, desk, handout) for _ in range(2))
+    assert first is not None and first == again
+    assert labelled_ids(tmp_path) == ids_of(examples)[:32]
 
 
 def test_the_next_driver_goes_on_looking_for_the_row_that_kills(local_ray, examples, tmp_path):
     """The first one is gone when three processes have died: on the chunk, on a part, on the row alone."""
-    ids, places = ids_of(examples), range(200, 250)
-    job = make_job(examples, tmp_path, script={"poison_rows": (ids[220],)})
+    ids = ids_of(examples)
+    job = make_job(examples, tmp_path, script={"poison_rows": (ids[20],)})
     io.create(job.labels_uri, job.schema(8))
-    assert [attempt(local_ray, job, "pass-first", places) for _ in range(3)] == [None] * 3
-    written = [attempt(local_ray, job, "pass-next", places) for _ in range(3)]
-    assert written[:2] == [None, None]  # the last death may have been the first driver's: alone, once and again
-    written.append(attempt(local_ray, job, "pass-last", places))  # nothing was committed: done again, and nobody dies
-    for table in written[2:]:
-        assert table is not None
-        assert sorted(np.frombuffer(table["row_ids"][0].as_py(), dtype=np.int64).tolist()) == ids[200:250]
-    assert ray_remembers()
-    forget(job.labels_uri)
-    assert not ray_remembers()
+    with desk_of(local_ray, job, OpenRows(examples, every, BitMap64())) as desk:
+        handout = local_ray.get(desk.next.remote(0))
+        assert [attempt(local_ray, desk, handout) for _ in range(3)] == [None] * 3
+        memory = Suspects(job.labels_uri)
+        seen = memory.keeping(lambda: local_ray.get(desk.look.remote("pass")))().suspects
+    (suspect,) = memory.read()
+    assert (suspect,) == seen and suspect.chunk == handout.chunk
+    result = label(job, state_size=8, share=Share(), commit_seconds=0.2)
+    assert sorted(ids_of(result.table)) == ids
+    (row,) = io.read(result.table, filter="error IS NOT NULL").to_pylist()
+    assert row["row_id"] == ids[20] and row["error"].startswith("poison")
+    # The last death may have been the first driver's: two more, alone, once and again, and none on a chunk or a part.
+    assert result.deaths == 2 + 2
+    assert not Suspects(job.labels_uri).read()
 
 
-def ray_remembers() -> list[bytes]:
-    """What is known of chunks."""
-    from ray.experimental.internal_kv import _internal_kv_list
+def every(ids_N):
+    return np.ones(len(ids_N), dtype=np.bool_)
 
-    return [key for key in _internal_kv_list("table-") if b"/actor-" not in key]
+
+@contextmanager
+def desk_of(ray, job: LabelJob, rows: OpenRows):
+    """A desk with a pass, and no dataset."""
+    desk = ray.remote(Desk).options(num_cpus=0).remote(wanted=1, calls=1)
+    this = Pass(id="pass", table=job.labels_uri, versions=nodes.installed()(), actors=job.teacher.actors)
+    ray.get(desk.open.remote(this, [ray.put(job)], rows, Cutter(job.teacher), ()))
+    yield desk
+    ray.kill(desk)
+
+
+def attempt(ray, desk, handout: Handout) -> bytes | None:
+    """What an actor of its own writes of a chunk; None where it dies."""
+    actor = ray.remote(ModelActor).options(num_cpus=0).remote(desk)
+    try:
+        (row,) = ray.get(actor.__ray_call__.remote(lambda actor, chunks: actor(chunks), block(handout))).to_pylist()
+        assert row["error"] is None
+        return row["written"]
+    except ray.exceptions.RayActorError:
+        return None
+    finally:
+        ray.kill(actor)
 
 
 def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_committed(local_ray, examples, tmp_path):
@@ -285,7 +308,8 @@ def test_a_model_that_kills_every_process_fails_the_run_and_keeps_what_is_commit
     ):
         run(broken)
     assert time.monotonic() - start < 60
-    assert ids_of(io.latest(job.labels_uri)) == ids[:200]
+    done = ids_of(io.latest(job.labels_uri))
+    assert len(done) >= 150 and set(done) < set(ids[:200])
     assert sorted(ids_of(run(job))) == ids
 
 

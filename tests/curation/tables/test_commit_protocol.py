@@ -27,7 +27,7 @@ from pyroaring import BitMap64
 
 from curation.commands.clean import clean_table
 from curation.errors import CommitError
-from curation.passes.run import Chunk, _chunks
+from curation.passes.cutting import Chunk, OpenRows
 from curation.tables import commits, compaction, io, old_versions, row_ids, schemas, stream
 
 IDS_N = np.concatenate([np.arange(17), (1 << 40) + np.arange(14), (5 << 40) + np.arange(0, 18, 2)])
@@ -136,7 +136,7 @@ class Driver:
         self.committers = {name: commits.Committer(uri) for name, uri in uris.items()}
         done = {name: committer.done.copy() for name, committer in self.committers.items()}
         whole = done["labels"] & done["signals"]
-        chunks = [chunk for chunk, _ in _chunks(examples, chunk_rows, lambda ids_N: ids_N >= 0, whole) if chunk]
+        chunks = OpenRows(examples, lambda ids_N: ids_N >= 0, whole).chunks(chunk_rows)
         self.tasks = [self._task(chunk, done) for chunk in chunks]
         self.outputs: list[pa.Table] = []
         self.alone = True

@@ -14,7 +14,7 @@ from curation.domains import get_domain
 from curation.tables import schemas
 from curation.telemetry import metrics
 
-NUM_ROWS, CHUNK_ROWS, FAILING = 400, 50, 3
+NUM_ROWS, CHUNK_ROWS, FAILING = 400, 25, 3
 
 SCRIPT = """
 import json, sys, time, urllib.request
@@ -29,7 +29,7 @@ examples, labels, failing = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 job = LabelJob(
     examples=io.latest(examples), labels_uri=labels, domain=DomainConfig(name="chess"), model=None, seed=0,
     teacher=TeacherConfig(
-        backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=50, actors=ActorsConfig(max=1)
+        backend="scripted", scripted=ScriptedConfig(error_rows=failing), chunk_rows=25, actors=ActorsConfig(max=1)
     ),
     decoding=DecodingConfig(), told=Telemetry(run="tiny", stage="gen-0/label-pool"),
 )

@@ -1,0 +1,133 @@
+"""Cuts the rows of a pass into chunks, each of about so many seconds of an actor.
+
+Nobody knows beforehand how long a row takes: the first chunks are small, and those that come back say how large the
+next ones may be. Near the end of a pass chunks get smaller again, so that no actor works for long after the others.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from curation.config import AskConfig
+from curation.refs import TableRef, fingerprint
+from curation.tables import io
+from curation.tables.row_ids import SCAN_ROWS, in_order, missing
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+GROWTH = 4
+"""The most by which a chunk is larger than the largest one that came back: a small one says little of a row."""
+LEAST_SECONDS = 2.0
+"""The least that a chunk near the end of a pass is to take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Rows ``start`` to ``stop`` of the examples table, less those whose bit in ``take`` is 0 (numpy packed bits)."""
+
+    start: int
+    stop: int
+    take: bytes
+
+    @classmethod
+    def of(cls, offsets: Int64s) -> Self:
+        """The chunk of these rows, ascending offsets in the table."""
+        start, stop = int(offsets[0]), int(offsets[-1]) + 1
+        taken = np.zeros(stop - start, dtype=np.bool_)
+        taken[offsets - start] = True
+        return cls(start=start, stop=stop, take=np.packbits(taken).tobytes())
+
+    @property
+    def name(self) -> str:
+        """A name that no chunk of the same table with other rows has."""
+        return f"{self.start}-{fingerprint([self.stop, self.take.hex()])}"
+
+    @property
+    def offsets(self) -> Int64s:
+        """The offsets in the table of the rows to work on."""
+        bits = np.unpackbits(np.frombuffer(self.take, dtype=np.uint8), count=self.stop - self.start)
+        offsets: Int64s = self.start + np.flatnonzero(bits)
+        return offsets
+
+
+class OpenRows:
+    """The rows of a table that a pass is to work on, in the table's order: a bit for each row of the table."""
+
+    def __init__(self, examples: TableRef, takes: Callable[[Int64s], Bools], done: BitMap64) -> None:
+        """The rows of ``examples`` that ``takes`` (a mask of ids) and that are not ``done``."""
+        self.wanted = 0
+        """The number of rows that the pass takes, those that are done included."""
+        self.left = 0
+        """The number of rows that have not been taken from here."""
+        self._stretches: list[Chunk] = []
+        start = 0
+        for ids_N in in_order(io.open_table(examples), SCAN_ROWS):
+            wanted_N = takes(ids_N)
+            open_N = wanted_N & missing(ids_N, done)
+            self.wanted += int(wanted_N.sum())
+            if open_N.any():
+                self._stretches.append(Chunk.of(start + np.flatnonzero(open_N)))
+                self.left += int(open_N.sum())
+            start += len(ids_N)
+        self._offsets: Int64s = np.empty(0, dtype=np.int64)
+
+    def take(self, num_rows: int) -> Chunk | None:
+        """The next rows, so many of them or fewer; None where none is left."""
+        if not len(self._offsets):
+            if not self._stretches:
+                return None
+            self._offsets = self._stretches.pop(0).offsets
+        taken, self._offsets = self._offsets[:num_rows], self._offsets[num_rows:]
+        self.left -= len(taken)
+        return Chunk.of(taken)
+
+    def chunks(self, num_rows: int) -> Iterator[Chunk]:
+        """All that is left, so many rows at a time."""
+        while (chunk := self.take(num_rows)) is not None:
+            yield chunk
+
+    def set_apart(self, chunk: Chunk) -> bool:
+        """Take out the rows of a chunk, before any others are taken; False where not all of them are left."""
+        for place, stretch in enumerate(self._stretches):
+            offsets = stretch.offsets
+            others = offsets[~np.isin(offsets, chunk.offsets)]
+            if len(offsets) - len(others) == len(chunk.offsets):
+                self.left -= len(chunk.offsets)
+                self._stretches[place : place + 1] = [Chunk.of(others)] if len(others) else []
+                return True
+        return False
+
+
+class Cutter:
+    """Says how large the next chunk of a pass is to be."""
+
+    def __init__(self, asked: AskConfig) -> None:
+        self._seconds, self._most = asked.chunk_seconds, asked.chunk_rows
+        self._first = asked.first_chunk_rows
+        self._largest = 0
+        self._pace: float | None = None
+        """Seconds in which a chunk gets a row done, of the chunks that came back last."""
+
+    def rows(self, left: int, at_once: int) -> int:
+        """Rows of the next chunk, where ``left`` rows are left for ``at_once`` chunks at a time."""
+        if self._pace is None or math.isinf(self._seconds):
+            return self._first
+        wanted = min(self._seconds / self._pace, GROWTH * self._largest)
+        short = max(left / (2 * at_once), LEAST_SECONDS / self._pace)
+        return max(1, min(self._most, math.ceil(min(wanted, short))))
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """Take note of a chunk that took so long."""
+        pace = max(seconds, 1e-6) / rows
+        self._pace = pace if self._pace is None else (self._pace + pace) / 2
+        self._largest = max(self._largest, rows)
+
+    def chunks(self, left: int) -> int:
+        """About how many chunks are left, of so many rows."""
+        return math.ceil(left / self.rows(left, 1)) if left else 0

@@ -1,0 +1,385 @@
+"""The desk of a dataset of chunks: which chunk is next, who works on it, how far he is, and what is known of it.
+
+An actor of Ray on the driver's node, which driver and actors ask. The dataset reads its rows from here, one by one and
+for as long as the driver likes, so that one dataset serves pass after pass. An actor reports every second how many rows
+it has answered: that is the progress within a chunk, and an actor that is silent is frozen or its process is gone.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from curation.cluster import nodes
+from curation.config import ActorsConfig
+from curation.errors import RunFailedError
+from curation.passes.bisection import Narrowing
+from curation.passes.cutting import Chunk, Cutter, OpenRows
+from curation.telemetry.standing import Actors
+
+BEAT_SECONDS = 1.0
+"""The interval at which an actor reports."""
+SILENT_SECONDS = 10.0
+"""An actor that has not reported for so long is not counted as one that runs."""
+STUCK_SECONDS = 30.0
+"""Chunks of an actor that has been silent for so long are handed out once more; who answers first has answered."""
+AHEAD = 2
+"""Chunks handed out for each one that an actor works on: another one waits at it, so that it is never idle."""
+KEPT = 64
+"""The number of a pass's last chunks whose result is kept; Ray replays no older calls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What a process knows about a pass besides its job."""
+
+    id: str
+    table: str
+    """The URI of the table that the pass fills; a pass of the next driver has the same one."""
+    versions: Mapping[str, str]
+    """The driver's versions. An actor on a node that joined later must have the same ones."""
+    actors: ActorsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suspect:
+    """A chunk in which processes died."""
+
+    chunk: Chunk
+    known: str
+    """Its :class:`Narrowing` as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How far a pass is, and its actors."""
+
+    actors: Actors
+    answered: int = 0
+    """Rows answered for this driver."""
+    chunks_left: int = 0
+    """About how many chunks have no result yet."""
+    chunks_in_flight: int = 0
+    """How many of them actors have begun."""
+    actor_seconds: float = 0.0
+    """The time of actors that the pass has used; see :meth:`Desk.look`."""
+    suspects: tuple[Suspect, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handout:
+    """A chunk of a pass in the hands of the dataset: one row of it."""
+
+    index: int
+    """Its place in the dataset."""
+    pass_id: str
+    chunk: Chunk
+
+
+@dataclass(eq=False)
+class _Handed:
+    handout: Handout
+    actor: str | None = None
+    """Who has begun it."""
+    begun: float = 0.0
+    answered: int = 0
+    is_given_again: bool = False
+
+
+@dataclass(eq=False)
+class _UnderWay:
+    """A pass."""
+
+    this: Pass
+    jobs: "list[ray.ObjectRef[Any]]"
+    rows: OpenRows
+    cutter: Cutter
+    again: deque[Chunk] = field(default_factory=deque)
+    """Chunks to hand out before new ones are cut."""
+    handed: dict[int, _Handed] = field(default_factory=dict)
+    known: dict[str, Narrowing] = field(default_factory=dict)
+    """By the name of a chunk, where a process has begun it."""
+    finished: "OrderedDict[str, bytes]" = field(default_factory=OrderedDict)
+    """What was written of the last chunks."""
+    starts: dict[str, int] = field(default_factory=dict)
+    """How often each actor's process began this pass since it last got something done."""
+    answered: int = 0
+    actor_seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class _Actor:
+    node: str
+    pid: int
+    heard: float = field(default_factory=time.monotonic)
+    is_ended: bool = False
+    """Whether its process was ended from here since it was heard last."""
+
+    @property
+    def silence(self) -> float:
+        return time.monotonic() - self.heard
+
+
+class Desk:
+    """The desk; its methods run one at a time."""
+
+    def __init__(self, *, wanted: int, calls: int) -> None:
+        """``wanted`` actors are started at first, each of which works on ``calls`` chunks at once."""
+        self._wanted, self._calls = wanted, calls
+        self._passes: dict[str, _UnderWay] = {}
+        self._fed: dict[int, _Handed] = {}
+        self._num_fed = 0
+        self._actors: dict[str, _Actor] = {}
+        self._num_seen = 0
+        """The number of actors that have ever started."""
+        self._deaths = 0
+        self._charged = time.monotonic()
+        self._is_closed = False
+        self._news = asyncio.Condition()
+        self._watch: asyncio.Task[None] | None = None
+
+    # What the driver asks
+
+    async def open(
+        self,
+        this: Pass,
+        jobs: "list[ray.ObjectRef[Any]]",
+        rows: OpenRows,
+        cutter: Cutter,
+        suspects: Sequence[Suspect],
+    ) -> None:
+        """Begin a pass; ``suspects`` are those of an earlier driver."""
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._look_after())
+        self._divide()  # the time since the last pass is not this one's
+        mine = self._passes[this.id] = _UnderWay(this, jobs, rows, cutter)
+        for suspect in suspects:
+            if rows.set_apart(suspect.chunk):
+                mine.again.append(suspect.chunk)
+                mine.known[suspect.chunk.name] = Narrowing.from_json(suspect.known)
+        await self._tell()
+
+    async def end(self, pass_id: str) -> None:
+        """End a pass, also before all of its chunks have a result."""
+        self._divide()
+        for index in self._passes.pop(pass_id).handed:
+            self._fed.pop(index, None)
+        await self._tell()
+
+    async def look(self, pass_id: str | None) -> Look:
+        """How far a pass is, and which actors there are.
+
+        Its time of actors: an actor counts from the start of its process on. Its time is divided among the chunks that
+        it has, and an idle actor's among all passes under way; between two passes nobody is charged.
+        """
+        self._divide()
+        living = self._living()
+        actors = Actors(
+            running=len(living),
+            pending=max(0, self._wanted - self._num_seen),
+            restarting=len(self._actors) - len(living),
+            deaths=self._deaths,
+        )
+        mine = self._passes.get(pass_id or "")
+        if mine is None:
+            return Look(actors=actors)
+        handed = [given for given in mine.handed.values() if not given.is_given_again]
+        return Look(
+            actors=actors,
+            answered=mine.answered + sum(given.answered for given in handed),
+            chunks_left=len(handed) + len(mine.again) + mine.cutter.chunks(mine.rows.left),
+            chunks_in_flight=sum(given.actor is not None for given in handed),
+            actor_seconds=mine.actor_seconds,
+            suspects=tuple(
+                Suspect(chunk=given.handout.chunk, known=known.to_json())
+                for given in handed
+                if (known := mine.known.get(given.handout.chunk.name)) is not None and not known.is_whole
+            ),
+        )
+
+    async def close(self) -> bool:
+        """Hand nothing out any more; whether nothing is under way."""
+        self._is_closed = True
+        await self._tell()
+        return not any(given.actor for mine in self._passes.values() for given in mine.handed.values())
+
+    # What the dataset asks
+
+    async def next(self, index: int) -> Handout | None:
+        """The dataset's row at this place, as soon as there is one; None at the end.
+
+        Ray may read all of them again, from the first one on.
+        """
+        async with self._news:
+            while True:
+                if index in self._fed:
+                    return self._fed[index].handout
+                if index < self._num_fed:  # done: Ray drops what it has already had
+                    return Handout(index=index, pass_id="", chunk=Chunk(start=0, stop=0, take=b""))
+                if self._is_closed:
+                    return None
+                if (handout := self._hand_out(index)) is not None:
+                    return handout
+                await self._news.wait()
+
+    def _hand_out(self, index: int) -> Handout | None:
+        """The next chunk, of the pass with the fewest: a small one beside a large one does not wait for all of that."""
+        at_once = self._calls * max(self._wanted, len(self._living()))
+        under_way = sum(not given.is_given_again for given in self._fed.values())
+        waiting = [mine for mine in self._passes.values() if mine.again or mine.rows.left]
+        if not waiting or under_way >= AHEAD * at_once:
+            return None
+        mine = min(waiting, key=lambda mine: len(mine.handed))
+        if mine.again:
+            chunk = mine.again.popleft()
+        else:
+            found = mine.rows.take(mine.cutter.rows(mine.rows.left, at_once))
+            assert found is not None, "rows are left"
+            chunk = found
+        handout = Handout(index=index, pass_id=mine.this.id, chunk=chunk)
+        self._fed[index] = mine.handed[index] = _Handed(handout)
+        self._num_fed = index + 1
+        return handout
+
+    # What an actor says
+
+    async def start(self, actor: str, node: str, pid: int) -> None:
+        """A process of an actor has started."""
+        self._divide()
+        if actor in self._actors:
+            self._deaths += 1
+        else:
+            self._num_seen += 1
+        self._actors[actor] = _Actor(node, pid)
+        await self._tell()
+
+    async def beat(self, actor: str, answered: Mapping[int, int]) -> None:
+        """An actor's process lives, and has answered so many rows of each chunk."""
+        if (known := self._actors.get(actor)) is not None:
+            known.heard, known.is_ended = time.monotonic(), False
+        for index, rows in answered.items():
+            if (given := self._fed.get(index)) is not None:
+                given.answered = rows
+
+    async def job(self, pass_id: str, actor: str) -> "tuple[Pass, list[ray.ObjectRef[Any]]] | None":
+        """A pass for a process that does not know it; None where it has ended.
+
+        Raises:
+            RunFailedError: the actor was started too often without getting anything done.
+        """
+        if (mine := self._passes.get(pass_id)) is None:
+            return None
+        num_starts, most = mine.starts.get(actor, 0), mine.this.actors.max_restarts
+        if num_starts > most:
+            raise RunFailedError(
+                f"an actor's process died {num_starts} times in a row before it had done anything "
+                f"(teacher.actors.max_restarts: {most}); its last lines are in Ray's logs, worker-*.err"
+            )
+        mine.starts[actor] = num_starts + 1
+        return mine.this, mine.jobs
+
+    async def begin(self, handout: Handout, actor: str) -> Narrowing | bytes | None:
+        """An actor begins a chunk: what earlier processes knew of it, or what was written of it; None for a new one."""
+        if (mine := self._passes.get(handout.pass_id)) is None:
+            return None
+        if (given := mine.handed.get(handout.index)) is not None:
+            self._divide()
+            given.actor, given.begun, given.answered = actor, time.monotonic(), 0
+        return mine.finished.get(handout.chunk.name) or mine.known.get(handout.chunk.name)
+
+    async def keep(self, handout: Handout, known: Narrowing) -> None:
+        """Record what is known of a chunk, before a process goes on with it."""
+        if (mine := self._passes.get(handout.pass_id)) is not None:
+            mine.known[handout.chunk.name] = known
+
+    async def got_on(self, pass_id: str, actor: str) -> None:
+        """An actor's process has done something."""
+        if (mine := self._passes.get(pass_id)) is not None:
+            mine.starts[actor] = 0
+
+    async def finish(self, handout: Handout, num_rows: int, written: bytes) -> None:
+        """A chunk is written."""
+        if (mine := self._passes.get(handout.pass_id)) is None:
+            return
+        self._divide()
+        name = handout.chunk.name
+        if name not in mine.finished:
+            mine.answered += num_rows
+        mine.finished[name] = written
+        if len(mine.finished) > KEPT:
+            mine.finished.popitem(last=False)
+        mine.known.pop(name, None)
+        mine.again = deque(chunk for chunk in mine.again if chunk.name != name)
+        for index, given in list(mine.handed.items()):
+            if given.handout.chunk.name == name:
+                if index == handout.index:
+                    mine.cutter.learn(num_rows, time.monotonic() - given.begun)
+                del mine.handed[index], self._fed[index]
+        await self._tell()
+
+    # What the desk does by itself
+
+    async def _look_after(self) -> None:
+        """Notice actors that are silent: end a process that is frozen, and hand out again what one does not do."""
+        while not self._is_closed:
+            await asyncio.sleep(BEAT_SECONDS)
+            self._divide()
+            for name, actor in list(self._actors.items()):
+                if actor.silence <= SILENT_SECONDS:
+                    continue
+                has = [(mine, given) for mine, given in self._given() if given.actor == name]
+                if not has:  # it idled, and the dataset has given it back
+                    del self._actors[name]
+                    continue
+                hang_seconds = min(mine.this.actors.hang_seconds for mine, _ in has)
+                if actor.silence > hang_seconds and not actor.is_ended:
+                    actor.is_ended = True
+                    _end_process(actor.node, actor.pid, hang_seconds)
+                for mine, given in has:
+                    if actor.silence > STUCK_SECONDS and not given.is_given_again:
+                        given.is_given_again = True
+                        mine.again.append(given.handout.chunk)
+            await self._tell()
+
+    def _living(self) -> list[_Actor]:
+        return [actor for actor in self._actors.values() if actor.silence <= SILENT_SECONDS]
+
+    def _given(self) -> Iterator[tuple[_UnderWay, _Handed]]:
+        for mine in self._passes.values():
+            for given in mine.handed.values():
+                yield mine, given
+
+    def _divide(self) -> None:
+        """Divide the time since the last call among the passes; called before an actor comes, goes or gets a chunk."""
+        now = time.monotonic()
+        passed, self._charged = now - self._charged, now
+        for name, actor in self._actors.items() if self._passes else ():
+            if actor.silence <= SILENT_SECONDS:
+                users = [mine for mine, given in self._given() if given.actor == name] or list(self._passes.values())
+                for user in users:
+                    user.actor_seconds += passed / len(users)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+
+def _end_process(node: str, pid: int, seconds: float) -> None:
+    """End a process of Ray on its node, so that Ray starts another one and calls it again."""
+
+    def end(pid: int, seconds: float) -> None:
+        import os
+        import signal
+        from contextlib import suppress
+        from pathlib import Path
+
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+                os.kill(pid, signal.SIGKILL)
+                print(f"ended process {pid}: it was silent for longer than teacher.actors.hang_seconds: {seconds:g}")
+
+    nodes.task(end, node).remote(pid, seconds)

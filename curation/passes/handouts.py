@@ -1,0 +1,54 @@
+"""The rows of a model's dataset, as Ray Data reads them: from the desk, one by one, for as long as it has some."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import Datasource
+from ray.data.block import BlockMetadata
+from ray.data.datasource import ReadTask
+
+from curation.passes.desk import Handout
+
+CHUNKS = pa.schema(
+    [
+        ("index", pa.int64()),
+        ("pass_id", pa.string()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+        ("take", pa.binary()),
+    ]
+)
+"""A row of the dataset: a chunk of a pass."""
+
+
+class Handouts(Datasource):
+    """What a desk hands out."""
+
+    def __init__(self, desk: Any) -> None:
+        self._desk = desk
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[ReadTask]:
+        """One task, which lasts as long as the dataset."""
+        desk = self._desk
+        facts = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+        return [ReadTask(lambda: _blocks(desk), facts)]
+
+
+def _blocks(desk: Any) -> Iterator[pa.Table]:
+    index = 0
+    while (handout := ray.get(desk.next.remote(index))) is not None:
+        yield block(handout)
+        index += 1
+
+
+def block(handout: Handout) -> pa.Table:
+    """A chunk as a row of ``CHUNKS``."""
+    chunk = handout.chunk
+    row = {"index": handout.index, "pass_id": handout.pass_id}
+    return pa.Table.from_pylist([row | {"start": chunk.start, "stop": chunk.stop, "take": chunk.take}], schema=CHUNKS)
