@@ -130,7 +130,7 @@ class ActorsConfig(Section):
 class ScriptConfig(Section):
     """What the scripted teacher answers."""
 
-    completions: tuple[str, ...] = (" e2e4",)
+    completions: Annotated[tuple[str, ...], Field(min_length=1)] = (" e2e4",)
     """One is chosen by a hash of the row id."""
     state_size: Annotated[int, Field(gt=0, le=65_536)] = 8
     """Numbers of a hidden state."""
@@ -199,7 +199,7 @@ class AnswersConfig(Section):
     (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
     """The type in which hidden states are stored."""
-    token_logprobs: Annotated[int, Field(ge=0)] = 0
+    token_logprobs: Annotated[int, Field(ge=0, le=65_536)] = 0
     """Keep the log-probabilities of the first so many tokens of each answer as ``token_logprobs``, which
     ``trust.columns`` may then name. Their mean, the least, the first and the last are kept in any case."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -24,7 +24,7 @@ def parsed(text: str | bytes) -> Any:
     """The value that a JSON text holds.
 
     Raises:
-        ValueError: it is no JSON, or holds values that are nested too deep.
+        ValueError: it is no JSON, or holds values that are nested too deep, or half of a character (a surrogate).
     """
     try:
         found = json.loads(text)
@@ -34,8 +34,12 @@ def parsed(text: str | bytes) -> Any:
     for _ in range(DEEPEST):
         level = [item for part in level for item in _items(part)]
         if not level:
-            return found
-    raise _too_deep()
+            break
+    else:
+        raise _too_deep()
+    if "\\ud" in (text if isinstance(text, str) else text.decode(errors="replace")).lower():
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
 
 
 def _items(value: Any) -> Any:

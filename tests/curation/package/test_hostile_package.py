@@ -163,3 +163,14 @@ def test_a_trust_function_is_made_by_a_class_that_loads_one(
     path.write_text(json.dumps({**json.loads(path.read_text()), "made_by": made_by}))
     with pytest.raises(ModelError, match="not what this version saved"):
         load_fitted(saved.pin(tmp_path / "trust", TrustRef))
+
+
+@pytest.mark.parametrize("change", [
+    {"token_logprobs": 2**63}, {"scripted": {"completions": []}}, {"scripted": {"state_size": 2**40}},
+    {"scripted": {"completions": ["\ud800"]}},
+])  # fmt: skip
+def test_sizes_without_end_nothing_and_half_a_character_are_refused(
+    good: TrustPackage, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    with pytest.raises(PackageError):
+        load(sealed(good, tmp_path / "copy", lambda told: told["ask"].update(change)))
