@@ -76,6 +76,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that are registered here or by installed packages; nothing is imported."""
+        return frozenset(self._entries).union(*map(installed, self.groups))
+
     def find(self, name: str) -> T:
         """The entry of that name.
 
@@ -214,12 +219,20 @@ class Reader:
     """Of names of files in this format, with their dots: ``format: auto`` takes them for it."""
 
 
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Arrow's names of compressions by the endings of compressed files; JSONL and CSV are read from them, too."""
+
+
+def _texts(*endings: str) -> tuple[str, ...]:
+    return tuple(f"{ending}{further}" for ending in endings for further in ("", *COMPRESSED))
+
+
 READERS: Registry[Reader] = Registry(
     "format",
     {
         "parquet": Reader(None, (".parquet", ".pq")),
-        "jsonl": Reader(None, (".jsonl", ".ndjson")),
-        "csv": Reader(None, (".csv",)),
+        "jsonl": Reader(None, _texts(".jsonl", ".ndjson")),
+        "csv": Reader(None, _texts(".csv")),
         "lance": Reader(None, (".lance",)),
     },
     instance_of(Reader),

@@ -8,7 +8,8 @@ The body is a row or a list of rows, as in the domain's files; the answer has th
 requests are labelled together. Each replica compares the newest rows with the package's sample of the teacher's states
 and emits the result as a metric; docs/operations.md has the alarm.
 
-Arguments of ``app``, all but the first optional: ``package``; ``teacher``, where its weights are now; ``replicas``;
+Arguments of ``app``, all but the first optional: ``package``; ``teacher``, where its weights are now; ``allow_code``,
+names of code of your own that the package needs, with commas between; ``replicas``;
 ``num_cpus`` and ``num_gpus`` of a replica; ``batch_rows`` and ``batch_wait_seconds``; ``window`` and ``every`` of the
 watch (rows).
 """
@@ -67,6 +68,12 @@ def app(arguments: dict[str, str]) -> Application:
     given = dict(arguments)
     resources = {name: float(given.pop(name)) for name in ("num_cpus", "num_gpus") if name in given}
     replicas = int(given.pop("replicas", 1))
-    kinds = {"batch_rows": int, "batch_wait_seconds": float, "window": int, "every": int}
+    kinds: dict[str, Any] = {
+        "allow_code": lambda names: names.split(","),
+        "batch_rows": int,
+        "batch_wait_seconds": float,
+        "window": int,
+        "every": int,
+    }
     settings: dict[str, Any] = {name: kinds.get(name, str)(value) for name, value in given.items()}
     return TrustFilter.options(num_replicas=replicas, ray_actor_options=resources).bind(**settings)

@@ -26,6 +26,7 @@ export PATH="$CURATION_VENV/bin:$PATH"
 # A password of this job's own: other users of the nodes cannot talk to its Ray. srun hands the environment on.
 RAY_AUTH_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # srun does not take sbatch's --cpus-per-task, since Slurm 22.05
 unset RAY_ADDRESS
 
 # The first node is this one. Its name may stand for its loopback address, so that its first network address is taken;

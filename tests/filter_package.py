@@ -98,7 +98,7 @@ def make_package(
     description = Description(
         teacher=None,
         state_size=8,
-        ask=asking(completions),
+        ask=asking(completions).answers,
         decoding=DecodingConfig(),
         seed=0,
         domain=DomainConfig(name="math"),

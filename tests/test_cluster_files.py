@@ -113,7 +113,9 @@ def test_what_the_operator_asks_beyond_its_schema():
         assert pod["serviceAccountName"] == account["metadata"]["name"]
         (container,) = pod["containers"]
         environments.append(container["env"])
-    assert environments == [[{"name": "AWS_REGION", "value": "us-east-1"}]] * 3
+    token = {"secretKeyRef": {"name": "huggingface", "key": "token", "optional": True}}  # none is needed
+    own = [{"name": "AWS_REGION", "value": "us-east-1"}, {"name": "HF_TOKEN", "valueFrom": token}]
+    assert environments == [own] * 3
     job = loaded(DEPLOY / "rayjob.yaml")["spec"]
     assert job["backoffLimit"] > 0 and job["shutdownAfterJobFinishes"]
     assert job["entrypoint"] == "curate run s3://my-bucket/my.yaml"
@@ -161,5 +163,6 @@ def test_the_slurm_script_is_sound():
     script = DEPLOY / "slurm.sh"
     assert os.access(script, os.X_OK)
     subprocess.run(["bash", "-n", str(script)], check=True)
+    assert script.read_text().index("export SRUN_CPUS_PER_TASK=") < script.read_text().index("srun --nodes")
     if shellcheck := shutil.which("shellcheck"):
         subprocess.run([shellcheck, str(script)], check=True)

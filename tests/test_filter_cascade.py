@@ -202,7 +202,8 @@ def test_the_shift_test_compares_the_rows_that_pass_on_both_sides(tmp_path):
         states = [row if kept else None for row, kept in zip(matrix(table, name), passes_N, strict=True)]
         columns[state_column(name)] = pa.array(states, pa.list_(pa.float32()))
     how = {
-        "labels": io.write(pa.table(columns), str(tmp_path / "labels")), "package": "", "seed": 0, "uri": package.uri
+        "labels": io.write(pa.table(columns), str(tmp_path / "labels")), "package": "", "seed": 0, "uri": package.uri,
+        "allow_code": (),
     }  # fmt: skip
     assert not compare(None, **how, first_cut={"threshold": threshold}).outputs["shift"]["alarm"]
     assert compare(None, **how).outputs["shift"]["alarm"]  # the same rows beside all of the package's

@@ -69,11 +69,12 @@ def test_a_process_that_keeps_dying_ends_the_pipeline(local_ray, tmp_path: Path)
     """Ray Data repeats a batch for ever unless it is told otherwise."""
     import ray.data
 
-    from curation.config import AskConfig
+    from curation.config.filter import FilterTeacherConfig
 
     row_id = 11
-    ask = AskConfig(backend="scripted", scripted={"state_size": 8, "poison_rows": [row_id]})
-    filtered = Filter.load(tiny_package(tmp_path / "poison", ask=ask), id_column="id")
+    package = tiny_package(tmp_path / "poison")
+    script = {**package.description.ask.scripted.model_dump(), "poison_rows": [row_id]}
+    filtered = Filter.load(package, runs=FilterTeacherConfig(scripted=script), id_column="id")
     table = pa.Table.from_pylist([{**row, "id": n} for n, row in enumerate(sums(20))])
     with pytest.raises(Exception, match=r"(?i)actor.*died|ActorDiedError|ActorUnavailable"):
         filtered.map(ray.data.from_arrow(table)).materialize()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from curation.config import AskConfig, DecodingConfig, DomainConfig, TrustConfig
+from curation.config import AnswersConfig, DecodingConfig, DomainConfig, TrustConfig
 from curation.domains import get_domain
 from curation.hashing import hash_unit
 from curation.package import CalibrationRows, Description, Made, Sample, TrustPackage, asked, write
@@ -62,7 +62,7 @@ def description(**changes: Any) -> Description:
         **{
             "teacher": None,
             "state_size": SIZE,
-            "ask": AskConfig(backend="scripted", scripted={"completions": COMPLETIONS, "state_size": SIZE}),
+            "ask": AnswersConfig(backend="scripted", scripted={"completions": COMPLETIONS, "state_size": SIZE}),
             "decoding": DecodingConfig(),
             "seed": SEED,
             "domain": domain,

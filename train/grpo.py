@@ -256,8 +256,8 @@ def _arguments(config: GrpoConfig, base: ModelRef, *, num_steps: int, seed: int,
         max_steps=num_steps,
         lr_scheduler_type="constant_with_warmup" if config.schedule == "constant" else config.schedule,
         warmup_steps=config.warmup_steps,
-        # the reference of KL is loaded anew from the files of the base
-        model_init_kwargs={"revision": hub_revision(base), "use_safetensors": True},
+        # the reference of KL is loaded anew from the files of the base, as a whole by each worker: FSDP divides it
+        model_init_kwargs={"revision": hub_revision(base), "use_safetensors": True, "device_map": None},
         trust_remote_code=base.code is not None,
         # what is kept and told
         save_steps=CHECKPOINT_SHARE,

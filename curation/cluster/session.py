@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from curation import memory
@@ -56,7 +56,7 @@ def _start_ray(settings: RayConfig) -> None:
     capacity.check_answers(address)
     for attempt in range(1, RAY_ATTEMPTS + 1):
         try:
-            with ray_private.starting():
+            with ray_private.starting(), ray_private.alone() if address == capacity.LOCAL else nullcontext():
                 ray.init(
                     address=address,
                     num_cpus=settings.num_cpus if address == capacity.LOCAL else None,

@@ -59,6 +59,7 @@ def clean(directory: Place, hours: float, *, dry: bool = False) -> Iterator[Remo
     before = time.time() - 3600 * hours
     with nullcontext() if dry else lease.hold(directory):
         manifest = Manifest.load(directory)
+        manifest.require_here()
         pinned = _pinned(manifest)
         superseded = list(_superseded(manifest, before))
         for folder in superseded:
@@ -111,13 +112,6 @@ def _pinned(manifest: Manifest) -> defaultdict[str, set[int]]:
     for record in manifest.stages.values():
         for ref in table_refs([record.inputs, record.outputs]):
             pinned[_resolved(ref.uri)].add(ref.version)
-    home = _resolved(str(manifest.directory))
-    elsewhere = [table for table in pinned if not table.startswith(f"{home}/")]
-    if elsewhere:
-        raise RunDirError(
-            f"{manifest.directory}: was moved or copied, its manifest names {elsewhere[0]}; "
-            "clean it where it was made, under the same path"
-        )
     return pinned
 
 

@@ -9,6 +9,12 @@ from curation.redaction import redacted
 CONFIG = click.argument("config", type=click.Path(dir_okay=False))
 SET = click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a key, e.g. seed=1.")
 ADDRESS = click.option("--address", help="Ray cluster to join: HOST:PORT, or auto. Overrides ray.address.")
+ALLOW_CODE = click.option(
+    "--allow-code",
+    multiple=True,
+    metavar="MODULE:NAME",
+    help="Code that the package may name: it is imported and run, so read it first.",
+)
 WAIT = click.option("--wait", is_flag=True, help="If another run is using the directory, wait until it ends.")
 
 Overrides = tuple[str, ...]

@@ -52,7 +52,7 @@ def plan(
         settings = config_of(inputs, overrides, **options)
         planned = plan_filter(settings, recut=recut, probe=probe, num_rows=num_rows)
     else:
-        if recut or any(value not in (None, False) for value in options.values()):
+        if recut or any(value not in (None, False, ()) for value in options.values()):
             raise ConfigError(f"{inputs[0]}: configures a run; -o, --keep and the options after it are a filter's")
         settings = load_config(inputs[0], overrides)
         planned = make_plan(settings, probe=probe, num_rows=num_rows)

@@ -12,13 +12,23 @@ from curation.config.prices import PricesConfig
 from curation.config.run import MlflowConfig, RayConfig, RunConfig, TrackingConfig, WandbConfig
 from curation.config.selection import BudgetConfig, RiskConfig, SelectionConfig
 from curation.config.signals import JudgeConfig, RewardConfig
-from curation.config.teacher import ActorsConfig, AskConfig, DecodingConfig, PcaConfig, ScriptedConfig, TeacherConfig
+from curation.config.teacher import (
+    ActorsConfig,
+    AnswersConfig,
+    AskConfig,
+    DecodingConfig,
+    PcaConfig,
+    ScriptConfig,
+    ScriptedConfig,
+    TeacherConfig,
+)
 from curation.config.trust import TrustConfig
 from curation.config.tune import TuneConfig
 
 __all__ = [
     "ActorsConfig",
     "AnalyzeConfig",
+    "AnswersConfig",
     "AskConfig",
     "BudgetConfig",
     "DecodingConfig",
@@ -38,6 +48,7 @@ __all__ = [
     "RiskConfig",
     "RowsConfig",
     "RunConfig",
+    "ScriptConfig",
     "ScriptedConfig",
     "SelectionConfig",
     "SftConfig",

@@ -32,6 +32,11 @@ class Section(BaseModel):
     RESOURCES: ClassVar[set[str]] = set()
     """Keys that affect speed, not values, so they are not in the cache key."""
 
+    @classmethod
+    def part_of(cls, section: "Section") -> Self:
+        """This section with its keys as they are in one that has them all."""
+        return cls(**{name: getattr(section, name) for name in cls.model_fields})
+
     def without(self, keys: Collection[str]) -> Self:
         """A copy with these keys at their defaults, for a reader that must not depend on them."""
         fields = type(self).model_fields

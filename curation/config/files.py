@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from curation.config import strict_yaml
 from curation.errors import ConfigError
-from curation.storage.paths import Place, place
+from curation.storage.files import read_file
+from curation.storage.paths import Place, Remote, place
 
 BASE = "base"
 """The key that names one file, or a list of files, relative to the file."""
@@ -63,7 +64,8 @@ def mapping(path: Place, mend: str = MEND) -> dict[str, Any]:
         ConfigError: the file is missing, or no YAML mapping.
     """
     try:
-        raw = strict_yaml.parse(path.read_text())
+        text = path.read_bytes() if isinstance(path, Remote) else read_file(path)
+        raw = strict_yaml.parse(text.decode())
     except OSError as error:
         reason = error.strerror or error
         raise ConfigError(f"{path}: cannot be read ({reason}); {mend}") from error

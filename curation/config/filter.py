@@ -14,6 +14,7 @@ from curation.config.selection import RiskConfig
 from curation.config.teacher import (
     CHUNK_SECONDS,
     ActorsConfig,
+    AnswersConfig,
     AskConfig,
     ChunkSeconds,
     ScriptedConfig,
@@ -161,11 +162,11 @@ class FilterTeacherConfig(Section):
     """How long an actor is to work on a chunk, the unit of commit and of what a crash loses."""
     chunk_rows: PositiveInt = 4096
     """The most rows of a chunk, which is one fragment of labels."""
-    batch_tokens: PositiveInt | None = None
-    """Tokens in one forward batch. Unset: the package's."""
+    batch_tokens: PositiveInt = AskConfig.model_fields["batch_tokens"].default
+    """Tokens (prompt, padded, plus answer) in one forward batch."""
     max_error_rate: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The filter stops if a larger share of the rows that the teacher was asked fail."""
-    vllm: VllmConfig | None = None
+    vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig | None = None
     """Speed and faults of the scripted teacher, for dry runs."""
 
@@ -176,15 +177,14 @@ class FilterTeacherConfig(Section):
         "batch_tokens",
         "max_error_rate",
         "vllm",
-        "scripted",
     )
 
-    def asking(self, ask: AskConfig) -> AskConfig:
-        """The package's way to ask its teacher, run as this section says."""
-        given = {name: getattr(self, name) for name in self.RUNS}
-        if self.backend is not None:
-            given["backend"] = self.backend
-        return ask.model_copy(update={name: value for name, value in given.items() if value is not None})
+    def asking(self, answers: AnswersConfig) -> AskConfig:
+        """How the teacher of a package with these ``answers`` is asked: what it answers is theirs, the rest is ours."""
+        theirs = dict(answers)
+        script = (self.scripted or ScriptedConfig()).model_copy(update=dict(answers.scripted))
+        ours = {name: getattr(self, name) for name in self.RUNS} | {"scripted": script}
+        return AskConfig(**theirs | ours | ({} if self.backend is None else {"backend": self.backend}))
 
 
 class FilterConfig(Root):
@@ -198,6 +198,9 @@ class FilterConfig(Root):
     teacher: FilterTeacherConfig = FilterTeacherConfig()
     cascade: CascadeConfig | None = None
     """Unset: every row is answered."""
+    allow_code: tuple[str, ...] = ()
+    """Code that the package may name although neither this version nor an installed package registers it, each
+    ``module:NAME`` as the package has it: it is imported and run."""
     seed: Seed = 0
     """Of ties at the cut, of sampled answers, and of the rows that the shift test draws."""
     on_shift: OnShift = "warn"

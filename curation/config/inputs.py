@@ -45,7 +45,7 @@ class SourceConfig(Section):
     """The rows' task interface if it differs from the run's: to measure trust out of its domain."""
     format: Annotated[str, AfterValidator(_format)] = "auto"
     """``parquet``, ``jsonl``, ``csv``, ``lance``, or a reader of one's own by name (docs/extending.md); ``auto``: by
-    the ending of each file."""
+    the ending of each file. Text may be compressed (``.jsonl.gz``, ``.csv.bz2``, ``.ndjson.zst``)."""
     id_column: str | None = None
     """A column of unique integers to use as row ids; without it, ids follow from the rows' positions."""
 

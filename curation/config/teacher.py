@@ -130,13 +130,18 @@ class ActorsConfig(Section):
         return self
 
 
-class ScriptedConfig(Section):
+class ScriptConfig(Section):
+    """What the scripted teacher answers."""
+
+    completions: Annotated[tuple[str, ...], Field(min_length=1)] = (" e2e4",)
+    """One is chosen by a hash of the row id."""
+    state_size: Annotated[int, Field(gt=0, le=65_536)] = 8
+    """Numbers of a hidden state."""
+
+
+class ScriptedConfig(ScriptConfig):
     """The scripted teacher: completions by row id, and faults on demand (tests and dry runs)."""
 
-    completions: tuple[str, ...] = (" e2e4",)
-    """One is chosen by a hash of the row id."""
-    state_size: PositiveInt = 8
-    """Numbers of a hidden state."""
     seconds_per_row: Annotated[float, Field(ge=0)] = 0.0
     """How long each row takes."""
     seconds_per_token: Annotated[float, Field(ge=0)] = 0.0
@@ -179,13 +184,12 @@ class PcaConfig(Section):
     """How many, over all of ``trust.states`` side by side."""
 
 
-class AskConfig(Section):
-    """How a model is asked, whichever model it is."""
+class AnswersConfig(Section):
+    """What a model's answers and states depend on besides its weights and its decoding.
 
-    SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
-    """Keys that change how rows are spread over actors, not what is answered."""
-    BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
-    """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
+    Nothing here says where anything runs or is written: these are the keys that a trust package, which may be a
+    stranger's, determines.
+    """
 
     backend: Annotated[str, AfterValidator(backend_name)] = "transformers"
     """A name of ``curation.registry.BACKENDS``, or ``module:NAME`` of one's own (docs/extending.md). ``auto`` takes
@@ -198,14 +202,25 @@ class AskConfig(Section):
     (``curation.config.states``)."""
     state_dtype: Literal["float16", "float32"] = "float16"
     """The type in which hidden states are stored."""
-    token_logprobs: Annotated[int, Field(ge=0)] = 0
+    token_logprobs: Annotated[int, Field(ge=0, le=65_536)] = 0
     """Keep the log-probabilities of the first so many tokens of each answer as ``token_logprobs``, which
     ``trust.columns`` may then name. Their mean, the least, the first and the last are kept in any case."""
-    decoding: DecodingConfig = DecodingConfig()
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """The type of the model's weights and of its arithmetic."""
     chat_template: bool = False
     """Wrap a prompt as one user turn of the tokenizer's chat template; off, as the paper labels with Qwen3."""
+    scripted: ScriptConfig = ScriptConfig()
+
+
+class AskConfig(AnswersConfig):
+    """How a model is asked, whichever model it is."""
+
+    SPREAD: ClassVar[frozenset[str]] = frozenset({"actors", "chunk_rows", "chunk_seconds", "max_error_rate"})
+    """Keys that change how rows are spread over actors, not what is answered."""
+    BARE: ClassVar[Mapping[str, Any]] = {"states": (), "token_logprobs": 0}
+    """The values of the keys that keep more of an answer than what everyone reads, for whom that is enough."""
+
+    decoding: DecodingConfig = DecodingConfig()
     batch_tokens: PositiveInt = 8192
     """Tokens (prompt, padded, plus answer) in one forward batch."""
     chunk_seconds: ChunkSeconds = CHUNK_SECONDS
@@ -218,6 +233,11 @@ class AskConfig(Section):
     """The run stops if a larger share of the labelled rows are error rows."""
     vllm: VllmConfig = VllmConfig()
     scripted: ScriptedConfig = ScriptedConfig()
+
+    @property
+    def answers(self) -> AnswersConfig:
+        """The keys that decide what is answered."""
+        return AnswersConfig.part_of(self).model_copy(update={"scripted": ScriptConfig.part_of(self.scripted)})
 
     @property
     def first_chunk_rows(self) -> int:
@@ -249,7 +269,7 @@ class TeacherConfig(AskConfig):
     @property
     def ask(self) -> AskConfig:
         """How every teacher is asked."""
-        return AskConfig(**{name: getattr(self, name) for name in AskConfig.model_fields})
+        return AskConfig.part_of(self)
 
     @field_validator("store_states", mode="before")
     @classmethod

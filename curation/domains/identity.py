@@ -18,6 +18,8 @@ SHARED_PARTS = 2
 
 _SUPERSCRIPTS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
 _FRACTIONS = re.compile("(?=[¼-¾⅐-⅞])")
+_INVISIBLE = dict.fromkeys([0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF])
+"""Soft hyphens, joiners, spaces without width and marks of direction."""
 _DASHES = dict.fromkeys([*range(0x2010, 0x2016), 0x2212], "-")
 _QUOTES = dict.fromkeys([*range(0x2018, 0x201C), 0x2032], "'") | dict.fromkeys(map(ord, "“”„«»"), " ")
 _APOSTROPHE = re.compile(r"(?<![\w')\]])'+|'(?=[^\W\d])|(?<=[^\W\d_]{2})'+")
@@ -91,7 +93,7 @@ def plain_identity(text: str, options: Sequence[str] = ()) -> Identity:
 
 
 def composed(text: str) -> str:
-    """NFKC, but with exponents and fractions separated from the digits before them, and one kind of dash."""
+    """NFKC without signs that are not seen, with exponents and fractions apart from what is before them; one dash."""
     text = _SUPERSCRIPTS.sub(lambda found: f"^{found[0]}", text)
     text = unicodedata.normalize("NFKC", _FRACTIONS.sub(" ", text))
-    return text.translate(_DASHES).replace("\N{FRACTION SLASH}", "/")
+    return text.translate(_DASHES | _INVISIBLE).replace("\N{FRACTION SLASH}", "/")

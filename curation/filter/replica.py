@@ -5,6 +5,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from curation.errors import RowError, SourceError
@@ -24,6 +25,7 @@ class Replica:
     Args:
         package: a folder or URL that ``curate export-trust`` wrote.
         teacher: where the teacher is now, if not where the package says.
+        allow_code: code that the package may name besides registered parts, each ``module:NAME``.
         window: rows that are compared with the package's sample.
         every: new rows between two comparisons.
         told: emits the metrics; unset, under the name of the package's run.
@@ -37,11 +39,12 @@ class Replica:
         package: str,
         teacher: str | None = None,
         *,
+        allow_code: Sequence[str] = (),
         window: int = 2000,
         every: int = 500,
         told: Telemetry | None = None,
     ) -> None:
-        self._filter = Filter.load(package, teacher=teacher)
+        self._filter = Filter.load(package, teacher=teacher, allow_code=allow_code)
         found = self._filter.package
         has_states = bool(found.description.sample.states)
         self.watch = self._filter.watch(window=window, every=every) if has_states else None

@@ -1,15 +1,16 @@
 """The filter as a library: a trust package that labels and scores a user's rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from curation.config.filter import FilterTeacherConfig
 from curation.domains import get_domain
 from curation.filter.scorer import RESULT, Row, Scorer, check_columns, check_names
 from curation.filter.watch import ShiftWatch
-from curation.package import TrustPackage, check_fits, load, teacher_of
+from curation.package import TrustPackage, check_fits, check_runs, load, teacher_of
 from curation.refs import ModelRef
 
 if TYPE_CHECKING:
@@ -28,10 +29,17 @@ class Filter:
     """
 
     def __init__(
-        self, package: TrustPackage, model: ModelRef | None, *, id_column: str | None = None, prefix: str = ""
+        self,
+        package: TrustPackage,
+        model: ModelRef | None,
+        *,
+        runs: FilterTeacherConfig | None = None,
+        id_column: str | None = None,
+        prefix: str = "",
     ) -> None:
         self.package = package
-        self._model, self._id_column, self._prefix = model, id_column, prefix
+        self._model, self._runs = model, runs or FilterTeacherConfig()
+        self._id_column, self._prefix = id_column, prefix
         self._domain = get_domain(package.description.domain)
 
     @classmethod
@@ -40,6 +48,8 @@ class Filter:
         package: str | Path | TrustPackage,
         *,
         teacher: ModelRef | str | None = None,
+        runs: FilterTeacherConfig | None = None,
+        allow_code: Sequence[str] = (),
         id_column: str | None = None,
         prefix: str = "",
     ) -> Self:
@@ -48,17 +58,22 @@ class Filter:
         Args:
             package: a folder or URL that ``curate export-trust`` wrote.
             teacher: where the teacher is now, if not where the package says. Its content is compared.
+            runs: how the teacher runs (engine, batches), as ``teacher`` of a filter's configuration.
+            allow_code: code that the package may name besides registered parts, each ``module:NAME``.
             id_column: a column of unique integers, the rows' ids. Answers that are sampled follow from the id; unset,
                 from a hash of the row's content.
             prefix: of the names of the columns that are added.
 
         Raises:
-            PackageError: there is no such package, it is not whole, or teacher or domain are others than its own.
+            PackageError: there is no such package, it is not whole, names code that is not allowed, or teacher, backend
+                or domain are others than its own.
             ModelError: the teacher is no model.
         """
-        found = package if isinstance(package, TrustPackage) else load(str(package))
+        found = package if isinstance(package, TrustPackage) else load(str(package), allow_code=allow_code)
         check_fits(found)
-        return cls(found, teacher_of(found, teacher), id_column=id_column, prefix=prefix)
+        if runs is not None:
+            check_runs(found, runs)
+        return cls(found, teacher_of(found, teacher), runs=runs, id_column=id_column, prefix=prefix)
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -68,7 +83,7 @@ class Filter:
     @cached_property
     def scorer(self) -> Scorer:
         """The loaded teacher and trust function of this process."""
-        return Scorer(self.package, self._model, id_column=self._id_column)
+        return Scorer(self.package, self._model, runs=self._runs, id_column=self._id_column)
 
     def score(
         self, rows: Iterable[Row], *, batch_rows: int = BATCH_ROWS, watch: ShiftWatch | None = None
@@ -144,7 +159,9 @@ class Filter:
             fn_constructor_args=(self.package.uri,),
             fn_constructor_kwargs={
                 "digest": self.package.digest,
+                "allow_code": self.package.allow_code,
                 "model": self._model,
+                "runs": self._runs,
                 "id_column": self._id_column,
                 "prefix": self._prefix,
             },

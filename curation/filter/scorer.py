@@ -16,6 +16,7 @@ import pyarrow as pa
 import torch
 
 from curation.config import AskConfig, DecodingConfig
+from curation.config.filter import FilterTeacherConfig
 from curation.domains import Domain, attempt, get_domain
 from curation.errors import RowError, SourceError
 from curation.package import TrustPackage
@@ -55,14 +56,23 @@ class Scorer:
     Args:
         package: a trust package.
         model: its teacher, where it is on this machine; ``None`` for a backend without weights.
+        runs: how the teacher runs.
         id_column: a column of integers that are the rows' ids. Sampled answers follow from the id. Unset, the id is a
             hash of the example, so that equal rows have equal answers wherever they stand.
     """
 
-    def __init__(self, package: TrustPackage, model: ModelRef | None, *, id_column: str | None = None) -> None:
+    def __init__(
+        self,
+        package: TrustPackage,
+        model: ModelRef | None,
+        *,
+        runs: FilterTeacherConfig | None = None,
+        id_column: str | None = None,
+    ) -> None:
         told = package.description
-        num_gpus = float(torch.cuda.is_available())
-        ask = told.ask.model_copy(update={"actors": told.ask.actors.model_copy(update={"num_gpus": num_gpus})})
+        ask = (runs or FilterTeacherConfig()).asking(told.ask)
+        num_gpus = ask.actors.num_gpus or float(torch.cuda.is_available())
+        ask = ask.model_copy(update={"actors": ask.actors.model_copy(update={"num_gpus": num_gpus})})
         self._asked = _Asked(teacher=ask, decoding=told.decoding, seed=told.seed)
         self._domain = get_domain(told.domain)
         self._teacher = load_teacher(ask, model)

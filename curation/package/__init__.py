@@ -11,7 +11,10 @@ names by hub commit or by a digest of their content:
   rows that set a first cut by it;
 * ``README.md``: the facts for people. Nobody reads it back.
 
-A folder that holds anything else is refused, so that nothing that is unpickled or run can travel with it.
+A folder that holds anything else is refused, so that nothing that is unpickled or run can travel with it. What the
+description may say is what answers and trust depend on; where and how anything runs is for its user to say. The code
+that it names is registered, of this version or of an installed package, or allowed by name
+(``curation.package.code``).
 """
 
 from curation.package.description import (
@@ -27,7 +30,7 @@ from curation.package.description import (
 from curation.package.fits import check_fits
 from curation.package.folder import FORMAT, PACKAGE, TrustPackage, load, write
 from curation.package.questions import asked, differs
-from curation.package.teacher import digests_of, teacher_of
+from curation.package.teacher import check_runs, digests_of, teacher_of
 
 __all__ = [
     "FORMAT",
@@ -43,6 +46,7 @@ __all__ = [
     "TrustPackage",
     "asked",
     "check_fits",
+    "check_runs",
     "differs",
     "digests_of",
     "load",

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.config.base import Section
 from curation.refs import ModelRef, fingerprint
 
@@ -130,9 +130,9 @@ class Description(Section):
     known by its commit (``teacher.revision``)."""
     state_size: int
     """Numbers of one hidden state."""
-    ask: AskConfig
-    """How the teacher is asked, as far as answers and states depend on it: with the states that the trust function
-    reads and with the backend that the run used. Actors and chunks are at their defaults."""
+    ask: AnswersConfig
+    """How the teacher is asked, with the states that the trust function reads and with the backend that the run used.
+    Where and how it runs is for the user of the package to say."""
     decoding: DecodingConfig
     seed: int
     """Of sampled completions: with the same row ids they are those of the run's pool."""

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +16,18 @@ from pydantic import ValidationError
 
 from curation.config.base import Section
 from curation.errors import ModelError, PackageError, RunDirError
+from curation.package.code import refuse_code, refuse_maker
 from curation.package.description import Description
 from curation.refs import TrustRef, fingerprint
 from curation.selection.budget import Graded
 from curation.selection.cascade import HeldOut
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
+from curation.storage.json_files import read_json
 from curation.storage.paths import Place, Remote, place
 from curation.trust import saved
 
-FORMAT = 1
+FORMAT = 2
 PACKAGE, CARD = "package.json", "README.md"
 CALIBRATION, SHIFT, HELD_OUT = "calibration.parquet", "shift.safetensors", "cascade.parquet"
 TRUST, FIRST = "trust", "cascade"
@@ -70,6 +72,8 @@ class TrustPackage:
     """The fitted trust function (``curation.trust.load_fitted``)."""
     first: TrustRef | None = None
     """That of prompts, for a first cut; None: the package has none."""
+    allow_code: tuple[str, ...] = ()
+    """The code that it was allowed to name (:func:`load`)."""
 
     def held_out(self) -> HeldOut:
         """The rows that set a first cut.
@@ -186,7 +190,7 @@ def write(
     (folder / PACKAGE).write_text(text + "\n")
     if card is not None:
         (folder / CARD).write_text(card)
-    return load(str(folder))
+    return _load(str(folder), None)
 
 
 def _copy(trust: TrustRef, folder: Path) -> None:
@@ -204,12 +208,22 @@ def _write_held_out(rows: HeldOut, path: Path) -> None:
     pq.write_table(pa.table([*scores, *tokens], schema=CASCADED), path)
 
 
-def load(uri: str | Place) -> TrustPackage:
+def load(uri: str | Place, *, allow_code: Collection[str] = ()) -> TrustPackage:
     """Read a package, local or in an object store, and check every file.
 
+    Args:
+        uri: the folder or its URL.
+        allow_code: what the package may name besides registered parts, each ``module:NAME`` as it stands there.
+
     Raises:
-        PackageError: it is not there, of another format, incomplete, changed, or holds a file that no package has.
+        PackageError: it is not there, of another format, incomplete, changed, holds a file that no package has, or
+            names other code.
     """
+    return _load(uri, tuple(allow_code))
+
+
+def _load(uri: str | Place, allow_code: tuple[str, ...] | None) -> TrustPackage:
+    """As :func:`load`; None allows what the package names, for one that was made here."""
     try:
         folder = place(uri)
         if not (folder / PACKAGE).is_file():
@@ -219,7 +233,7 @@ def load(uri: str | Place) -> TrustPackage:
             )
         _refuse_others(folder)
         local = fetched(str(folder))
-        content = _content(local / PACKAGE, str(uri))
+        content = _content(local / PACKAGE, str(uri), allow_code)
         _check_files(local, content, str(uri))
         if (digest := _digest(content.description, content.files)) != content.digest:
             raise PackageError(
@@ -228,12 +242,21 @@ def load(uri: str | Place) -> TrustPackage:
             )
         trust = saved.pin(folder / TRUST, TrustRef)
         first = None if content.description.cascade is None else saved.pin(folder / FIRST, TrustRef)
-    except RunDirError as error:
+        if allow_code is not None:
+            for ref in (trust, first):
+                if ref is not None:
+                    refuse_maker(str(uri), saved.described(ref).get("made_by"), allow_code)
+    except (RunDirError, ModelError) as error:
         raise PackageError(str(error)) from error
     except OSError as error:
         raise PackageError(f"{uri}: cannot be read ({error})") from error
     return TrustPackage(
-        uri=str(folder.absolute()), digest=digest, description=content.description, trust=trust, first=first
+        uri=str(folder.absolute()),
+        digest=digest,
+        description=content.description,
+        trust=trust,
+        first=first,
+        allow_code=allow_code or (),
     )
 
 
@@ -246,12 +269,18 @@ def _refuse_others(folder: Place) -> None:
             f"{folder}: holds {', '.join(others[:5])}, which no trust package has (only {', '.join(sorted(known))}); "
             "nothing was read; if the package is trusted, remove it and load again"
         )
+    for path in () if isinstance(folder, Remote) else folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise PackageError(
+                f"{folder}: {path.relative_to(str(folder))} is a link or a device, and what a package holds are files; "
+                "nothing was read; if the package is trusted, copy it with its links followed (cp -rL)"
+            )
 
 
-def _content(path: Path, uri: str) -> _Content:
+def _content(path: Path, uri: str, allow_code: Collection[str] | None) -> _Content:
     """The content of ``package.json``, of this version's format."""
     try:
-        raw = json.loads(path.read_text())
+        raw = read_json(path)
         found = raw["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise PackageError(f"{uri}: {PACKAGE} is truncated, or no package's ({error}); copy it again") from error
@@ -260,6 +289,8 @@ def _content(path: Path, uri: str) -> _Content:
             f"{uri}: has the format {found!r}, and this version reads format {FORMAT}; install the version of "
             "trust-curation that wrote it, or export it again"
         )
+    if allow_code is not None:
+        refuse_code(uri, raw.get("description"), allow_code)
     try:
         return _Content.model_validate(raw)
     except ValidationError as error:

@@ -1,9 +1,11 @@
 """The teacher of a trust package: known by the content of its weights, wherever they are."""
 
+from curation.config.filter import FilterTeacherConfig
 from curation.errors import PackageError
 from curation.models import resolve
 from curation.package.folder import TrustPackage
 from curation.refs import ModelRef
+from curation.registry import BACKENDS
 from curation.storage.digest import model_digest
 from curation.storage.paths import place
 
@@ -75,6 +77,36 @@ def check_teacher(package: TrustPackage, teacher: ModelRef) -> None:
             f"{package.uri}: its teacher is {_named(told.teacher)}, and it is given {_named(teacher)}; give the "
             "teacher that it was fitted for"
         )
+
+
+def check_runs(package: TrustPackage, runs: FilterTeacherConfig) -> None:
+    """Refuse a teacher that is to run in a way that other answers would come of.
+
+    Raises:
+        PackageError: backend or scripted answers are not those of the package; the message has both.
+    """
+    told = package.description.ask
+    if (
+        runs.backend is not None
+        and runs.backend != told.backend
+        and not (_weighs(runs.backend) and _weighs(told.backend))
+    ):
+        raise PackageError(
+            f"{package.uri}: was fitted on answers of the backend {told.backend}, and teacher.backend is "
+            f"{runs.backend}; only backends that load the same weights stand for each other"
+        )
+    if (scripted := runs.scripted) is not None:
+        for name in ("completions", "state_size"):
+            if (mine := getattr(scripted, name)) != (was := getattr(told.scripted, name)):
+                raise PackageError(
+                    f"{package.uri}: was fitted on a scripted teacher with {name} {was}, and teacher.scripted has "
+                    f"{mine}; leave that key as the package has it"
+                )
+
+
+def _weighs(backend: str) -> bool:
+    """Whether a backend is one of ours that load a model's weights, so that another one can take its place."""
+    return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
 
 
 def _named(model: ModelRef) -> str:

@@ -23,7 +23,7 @@ from curation.stages.length import Limit, MeasureLength
 from curation.stages.project import Project
 from curation.stages.score import Score
 from curation.stages.search import Search, share_of_search, stored
-from curation.stages.select import Select
+from curation.stages.select import CERTIFIED_REVISION, Select
 from curation.stages.shift import MeasureShift
 from curation.stages.student import TrainStudent
 from curation.trust.parts import ROW_KEYS, read_by
@@ -340,6 +340,7 @@ def _selected(
         texts=texts,
         teacher=generation.teacher,
         generation=generation.index,
+        revision=Select.revision if budget.risk is None else CERTIFIED_REVISION,
         num_rows=None if budget.n is None else budget.n * len(selection.arms),
     )
 

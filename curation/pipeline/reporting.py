@@ -1,7 +1,6 @@
 """The report of a run: written where what it is made of changed, and else left as it is."""
 
 import hashlib
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from curation import report
 from curation.refs import fingerprint
 from curation.rundir.graph import plain
+from curation.storage.json_files import read_json
 from curation.storage.paths import Place
 from curation.telemetry.console import say
 
@@ -45,7 +45,7 @@ def _code() -> str:
 def _read(numbers: Place) -> dict[str, Any]:
     """The content of a report; empty where there is none that can be read."""
     try:
-        content = json.loads(numbers.read_text()) if numbers.is_file() else {}
+        content = read_json(numbers) if numbers.is_file() else {}
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}

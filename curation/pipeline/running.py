@@ -202,6 +202,7 @@ def _at_work(
         files_of(config.directory),
     ):
         opened = open_run(config, save=False, guard=held.still_held)
+        opened.manifest.require_here()
         works, hosts = bool(redo) or _has_work(opened, stages), None
         if works:
             hosts = stack.enter_context(started(config.ray))

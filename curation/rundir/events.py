@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from curation.escaping import logger_of
+from curation.storage.files import open_file
 from curation.storage.paths import Place, Remote
 from curation.telemetry.standing import Work
 
@@ -89,8 +90,9 @@ class File:
                 logger.warning("%s: events are not written (%s)", self._path, error)
 
     def _append(self) -> None:
-        with self._path.open("ab", buffering=0) as file:
-            end = file.tell()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # a link may lead to a file of someone else
+        with open_file(self._path, flags) as file:
+            end = file.seek(0, os.SEEK_END)
             if file.write(self._held) < len(self._held):
                 file.truncate(end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -99,7 +101,7 @@ class File:
     def last(self, num_bytes: int) -> list[str]:
         """The whole lines of the end of that length."""
         try:
-            with self._path.open("rb") as file:
+            with open_file(self._path, os.O_RDONLY | os.O_NOFOLLOW) as file:
                 start = max(0, file.seek(0, os.SEEK_END) - num_bytes)
                 file.seek(start)
                 lines = file.read().decode(errors="replace").split("\n")[:-1]  # the rest is half written

@@ -21,14 +21,16 @@ from curation.config.filter import WORK
 from curation.errors import CommitError, RunDirError
 from curation.escaping import escaped
 from curation.redaction import redacted_in
-from curation.refs import fingerprint
+from curation.refs import fingerprint, table_refs
 from curation.rundir.events import events_of
 from curation.rundir.graph import Recorded, differences
 from curation.rundir.sealed import Lost, Sealed, clear_damaged, find_lost, seal
 from curation.sources.source_file import SourceFile
 from curation.storage.conditional import OneObject, Written
+from curation.storage.files import read_file
+from curation.storage.json_files import parsed
 from curation.storage.lease import Guard, unguarded
-from curation.storage.paths import Place, Remote, require_reachable, write_atomically
+from curation.storage.paths import Place, Remote, place, require_reachable, write_atomically
 
 FORMAT = 2
 _HEAD, _NO_DIGEST = '{\n "digest": "', "0" * 64
@@ -96,7 +98,7 @@ class Manifest:
             written = OneObject(path).read() if isinstance(path, Remote) else _read(path)
             if written is None:
                 return cls(directory, {}, {}, {}, guard=guard)
-            raw = json.loads(written.text)
+            raw = parsed(written.text)
             is_signed = written.text.startswith(_HEAD) or raw.get("format") == FORMAT
             if is_signed and written.text != signed(written.text):
                 raise RunDirError(
@@ -111,6 +113,21 @@ class Manifest:
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDirError(f"{path}: is not a manifest ({error}); move it away to start again") from error
+
+    def require_here(self) -> None:
+        """Refuse a directory that was moved or copied: its records name the tables of the one that they were made in.
+
+        Raises:
+            RunDirError: names such a table.
+        """
+        home = self.directory.resolve()
+        for record in self.stages.values():
+            for ref in table_refs([record.inputs, record.outputs]):
+                if not str(place(ref.uri).resolve()).startswith(f"{home}/"):
+                    raise RunDirError(
+                        f"{self.directory}: was moved or copied, its manifest names {ref.uri}, which would be read and "
+                        "changed in its place; mount or link the directory under its old path, or give another run_dir"
+                    )
 
     def identify(self, identity: dict[str, Any], files: dict[str, list[dict[str, Any]]], *, save: bool) -> None:
         """Record the definition of the run's rows; the same run must repeat it, except for new files.
@@ -250,11 +267,11 @@ class Manifest:
 
 def _read(path: Path) -> Written | None:
     try:
-        return Written(text=path.read_bytes().decode(), token="")
+        return Written(text=read_file(path).decode(), token="")
     except FileNotFoundError:
         return None
     except OSError as error:  # a folder stands in its place
-        raise RunDirError(f"{path}: cannot be read ({error.strerror}); move it away to start again") from error
+        raise RunDirError(f"{path}: cannot be read ({error.strerror or error}); move it away to start again") from error
 
 
 def signed(text: str) -> str:

@@ -28,6 +28,10 @@ class Graded(NamedTuple):
     trust_M: Scores
     correct_M: Flags
 
+    def subset(self, keep_M: Flags) -> "Graded":
+        """The rows where ``keep_M`` is set."""
+        return Graded(self.raw_M[keep_M], self.trust_M[keep_M], self.correct_M[keep_M])
+
 
 class PoolScores(Protocol):
     """The reference arm's scores of the pool, read anew at each call."""

@@ -30,11 +30,16 @@ Judgement: TRUE" or "Equivalence Judgement: FALSE".
 """
 END = 500
 """Characters of a completion without a label that are shown, from its end."""
+_FIELD = re.compile(r"equivalence\s+judge?ment\W*(true|false)\b", re.IGNORECASE)
 _VERDICT = re.compile(r"\b(true|false)\b", re.IGNORECASE)
 
 
 class Judge:
-    """1 where the judge's last word is TRUE, 0 where it is FALSE."""
+    """1 where the judge's verdict is TRUE, 0 where it is FALSE.
+
+    It stands in the field that the question names, which a justification may follow; the last such field counts. In a
+    reply without it the words TRUE and FALSE count as far as they agree.
+    """
 
     name = "judge"
 
@@ -57,5 +62,6 @@ class Judge:
 
     def value(self, domain: Domain, example: Example, weak: Weak, answers: Sequence[Answer]) -> float | None:
         """1, 0, or None where it gives no verdict."""
-        verdicts = _VERDICT.findall(answers[0].completion)
-        return float(verdicts[-1].lower() == "true") if verdicts else None
+        text = answers[0].completion
+        verdicts = {word.lower() for word in _FIELD.findall(text)[-1:] or _VERDICT.findall(text)}
+        return float(verdicts == {"true"}) if len(verdicts) == 1 else None

@@ -1,6 +1,7 @@
 """Row ids: the file's number and the row in it, or the user's own unique integers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,22 @@ def check_unique(files: Iterable[SourceFile], id_column: str) -> None:
                     "make the ids unique, or leave id_column out"
                 )
             include(seen, ids_N)
+
+
+def check_some(file: SourceFile, values: Sequence[Any], id_column: str) -> None:
+    """Check some ids of a file, as they were read, but for their uniqueness.
+
+    Raises:
+        SourceError: as :func:`row_ids`.
+    """
+    try:
+        ids = pa.array(values)
+    except (pa.ArrowException, OverflowError) as error:
+        raise SourceError(
+            f"{file.path}: {id_column}: ids are not all integers below 2**63 ({message(error)}); give such integers, "
+            "or leave id_column out"
+        ) from error
+    _integers(file, ids, id_column)
 
 
 def _integers(file: SourceFile, values: pa.Array, id_column: str) -> npt.NDArray[np.int64]:

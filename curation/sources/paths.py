@@ -62,6 +62,17 @@ def find(path: str) -> tuple[list[Found], bool]:
         ) from error
 
 
+def stamp(path: str) -> tuple[int, str]:
+    """The size and the tag of a file, as they stand in :class:`Found`.
+
+    Raises:
+        OSError: the file cannot be looked at.
+    """
+    fs, inner = filesystem(path)
+    info = fs.get_file_info(inner)
+    return info.size or 0, _modified(fs, info)
+
+
 def _find(path: str) -> tuple[list[Found], bool]:
     base, _, query = path.partition("?") if "://" in path else (path, "", "")
     query = f"?{query}" if query else ""

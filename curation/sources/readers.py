@@ -19,8 +19,8 @@ from curation.errors import SourceError
 from curation.escaping import message, quoted
 from curation.registry import READERS, code
 from curation.sources.missing import present
-from curation.sources.paths import filesystem
-from curation.sources.records import csv_fields, json_object, records
+from curation.sources.paths import filesystem, stamp
+from curation.sources.records import MAX_RECORD, csv_fields, json_object, records
 from curation.sources.source_file import SourceFile
 
 MARK_ROWS = 10_000
@@ -62,6 +62,7 @@ def measure(path: str, form: str) -> Shape:
             with fs.open_input_file(inner) as file:
                 parquet = pq.ParquetFile(file)
                 _require_distinct(path, parquet.schema_arrow.names)
+                _require_cells(path, parquet.metadata)
                 return Shape(num_rows=parquet.metadata.num_rows, schema=_types(parquet.schema_arrow))
         if form == "lance":
             dataset = _lance(path)
@@ -83,7 +84,8 @@ def read_rows(
     """The rows ``start`` to ``stop`` of a file in their order, as batches of the named columns (those it has).
 
     Raises:
-        SourceError: a record cannot be read (with its line), or the file has fewer rows than counted before.
+        SourceError: a record cannot be read (with its line), the file has fewer rows than counted before, or it is
+            another one than was found.
     """
     stop = file.num_rows if stop is None else min(stop, file.num_rows)
     wanted = list(file.schema) if columns is None else [name for name in columns if name in file.schema]
@@ -93,7 +95,7 @@ def read_rows(
     try:
         own = _own(file.format)
         read = _READERS[file.format] if own is None else own.read
-        for batch in read(file, start, stop, wanted):
+        for batch in map(_viewless, read(file, start, stop, wanted)):
             _require_text(file, batch, start + num_rows)
             num_rows += batch.num_rows
             yield batch
@@ -104,6 +106,21 @@ def read_rows(
     if num_rows != stop - start:
         raise SourceError(
             f"{file.path}: changed while it was read: rows {start} to {stop} are {num_rows} now; run again"
+        )
+    if own is None and file.format != "lance":  # a table's version is read, whatever became of the table
+        _require_as_found(file)
+
+
+def _require_as_found(file: SourceFile) -> None:
+    """Refuse what was read of a file that is not the one that was found: between the two Ray starts."""
+    try:
+        size, modified = stamp(file.path)
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{file.path}: was there, and cannot be looked at now: {_reason(error)}") from error
+    if (size, modified) != (file.size, file.modified):
+        raise SourceError(
+            f"{file.path}: was replaced after it was found: it had {file.size:,} bytes of {file.modified}, and has "
+            f"{size:,} of {modified}; nothing that was read of it is kept: restore it, or start another run"
         )
 
 
@@ -121,6 +138,26 @@ def _reason(error: Exception) -> str:
 def _require_distinct(path: str, names: Sequence[str]) -> None:
     if twice := [name for place, name in enumerate(names) if name in names[:place]]:
         raise SourceError(f"{path}: names a column twice ({quoted(twice[0])}); rename one")
+
+
+def _require_cells(path: str, metadata: pq.FileMetaData) -> None:
+    """Refuse values that are larger than a record of text may be: a few kilobytes can hold one of a gigabyte."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for column in map(group.column, range(group.num_columns)):
+            size = column.total_uncompressed_size / max(1, column.num_values)
+            if size > MAX_RECORD:
+                raise SourceError(
+                    f"{path}: row group {number}, column {quoted(column.path_in_schema)}: a value takes {size:,.0f} "
+                    f"bytes on average, and {MAX_RECORD:,} are read at most; leave such rows out"
+                )
+
+
+def _viewless(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with plain texts and bytes in place of Arrow's views, for which many functions of Arrow are missing."""
+    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    schema = pa.schema([field.with_type(plain.get(field.type, field.type)) for field in batch.schema])
+    return batch if schema == batch.schema else batch.cast(schema)
 
 
 def _require_text(file: SourceFile, batch: pa.RecordBatch, start: int) -> None:

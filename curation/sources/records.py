@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from curation.errors import SourceError
 from curation.escaping import quoted
+from curation.registry import COMPRESSED
 from curation.sources.paths import filesystem
 
 MAX_RECORD = 64 << 20
 """Bytes of a record; a quote that is not closed would take in the rest of the file."""
+BLOCK_BYTES = 1 << 20
 MAX_DEPTH = 50
 """Of a JSON value; the file formats behind it nest by the call stack."""
 _BOM = b"\xef\xbb\xbf"
@@ -37,9 +39,7 @@ def records(path: str, form: str, offset: int, number: int) -> Iterator[tuple[in
     Raises:
         SourceError: a quoted field has no end, or a record is longer than ``MAX_RECORD``.
     """
-    fs, inner = filesystem(path)
-    with fs.open_input_file(inner) as file:
-        file.seek(offset)
+    with _open(path, offset) as file:
         parts, odd, start = [], False, offset
         for line in _lines(file):
             offset += len(line)
@@ -60,6 +60,20 @@ def records(path: str, form: str, offset: int, number: int) -> Iterator[tuple[in
                 f"{path}: record {number} has a quoted field that never ends, {_near(text, _fault(text))}; "
                 "close the quote, or double it if it is part of the text"
             )
+
+
+def _open(path: str, offset: int) -> pa.NativeFile:
+    """A file, open at a byte of its text; compressed text is read up to it."""
+    fs, inner = filesystem(path)
+    compression = next((name for ending, name in COMPRESSED.items() if inner.lower().endswith(ending)), None)
+    if compression is None:
+        file = fs.open_input_file(inner)
+        file.seek(offset)
+        return file
+    file = fs.open_input_stream(inner, compression=compression)
+    while offset and (block := file.read(min(offset, BLOCK_BYTES))):
+        offset -= len(block)
+    return file
 
 
 def json_object(path: str, number: int, record: bytes) -> dict[str, Any]:
@@ -155,7 +169,7 @@ def _near(text: str, at: int) -> str:
 def _lines(file: pa.NativeFile) -> Iterator[bytes]:
     """The lines of an open file with their ends, read a mebibyte at a time."""
     rest: list[bytes] = []
-    while block := file.read(1 << 20):
+    while block := file.read(BLOCK_BYTES):
         lines = block.split(b"\n")
         if len(lines) == 1:
             rest.append(block)

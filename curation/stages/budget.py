@@ -17,6 +17,7 @@ from curation.rundir.graph import In, Inputs
 from curation.selection import budget as rules
 from curation.stages.pool_scores import PoolScores, too_long_ids
 from curation.tables import io
+from curation.trust.parts import first_of_each
 
 
 class Scored(Inputs):
@@ -83,7 +84,7 @@ def resolve(
             num_right=_num_right(grades, too_long) if "right" in reads else None,
             scores=scores if "scores" in reads else None,
             measured=_graded(scores, measured) if "measured" in reads else None,
-            calibration=_graded(scores, calibration) if "calibration" in reads else None,
+            calibration=_graded(scores, calibration, distinct=True) if "calibration" in reads else None,
             seed=seed,
         )
     )
@@ -99,12 +100,16 @@ def _num_right(grades: TableRef | None, too_long: TableRef | None) -> int:
     return num_right
 
 
-def _graded(pool: PoolScores, scored: Scored | None) -> rules.Graded:
-    """The graded rows of a labelled split; NaN where it could not be chosen."""
+def _graded(pool: PoolScores, scored: Scored | None, *, distinct: bool = False) -> rules.Graded:
+    """The graded rows of a labelled split; NaN where it could not be chosen.
+
+    ``distinct``: the first row of each question alone, for who counts independent draws.
+    """
     assert scored is not None and scored.grades is not None, "splits that a budget reads are labelled and graded"
     scores = replace(pool, labels=scored.labels, too_long=scored.too_long)
     candidates, trust_N, graded = scores.candidates(), scores.trust_of_all(), read_grades(scored.grades)
     order_N = np.argsort(candidates.row_ids_N)
     place_M = order_N[np.searchsorted(candidates.row_ids_N, graded.row_ids_N, sorter=order_N)]
     raw_M = candidates.raw_score_N[place_M].astype(np.float32, copy=False)
-    return rules.Graded(raw_M, trust_N[place_M], graded.correct_N)
+    found = rules.Graded(raw_M, trust_N[place_M], graded.correct_N)
+    return found.subset(first_of_each(graded.question_N)) if distinct else found

@@ -12,6 +12,7 @@ from curation.domains import get_domain
 from curation.errors import RowError, SourceError
 from curation.metrics import proportion
 from curation.sources import SourceFile, assignment_of, rows_at
+from curation.sources.ids import check_some
 from curation.stages.deal import POOL, examples_of
 from curation.stages.usable import NO_AUDIT, in_words
 
@@ -46,6 +47,10 @@ def preview(config: RunConfig, files: Mapping[str, Sequence[SourceFile]]) -> dic
         positions_N = _drawn(sum(file.num_rows for file in items), config.seed)
         split_N = assignment.split_of(positions_N)
         drawn = rows_at(items, positions_N)
+        if (id_column := config.sources[source].id_column) is not None:
+            for file in items:
+                if values := [row.raw.get(id_column) for row in drawn if row.file == file.index]:
+                    check_some(file, values, id_column)
         for place, (name, size) in enumerate(assignment.counts.items()):
             raws = [drawn[row].raw for row in np.flatnonzero(split_N == place)]
             looked = found[name] = Looked(size=size, rows=len(raws))

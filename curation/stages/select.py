@@ -73,6 +73,10 @@ class Selection:
         return f"{self.arm}: {label} labels, {self.format}s from {self.completion_source}{length}{note}"
 
 
+CERTIFIED_REVISION = 3
+"""The revision of a :class:`Select` whose cut is certified: it counts questions, not rows."""
+
+
 class Select(Stage):
     """Cuts the pool for every arm by one budget, and writes what each selected.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from curation.errors import RunDirError
+from curation.storage.files import read_file
 from curation.storage.paths import Place, Remote
 
 KEPT = 8
@@ -60,10 +61,12 @@ class NumberedFiles:
         while (number := self._newest()) > 0:
             with suppress(FileNotFoundError):  # a successor has removed it
                 try:
-                    return Written(text=self._path(number).read_text(errors="replace"), token=str(number))
-                except IsADirectoryError as error:
+                    return Written(text=read_file(self._path(number)).decode(errors="replace"), token=str(number))
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
                     raise RunDirError(
-                        f"{self._path(number)}: is a folder; remove it if no driver is running"
+                        f"{self._path(number)}: cannot be read ({error.strerror}); remove it if no driver is running"
                     ) from error
         return None
 

@@ -36,6 +36,7 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the tap reads the first one
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # room for one token that is drawn and never fed
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # compiled at the start, by nvcc; rows with seeds of their own bypass it
 }
 OFFLINE_BY_DEFAULT = {"VLLM_NO_USAGE_STATS": "1"}
 
@@ -44,6 +45,7 @@ REFUSED = {
     "pipeline_parallel_size": "the states are on the last stage only; use tensor_parallel_size",
     "data_parallel_size": "set teacher.actors.max instead: an actor has one engine",
     "speculative_config": "a step would draw several tokens, whose states the tap does not tell apart",
+    "kv_sharing_fast_prefill": "the later layers would skip tokens of the prompt, whose states and scores are read",
     "enable_lora": "an adapter (teacher.model.adapter) is merged into the weights",
     "async_engine": "the engine is stepped by the teacher",
     "distributed_executor_backend": "the ranks of a tensor-parallel group are processes of the actor, with its GPUs",
@@ -76,19 +78,20 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             f"teacher.vllm.engine.load_format: {form!r} may open pickles, which can run code; leave it out, or give "
             f"{', '.join(FORMATS)}"
         )
-    from vllm.engine.arg_utils import EngineArgs
-
-    known = [field.name for field in dataclasses.fields(EngineArgs)]
     for name, value in given.items():
         where = f"teacher.vllm.engine.{name}"
         if name in OWN:
             raise ConfigError(f"{where}: {value!r} is set by the teacher itself; use the keys of teacher")
-        if name in REFUSED and value not in (None, False, 1):
+        if name in REFUSED and (value is True or value not in (None, False, 1)):  # one rank is fine, and True == 1
             raise ConfigError(f"{where}: {value!r} cannot be used: {REFUSED[name]}")
+    from vllm.engine.arg_utils import EngineArgs
+
+    known = [field.name for field in dataclasses.fields(EngineArgs)]
+    for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"{where}: vLLM's engine has no such argument{hint}")
+            raise ConfigError(f"teacher.vllm.engine.{name}: vLLM's engine has no such argument{hint}")
 
 
 class Engine:

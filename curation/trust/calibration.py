@@ -8,11 +8,11 @@ Sources: Platt, "Probabilistic Outputs for Support Vector Machines" (1999), with
 Elkan, "Transforming Classifier Scores into Accurate Multiclass Probability Estimates" (2002).
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic.dataclasses import dataclass
 from scipy.special import expit, logit
 
 from curation.errors import DegenerateSourceError
@@ -31,10 +31,6 @@ class Calibration:
     """The number of rows that it was fitted on."""
     knots: tuple[tuple[float, float], ...] = ()
     """Of an isotonic fit: raw score and trust, ascending; between two trust is linear, beyond the ends constant."""
-
-    def __post_init__(self) -> None:
-        """Make tuples of what JSON read as lists."""
-        object.__setattr__(self, "knots", tuple((raw, trust) for raw, trust in self.knots))
 
     def to_trust(self, raw_N: Scores) -> Scores:
         """Trust in [0, 1] of raw scores, float32 [N]; NaN for NaN."""

@@ -8,6 +8,7 @@ from curation.errors import ModelError
 from curation.refs import ProjectionRef, TrustRef
 from curation.storage.cache import fetched, staged
 from curation.storage.digest import directory_digest
+from curation.storage.json_files import read_json
 from curation.storage.paths import Place, place
 
 if TYPE_CHECKING:
@@ -44,15 +45,24 @@ def load(ref: Ref, make: Callable[[dict[str, "Tensor"], dict[str, Any]], Fitted]
     directory = fetched(ref.uri)
     try:
         weights = safetensors.torch.load_file(directory / WEIGHTS)
-        return make(weights, json.loads((directory / DESCRIPTION).read_text()))
+        return make(weights, read_json(directory / DESCRIPTION))
     except (KeyError, TypeError, ValueError, RuntimeError, OSError, SafetensorError) as error:
         raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
 
 
 def described(ref: TrustRef | ProjectionRef) -> dict[str, Any]:
-    """The saved description of what ``ref`` names."""
-    description: dict[str, Any] = json.loads((place(ref.uri) / DESCRIPTION).read_text())
-    return description
+    """The saved description of what ``ref`` names.
+
+    Raises:
+        ModelError: the file holds something else.
+    """
+    try:
+        found = read_json(place(ref.uri) / DESCRIPTION)
+    except ValueError as error:
+        raise ModelError(f"{ref.uri}: not what this version saved ({error})") from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{ref.uri}: not what this version saved ({DESCRIPTION} is no JSON object)")
+    return found
 
 
 def pin(directory: Place, kind: type[Ref]) -> Ref:

@@ -21,6 +21,7 @@ from curation.config.load import load_config
 from curation.pipeline.opened import open_run
 from curation.rundir.manifest import Manifest
 from curation.storage import lease
+from curation.tables import io
 from curation.telemetry.standing import Actors, Journal, Standing, Work
 
 NUM_ROWS = 40
@@ -483,3 +484,11 @@ def test_a_run_directory_of_another_configuration_or_in_use_is_a_mistake(config:
     (directory / "manifest.json").write_text("{")
     for verb in ("plan", "status", "report", "run"):
         assert "is not a manifest" in mistake(verb, config)
+
+
+def test_a_run_in_a_copy_of_another_is_refused_before_it_writes(config: Path, tmp_path: Path):
+    settings = load_config(config)
+    table = io.write(pa.table({"row_id": [0]}), str(tmp_path / "original" / "labels.lance"))
+    open_run(settings, save=True).manifest.record("gen-0/label", {}, {"labels": table.to_json()}, rows=1, seconds=0.0)
+    assert f"was moved or copied, its manifest names {table.uri}" in mistake("run", config)
+    assert io.latest(table.uri) == table

@@ -17,7 +17,7 @@ from curation.errors import ConfigError, SourceError, TrainingError
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
 from train import grpo_trainer
-from train.grpo import accumulation_steps, reinforce
+from train.grpo import _arguments, accumulation_steps, reinforce
 from train.models import TrainingRecord, saved, trainable
 from train.rewards import Task, grade
 from train.rollouts import Rollout, TransformersRollouts, Wanted, seeds
@@ -367,3 +367,8 @@ def test_bad_input_is_refused(base: ModelRef, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"group_size\n.*greater than or equal to 2"):
         GrpoConfig(group_size=1)
     assert accumulation_steps(GrpoConfig(), 4) == 32
+
+
+def test_the_reference_is_not_spread_by_trl_but_left_to_fsdp(base: ModelRef, tmp_path: Path) -> None:
+    told = _arguments(GrpoConfig(preset="scratch"), base, num_steps=1, seed=0, work=tmp_path)
+    assert told.model_init_kwargs is not None and told.model_init_kwargs["device_map"] is None

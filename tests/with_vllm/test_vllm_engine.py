@@ -14,6 +14,7 @@ from curation.errors import ConfigError, ModelError
 from curation.models import create, resolve
 from curation.teachers import load_teacher
 from curation.teachers.vllm_choice import choose_backend
+from curation.teachers.vllm_engine import ENVIRONMENT
 from curation.teachers.vllm_versions import missing_attributes
 from tests.with_vllm.conftest import SHAPE, start, teacher_config
 from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
@@ -31,6 +32,12 @@ from tests.with_vllm.test_vllm_teacher import LETTERS, TEXTS, both, with_options
 def test_engine_arguments_are_checked_by_name(model, arguments, message):
     with pytest.raises(ConfigError, match=message):
         start(model, **arguments)
+
+
+def test_vllm_knows_the_variables_that_are_set():
+    import vllm.envs
+
+    assert vllm.envs.environment_variables.keys() >= ENVIRONMENT.keys()
 
 
 DIES = """

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from curation.cli import main
-from curation.config import AskConfig, DecodingConfig, DomainConfig
+from curation.config import AnswersConfig, DecodingConfig, DomainConfig
 from curation.filter import Filter
 from curation.package import CalibrationRows, Description, Made, Sample, digests_of, write
 from curation.selection.budget import Graded
@@ -35,7 +35,7 @@ def packaged(folder, model, reference, requests):
         teacher=model,
         teacher_digests=digests_of(model),
         state_size=SHAPE["hidden_size"],
-        ask=AskConfig(backend="transformers", states=("output_last",), state_dtype="float32"),
+        ask=AnswersConfig(backend="transformers", states=("output_last",), state_dtype="float32"),
         decoding=decoding,
         seed=0,
         domain=DomainConfig(name="chess"),

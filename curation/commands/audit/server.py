@@ -8,6 +8,7 @@ are put into the page as text; the page runs no script but its own file.
 import hmac
 import secrets
 import socket
+import traceback
 from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,13 @@ from curation.commands.audit.dealing import Dealing
 from curation.commands.audit.folder import Audit
 from curation.commands.audit.log import VERDICTS
 from curation.errors import AuditError
+from curation.escaping import logger_of
 
 if TYPE_CHECKING:
     from flask import Flask, Response
+    from werkzeug.exceptions import HTTPException
 
+logger = logger_of(__name__)
 Json = dict[str, Any]
 
 HOST = "127.0.0.1"
@@ -49,6 +53,7 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
     """
     try:
         import flask
+        from werkzeug.exceptions import HTTPException
     except ImportError as error:
         raise AuditError(
             'audit --serve: needs Flask, which is not installed; pip install "trust-curation[audit]", or give verdicts '
@@ -75,6 +80,13 @@ def make_app(audit: Audit, token: str, person: str) -> "Flask":
     @app.errorhandler(AuditError)
     def not_kept(error: AuditError) -> tuple[Json, int]:
         return {"error": str(error)}, 507
+
+    @app.errorhandler(Exception)
+    def failed(error: Exception) -> "HTTPException | tuple[Json, int]":
+        if isinstance(error, HTTPException):
+            return error
+        logger.error("the page failed: %s", "".join(traceback.format_exception(error)))  # Flask's own line has the path
+        return {"error": f"{type(error).__name__}; the terminal of `curate audit` says more"}, 500
 
     @app.get(f"/{token}/")
     @app.get(f"/{token}/<name>")

@@ -10,6 +10,7 @@ from curation.config import RunConfig
 from curation.config.load import load_config
 from curation.errors import ExportError
 from curation.rundir.manifest import Manifest, StageRecord
+from curation.storage.json_files import read_json
 from curation.storage.paths import Place, require_reachable
 
 
@@ -60,7 +61,7 @@ def chosen_generation(config: RunConfig, generation: int | None, there: str) -> 
 def report_of(manifest: Manifest, record: StageRecord) -> Mapping[str, Any] | None:
     """The run's report, if it tells of the very work that the record is of; ``None``: none does."""
     try:
-        content: Mapping[str, Any] = json.loads((manifest.directory / "report.json").read_text())
+        content: Mapping[str, Any] = read_json(manifest.directory / "report.json")
     except (OSError, ValueError):
         return None
     own = (record.name, record.started, record.seconds)

@@ -100,7 +100,7 @@ def _description(
         teacher=None if teacher is None else replace(teacher, code=None),  # whoever gets it allows code, or does not
         teacher_digests={} if teacher is None else digests_of(teacher),
         state_size=_state_size(fit),
-        ask=ask.without({*AskConfig.SPREAD, "decoding"}).model_copy(update=kept),
+        ask=ask.answers.model_copy(update=kept),
         decoding=DecodingConfig.model_validate(made["decoding"]),
         seed=(fit.labelling if pool is None else pool).inputs["seed"],
         domain=fit.config.domain_of("pool"),

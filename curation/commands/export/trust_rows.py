@@ -20,6 +20,7 @@ from curation.selection.budget import Graded
 from curation.stages.shift import sample_states
 from curation.tables import io, schemas
 from curation.trust import FittedTrust
+from curation.trust.parts import first_of_each
 
 SAMPLE_BYTES = 32 << 20
 """How large ``shift.safetensors`` becomes at most, if that leaves ``SAMPLE_ROWS``."""
@@ -128,7 +129,7 @@ def _every(row_ids_N: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust, keep: Keep) -> Graded:
-    """The graded rows that are to be kept, ascending by row id; NaN scores where no label could be read."""
+    """The first graded row of each question that is to be kept, by row id; NaN scores where no label could be read."""
     graded = read_grades(grades)
     table = io.open_table(labels)
     stored = [schemas.raw_column(name), schemas.trust_column(name)]
@@ -152,5 +153,6 @@ def _graded(labels: TableRef, grades: TableRef, name: str, function: FittedTrust
         return Graded(none, none, none.astype(np.bool_))
     row_ids_M, raw_M, trust_M = (np.concatenate(part) for part in zip(*parts, strict=True))
     order_M = np.argsort(row_ids_M)
-    correct_M = graded.correct_N[np.searchsorted(graded.row_ids_N, row_ids_M[order_M])]
-    return Graded(raw_M[order_M].astype(np.float32), trust_M[order_M].astype(np.float32), correct_M)
+    place_M = np.searchsorted(graded.row_ids_N, row_ids_M[order_M])
+    raw_M, trust_M = (scores_M[order_M].astype(np.float32) for scores_M in (raw_M, trust_M))
+    return Graded(raw_M, trust_M, graded.correct_N[place_M]).subset(first_of_each(graded.question_N[place_M]))

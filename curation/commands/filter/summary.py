@@ -22,6 +22,7 @@ def config_of(
     form: str | None,
     on_shift: str | None,
     cascade: bool = False,
+    allow_code: Sequence[str] = (),
 ) -> FilterConfig:
     """The configuration that a command line means: ``CONFIG``, or ``PACKAGE POOL`` with options.
 
@@ -40,6 +41,8 @@ def config_of(
     }
     if cascade:
         given["cascade"] = {}
+    if allow_code:
+        given["allow_code"] = list(allow_code)
     if (rule := _rule(keep, threshold, certified)) is not None:
         given["keep"] = rule
     if len(inputs) == 2:

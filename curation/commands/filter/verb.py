@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from curation.commands.options import ADDRESS, SET
+from curation.commands.options import ADDRESS, ALLOW_CODE, SET
 from curation.escaping import echo
 
 SHIFTED = 3
@@ -28,6 +28,7 @@ _RULE_OPTIONS = (
     click.option(
         "--cascade", is_flag=True, help="Drop rows after their prompt that would not be kept (the package's)."
     ),
+    ALLOW_CODE,
     click.option(
         "--recut", is_flag=True, help="Make the cut again over everything that is labelled, and write it again."
     ),

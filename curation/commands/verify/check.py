@@ -170,7 +170,11 @@ class Checker:
 
 
 def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None = None) -> Verified:
-    """Read everything that the records of a run directory name."""
+    """Read everything that the records of a run directory name.
+
+    Raises:
+        RunDirError: the directory was moved or copied, so that they name files elsewhere.
+    """
     begun = time.monotonic()
     found = Verified(target=str(home)) if found is None else found
     try:
@@ -179,6 +183,7 @@ def verify_run(home: Place, redo: Redo, update: Update, found: Verified | None =
         text = str(error).removeprefix(f"{home / 'manifest.json'}: ")
         found.damage.append(Damage(stage=None, path="manifest.json", problem=text, redo="restore it from a copy"))
         return found
+    manifest.require_here()
     found.unsealed += [name for name, record in manifest.stages.items() if not record.sealed]
     found.files += 1
     Checker(home, found, redo).check(

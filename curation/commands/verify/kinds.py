@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from curation.commands.verify.check import Damage, Verified, verify_run
@@ -19,8 +19,10 @@ from curation.tables.contents import files_of, rows_of
 from curation.telemetry.standing import Update
 
 
-def verify(target: str, update: Update) -> Verified:
+def verify(target: str, update: Update, allow_code: Collection[str] = ()) -> Verified:
     """Read all that is at a path or URL, and compare it with what was written.
+
+    ``allow_code``: of a package, what it may name besides registered parts.
 
     Raises:
         RunDirError: it is none of the three.
@@ -30,7 +32,7 @@ def verify(target: str, update: Update) -> Verified:
     if (home / MANIFEST).is_file():
         return _verify_filter(home, update)
     if (home / "package.json").is_file():
-        return _verify_package(home)
+        return _verify_package(home, allow_code)
     if (home / "manifest.json").is_file():
         return verify_run(home, lambda stage: f"curate run {home} --redo {stage}", update)
     raise RunDirError(
@@ -94,10 +96,10 @@ def _table_problems(home: Place, path: str, version: int, num_rows: int, found: 
         yield f"has {rows.num:,} rows with {rows.num_ids:,} row ids, and {MANIFEST} names {num_rows:,}"
 
 
-def _verify_package(home: Place) -> Verified:
+def _verify_package(home: Place, allow_code: Collection[str]) -> Verified:
     begun, found = time.monotonic(), Verified(target=str(home))
     try:
-        package = load(home)
+        package = load(home, allow_code=allow_code)
         told = json.loads((fetched(package.uri) / "package.json").read_text())["files"].values()
         found.files, found.bytes = len(told) + 1, sum(file["bytes"] for file in told)
     except PackageError as error:

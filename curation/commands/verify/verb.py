@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from curation.commands.options import ALLOW_CODE
 from curation.escaping import echo
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ NUM_SHOWN = 50
 
 @click.command()
 @click.argument("target", metavar="RUN_DIR | OUT | PACKAGE")
+@ALLOW_CODE
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(target: str, as_json: bool) -> None:
+def verify(target: str, allow_code: tuple[str, ...], as_json: bool) -> None:
     """Read all files of a run, and say which are damaged and how to make them again.
 
     It compares sizes and digests with those of when the files were written, counts the rows of each table, and looks
@@ -28,7 +30,7 @@ def verify(target: str, as_json: bool) -> None:
     from curation.telemetry.console import progress
 
     with progress("verify") as update:
-        found = verify_target(target, update)
+        found = verify_target(target, update, allow_code)
     echo(json.dumps(found.to_json(), indent=1) if as_json else _page(found))
     sys.exit(1 if found.damage else 0)
 

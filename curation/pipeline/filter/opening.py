@@ -12,14 +12,13 @@ from curation.cluster import capacity
 from curation.config import SourceConfig
 from curation.config.filter import WORK, FilterConfig
 from curation.config.load import load_filter
-from curation.errors import ConfigError, PackageError, RunDirError
+from curation.errors import ConfigError, RunDirError
 from curation.models import named
-from curation.package import TrustPackage, check_fits, load, teacher_of
+from curation.package import TrustPackage, check_fits, check_runs, load, teacher_of
 from curation.pipeline.filter.cascade import Settled, settle
 from curation.pipeline.filter.output import check_home
 from curation.pipeline.filter.stages import CUT, Described, Round, describe
 from curation.refs import ModelRef
-from curation.registry import BACKENDS
 from curation.rundir.graph import Stage, statuses
 from curation.rundir.manifest import Manifest
 from curation.sources import SourceFile, check_unchanged, discover
@@ -78,7 +77,7 @@ def check(config: FilterConfig) -> tuple[TrustPackage, ModelRef | None]:
     """
     home = config.output_directory
     require_reachable(home)
-    package = load(config.package)
+    package = load(config.package, allow_code=config.allow_code)
     teacher = teacher_here(config, package)
     check_home(home)
     if str(home).startswith(f"{config.pool.path.rstrip('/')}/"):
@@ -113,6 +112,8 @@ def open_filter(
         UserError: the output belongs to another package or pool, or a file changed or is gone.
     """
     manifest = Manifest.load(config.directory, guard=guard)
+    if save:
+        manifest.require_here()
     identity = {
         "package": package.digest,
         "backend": config.teacher.asking(package.description.ask).backend,
@@ -180,25 +181,9 @@ def teacher_here(config: FilterConfig, package: TrustPackage) -> ModelRef | None
     Raises:
         PackageError: model, backend or scripted answers are not those of the package; the message has both.
     """
-    asked, told = config.teacher, package.description.ask
-    if (
-        asked.backend is not None
-        and asked.backend != told.backend
-        and not (_weighs(asked.backend) and _weighs(told.backend))
-    ):
-        raise PackageError(
-            f"{package.uri}: was fitted on answers of the backend {told.backend}, and teacher.backend is "
-            f"{asked.backend}; only backends that load the same weights stand for each other"
-        )
-    if (scripted := asked.scripted) is not None:
-        for name in ("completions", "state_size"):
-            if (mine := getattr(scripted, name)) != (was := getattr(told.scripted, name)):
-                raise PackageError(
-                    f"{package.uri}: was fitted on a scripted teacher with {name} {was}, and teacher.scripted has "
-                    f"{mine}; leave that key as the package has it"
-                )
+    check_runs(package, config.teacher)
     given = None
-    if (model := asked.model) is not None:
+    if (model := config.teacher.model) is not None:
         if model.path is None:
             raise ConfigError("teacher.model: a model from scratch cannot be a package's teacher; give its path")
         if package.description.teacher is None:
@@ -213,11 +198,6 @@ def _inside(config: FilterConfig, path: str) -> ConfigError:
         f"output.path: {config.output_directory} and the pool ({path}) lie in each other, so that what is written "
         "would be filtered; keep them apart"
     )
-
-
-def _weighs(backend: str) -> bool:
-    """Whether a backend is one of ours that load a model's weights, so that another one can take its place."""
-    return backend == "auto" or (backend in list(BACKENDS) and BACKENDS[backend].weights)
 
 
 def _check_identity(config: FilterConfig, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -248,7 +228,8 @@ def _round(config: FilterConfig, package: TrustPackage, name: str, files: Sequen
 def _keep_package(config: FilterConfig, package: TrustPackage) -> TrustPackage:
     """A copy of the package beside the labels, so that an output explains itself and any node can read it."""
     copy = config.directory / "package"
-    kept = load(copy) if (copy / "package.json").is_file() else copied(package, copy)
+    is_there = (copy / "package.json").is_file()
+    kept = load(copy, allow_code=package.allow_code) if is_there else copied(package, copy)
     if kept.digest != package.digest:
         raise RunDirError(
             f"{copy}: has the digest {kept.digest}, and {config.package} has {package.digest}; remove that folder"
@@ -260,4 +241,4 @@ def copied(package: TrustPackage, to: Place) -> TrustPackage:
     """A copy of a package, in a folder that every node can read."""
     with staged(to) as local:
         shutil.copytree(fetched(package.uri), local, dirs_exist_ok=True)
-    return load(to)
+    return load(to, allow_code=package.allow_code)

@@ -119,7 +119,7 @@ def describe(
             "function": function,
             "seed": config.seed,
         },
-        settings={"keep": config.keep, "uri": package.uri},
+        settings={"keep": config.keep, **_place_of(package)},
         revision=3,  # its threshold has another name
     )
     rank = (
@@ -140,6 +140,11 @@ def rule_of(keep: KeepConfig) -> dict[str, Any]:
     if keep.certified is not None and (path := keep.certified.calibration) is not None:
         rule["certified"]["calibration"] = calibration_digest(path)
     return rule
+
+
+def _place_of(package: TrustPackage) -> dict[str, Any]:
+    """Where a stage reads the package, and the code that it may name."""
+    return {"uri": package.uri, "allow_code": package.allow_code}
 
 
 def _words(rule: Mapping[str, Any]) -> str:
@@ -182,7 +187,7 @@ def _looking(
         },
         settings={
             **labelled.settings,
-            "uri": package.uri,
+            **_place_of(package),
             "model": model.model,
             "ask": model.ask,
             "settled": model.backend,
@@ -193,7 +198,7 @@ def _looking(
         name=f"shift-{rnd.name}",
         work=compare,
         inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed, **gated},
-        settings={"uri": package.uri},
+        settings={**_place_of(package)},
         num_rows=num_rows,
     )
     return pool, labelled, shift if states else None
@@ -232,6 +237,7 @@ def label_pool(
     backend: str,
     seed: int,
     uri: str,
+    allow_code: Sequence[str],
     model: ModelRef | None,
     ask: AskConfig,
     settled: str,
@@ -243,7 +249,7 @@ def label_pool(
     """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
     from curation.stages.first_cut import Cut
 
-    packaged = load(uri)
+    packaged = load(uri, allow_code=allow_code)
     told, cut = packaged.description, None
     states = dict.fromkeys(told.sample.states)
     if first_cut is not None:
@@ -278,10 +284,11 @@ def compare(
     package: str,
     seed: int,
     uri: str,
+    allow_code: Sequence[str],
     first_cut: Mapping[str, float] | None = None,
 ) -> Done:
     """Compare a round's hidden states with the package's; with a first cut, of rows that pass it, on each side."""
-    packaged = load(uri)
+    packaged = load(uri, allow_code=allow_code)
     if first_cut is None:
         shift = measure_against(packaged.reference(), labels, seed=seed)
     else:
@@ -304,12 +311,17 @@ def make_cut(
     seed: int,
     keep: KeepConfig,
     uri: str,
+    allow_code: Sequence[str],
 ) -> Done:
     """Decide which rows pass."""
     rows, floor = None, None
     if keep.certified is not None:
         path = keep.certified.calibration
-        rows, floor = Calibration(load(uri).calibration(), None) if path is None else read_calibration(path)
+        rows, floor = (
+            Calibration(load(uri, allow_code=allow_code).calibration(), None)
+            if path is None
+            else read_calibration(path)
+        )
     found = decide(tables, function, keep, rows, seed=seed, floor=floor)
     threshold = found.threshold.to_json()
     task.say(f"{keep.words}: rows with a trust of {found.lowest_trust:.4f} and more pass")

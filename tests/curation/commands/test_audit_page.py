@@ -201,3 +201,15 @@ def test_without_flask_the_page_says_what_to_install(audit: Audit, monkeypatch: 
     monkeypatch.setitem(sys.modules, "flask", None)
     with pytest.raises(AuditError, match=r'pip install "trust-curation\[audit\]", or give verdicts by --verdicts'):
         make_app(audit, TOKEN, "me")
+
+
+def test_a_failure_is_told_without_the_token(
+    audit: Audit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+):
+    def fail(dealing: Dealing, person: str) -> dict:
+        raise RuntimeError("odd")
+
+    monkeypatch.setattr(Dealing, "page", fail)
+    found = Page(audit).ask("page", status=500)
+    assert "RuntimeError" in found["text"] and "RuntimeError: odd" in caplog.text
+    assert TOKEN not in caplog.text + "".join(capfd.readouterr()) + found["text"]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curation.config import DomainConfig
-from curation.domains import get_domain
+from curation.domains import get_domain, plain_identity
 from curation.domains.mcqa import INSTRUCTION, LETTERS, Mcqa
 from curation.errors import ConfigError, RowError
 from curation.models import create, load_tokenizer
@@ -374,3 +374,14 @@ def test_shipped_mcqa_and_math_rows_are_what_the_script_makes():
         rows = shipped(name)
         assert rows == made["rows"](made[kinds], key, random.Random(made["SEED"]))
         assert len({row[key] for row in rows}) == len(rows)
+
+
+def test_signs_that_are_not_seen_make_no_other_question():
+    one = plain_identity("Which gas is lighter?", ["Helium", "Argon"])
+    for text in (
+        "Which\u200b gas is lighter?\ufeff",
+        "Which gas is ligh\u00adter?",
+        "WHICH gas is \u202alighter\u202c?",
+    ):
+        assert plain_identity(text, ["He\u200dlium", "ARGON"]) == one, text
+    assert plain_identity("Which\u2009gas is lighter?", ["Helium", "Argon"]) == one  # a thin space is one

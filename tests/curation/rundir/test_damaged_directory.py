@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from click.testing import CliRunner
 from benchmarks.fuzz.sealed_run import break_off, outputs, run, started
 from benchmarks.fuzz.subjects import sealed
 from curation.cli import main
-from curation.errors import CommitError, RunDirError, RunFailedError, of_lance
+from curation.config.load import load_config
+from curation.errors import CommitError, ConfigError, RunDirError, RunFailedError, of_lance
+from curation.pipeline.reporting import _read
 from curation.rundir.events import File, parsed
 from curation.rundir.manifest import Manifest
 from curation.rundir.run import Run, files_of
@@ -53,6 +56,34 @@ def test_a_folder_in_place_of_the_manifest_is_refused_in_a_line(copy: Path):
         Manifest.load(copy)
     told = CliRunner().invoke(sealed, ["run", str(copy)])
     assert told.exit_code == 2 and told.stderr.count("\n") == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path):
+    for name in ("manifest.json", "config.yaml", "events.jsonl"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(RunDirError, match=r"manifest\.json: cannot be read \(Is a pipe or a device\); move it away"):
+        Manifest.load(tmp_path)
+    with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read \(Is a pipe or a device\)"):
+        load_config(tmp_path / "config.yaml")
+    assert File(tmp_path / "events.jsonl").last(100) == []
+
+
+def test_json_that_nests_without_end_is_refused_in_a_line(copy: Path):
+    (copy / "manifest.json").write_text('{"stages": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(RunDirError, match=r"manifest\.json: is not a manifest \(its values are nested"):
+        Manifest.load(copy)
+    (copy / "report.json").write_text("[" * 100_000)
+    assert _read(copy / "report.json") == {}
+
+
+def test_events_are_not_written_through_a_link(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "events.jsonl").symlink_to(tmp_path / "mine")
+    events = File(tmp_path / "events.jsonl")
+    events.add("{}", can_wait=False)
+    assert (tmp_path / "mine").read_text() == "mine" and events.last(100) == []
+    assert "events are not written" in caplog.text and "events are not read" in caplog.text
 
 
 def test_a_folder_in_place_of_digests_is_told_by_verify(copy: Path):

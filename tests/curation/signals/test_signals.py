@@ -17,7 +17,7 @@ from curation.errors import RowError
 from curation.hashing import derive
 from curation.models import create, load_model, load_tokenizer
 from curation.refs import ModelRef
-from curation.signals import SIGNALS, Weak, get_signal, label_request
+from curation.signals import SIGNALS, Answer, Weak, get_signal, label_request
 from curation.signals.measure import Row, measure
 from curation.signals.self_consistency import SelfConsistency
 from curation.signals.verbalized import QUESTION
@@ -257,6 +257,18 @@ def test_a_judge_is_shown_what_an_unparsed_row_wrote_last() -> None:
     assert judge.requests(domain, 7, example, Weak(label=None, completion=" \n")) == []  # nothing to judge
     (request,) = judge.requests(domain, 7, example, Weak(label="6", completion=written))
     assert "Student's answer: 6" in request.prompt and "five" not in request.prompt
+
+
+@pytest.mark.parametrize("reply, value", [
+    ("## Equivalence Judgement\nTRUE\n\n## Justification\nIt would be false to say that they differ.", 1.0),
+    ("## Equivalence Judgement\n**FALSE**\n\n## Justification\nThe reference is true.", 0.0),
+    ("Is it true? I begin with Equivalence Judgement: TRUE. No.\nEquivalence Judgement: FALSE", 0.0),
+    ("Equivalence Judgment: true", 1.0),
+    ("TRUE", 1.0), ("They agree, so it is false.", 0.0), ("true or false?", None), ("untrue", None), ("", None),
+])  # fmt: skip
+def test_a_judges_verdict_is_that_of_its_field(reply: str, value: float | None) -> None:
+    answer = Answer(completion=reply, mean_logprob=None, option_logprobs=None)
+    assert get_signal("judge").value(Math(), {}, Weak(label="1", completion="1"), [answer]) == value
 
 
 def test_only_a_judge_is_asked_of_unparsed_rows() -> None:

@@ -1,7 +1,12 @@
+import bz2
 import csv
 import datetime
+import gzip
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import fsspec
@@ -28,7 +33,10 @@ from curation.sources import (
     records,
     require_columns,
     row_ids,
+    rows_at,
 )
+from curation.sources.readers import MARK_ROWS
+from curation.sources.records import MAX_RECORD
 from curation.tables.schemas import FILE_SHIFT
 
 ROWS = [
@@ -408,3 +416,49 @@ def test_impossible_splits() -> None:
 def test_a_url_that_cannot_be_looked_at_is_refused_in_a_line(path: str) -> None:
     with pytest.raises(SourceError, match=r"cannot be looked at \(.*\); correct the path or URL"):
         discover(SourceConfig(path=path))
+
+
+@pytest.mark.parametrize("ending, open_it", [(".gz", gzip.open), (".bz2", bz2.open)])
+def test_compressed_text_is_read_as_the_text_is(tmp_path: Path, ending: str, open_it: Callable[..., Any]):
+    lines = [json.dumps({"problem": f"What is {n}?", "answer": str(n)}) for n in range(MARK_ROWS + 50)]
+    with open_it(tmp_path / f"rows.jsonl{ending}", "wt") as file:
+        file.write("\n".join(lines))
+    with open_it(tmp_path / f"rows.csv{ending}", "wt") as file:
+        file.write("problem,answer\n" + "\n".join(f'"What is, {n}?",{n}' for n in range(50)))
+    by_name = {Path(file.path).name: file for file in found(tmp_path)}
+    jsonl, table = by_name[f"rows.jsonl{ending}"], by_name[f"rows.csv{ending}"]
+    assert (jsonl.format, jsonl.num_rows, table.format, table.num_rows) == ("jsonl", MARK_ROWS + 50, "csv", 50)
+    (batch,) = read_rows(jsonl, MARK_ROWS + 3, MARK_ROWS + 5)
+    assert batch["answer"].to_pylist() == [str(MARK_ROWS + 3), str(MARK_ROWS + 4)]
+    (batch,) = read_rows(table, 48, 50)
+    assert batch["problem"].to_pylist() == ["What is, 48?", "What is, 49?"]
+    whole = Path(jsonl.path).read_bytes()
+    Path(jsonl.path).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError, match=r"rows\.jsonl.* cannot be read as jsonl"):
+        found(tmp_path)
+
+
+def test_views_of_text_are_read_as_text(tmp_path: Path):
+    table = pa.table({"problem": pa.array(["a" * 30, None, "b"], pa.string_view()), "answer": ["1", "2", "3"]})
+    pq.write_table(table, tmp_path / "views.parquet")
+    rows = rows_at(found(tmp_path), np.array([2, 0, 1]))
+    assert [row.raw["problem"] for row in rows] == ["b", "a" * 30, None]
+
+
+def test_a_small_file_with_a_huge_value_is_refused_unread(tmp_path: Path):
+    table = pa.table({"problem": ["a" * (MAX_RECORD + (1 << 20))], "answer": ["1"]})
+    pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", use_dictionary=False)
+    assert (tmp_path / "bomb.parquet").stat().st_size < 1 << 20
+    with pytest.raises(SourceError, match=r"row group 0, column 'problem': a value takes .* are read at most"):
+        found(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "csv"])
+def test_a_file_that_was_replaced_after_it_was_found_is_refused(tmp_path: Path, form: str):
+    path = tmp_path / f"rows.{form}"
+    write(path, ROWS)
+    (file,) = found(path)
+    write(path, [{**row, "note": f"N{place}"} for place, row in enumerate(ROWS)])  # as many rows and bytes
+    os.utime(path, ns=(0, int(file.modified) + 1))
+    with pytest.raises(SourceError, match=r"was replaced after it was found: it had .* nothing that was read of it is"):
+        list(read_rows(file, 0, 10))

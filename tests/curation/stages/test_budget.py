@@ -1,6 +1,7 @@
 """What each budget rule comes to over a scored pool, against counts by hand and SciPy's binomial."""
 
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from scipy.stats import binom
 from curation.config import BudgetConfig
 from curation.errors import BudgetError
 from curation.refs import TableRef
+from curation.selection.risk import calibrate
 from curation.stages.budget import Budget, Scored, resolve
 from curation.stages.pool_scores import PoolScores
 from curation.tables import io, schemas
+from curation.trust.parts import first_of_each
 
 NUM_POOL, NUM_SOURCE, NUM_CALIBRATION = 900, 400, 600
 
@@ -224,3 +227,44 @@ def test_risk_leaves_the_same_rows_out_of_calibration_and_pool(case: Case, tmp_p
     assert binom.cdf(len(kept) - num_right(kept), len(kept), 0.4) <= 0.1
     careless = case.resolve(long=long, risk={"alpha": 0.4})
     assert careless.n > found.n
+
+
+def test_calibration_rows_that_repeat_a_question_count_once(case: Case, tmp_path: Path) -> None:
+    """Each question three times: the cut, its bound and its n are those of the first row of each."""
+    once = [row for row in case.rows["calibration"] if row["label"] is not None]
+    schema = io.open_table(case.splits["calibration"].labels).schema
+    tables = {}
+    for name, copies in (("once", 1), ("thrice", 3)):
+        labelled = [{**row, "row_id": row["row_id"] + 100_000 * n} for n in range(copies) for row in once]
+        graded = [
+            {"row_id": row_id, "correct": row["label"] == "yes", "judged": False, "question": row_id % 100_000}
+            for row_id, row in sorted(((row["row_id"], row) for row in labelled), key=itemgetter(0))
+        ]
+        tables[name] = Scored(
+            labels=io.write(pa.Table.from_pylist(labelled, schema=schema), str(tmp_path / name / "labels.lance")),
+            grades=io.write(pa.Table.from_pylist(graded, schema=schemas.GRADES), str(tmp_path / name / "grades.lance")),
+        )
+    config = BudgetConfig.model_validate({"risk": {"alpha": 0.2, "delta": 0.1}})
+    pool = case.splits["pool"].labels
+    found = {
+        name: resolve(config, pool, grades=None, measured=None, calibration=calibration, seed=7)
+        for name, calibration in tables.items()
+    }
+    assert found["once"].risk["num_calibration"] == len(once) and found["thrice"] == found["once"]
+
+
+def test_repeated_rows_break_the_guarantee_and_distinct_questions_keep_it() -> None:
+    """400 calibrations of 100 questions, each four times, at alpha 0.5 where no cut is right."""
+    alpha, delta = 0.5, 0.1
+    rng, fails = np.random.default_rng(0), {"rows": 0, "questions": 0}
+    pool_N = rng.random(2000)
+    for _ in range(400):
+        score_Q, right_Q = rng.random(100), rng.random(100) < 0.45  # noise 0.55 everywhere
+        question_M = np.repeat(np.arange(100), 4)
+        first_M = first_of_each(question_M)
+        for name, keep_M in (("rows", np.ones(400, dtype=bool)), ("questions", first_M)):
+            at_M = question_M[keep_M]
+            cut = calibrate(score_Q[at_M], right_Q[at_M], pool_N, alpha=alpha, delta=delta)
+            fails[name] += cut.threshold is not None
+    assert binom.sf(fails["questions"] - 1, 400, delta) > 0.01, fails
+    assert binom.sf(fails["rows"] - 1, 400, delta) < 1e-6, fails

@@ -68,3 +68,16 @@ def test_an_audit_of_a_pool_without_labels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"splits.audit: keeps gold labels of the pool, and none of its 225 \(of 225"):
         list(check(settings))
     assert looked(config(tmp_path, 300, audit=True)) == []
+
+
+@pytest.mark.parametrize("ids, told", [
+    ([-1, 2], "the id -1 is negative"), ([1, None], "1 rows have no id"), ([1, "x"], "not integers|not all integers"),
+])  # fmt: skip
+def test_ids_that_cannot_be_used_are_foreseen(tmp_path: Path, ids: list[Any], told: str) -> None:
+    settings = config(tmp_path, 8)
+    rows = map(json.loads, (tmp_path / "questions.jsonl").read_text().splitlines())
+    lines = [json.dumps({**row, "id": own}) for row, own in zip(rows, [*range(10, 16), *ids], strict=True)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(lines))
+    source = settings.sources["questions"].model_copy(update={"id_column": "id"})
+    with pytest.raises(SourceError, match=told):
+        looked(settings.model_copy(update={"sources": {"questions": source}}))

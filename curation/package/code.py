@@ -1,0 +1,67 @@
+"""The code that a package names: what this version or an installed package registers, and what its user allows.
+
+A package may be a stranger's, so its names are looked at before anything is imported for them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from curation.arms import TRUST, Fitted
+from curation.config.defaults import ENTRY_POINTS
+from curation.errors import PackageError
+from curation.registry import BACKENDS, DOMAINS, installed
+
+
+def refuse_code(uri: str, description: Any, allowed: Collection[str]) -> None:
+    """Refuse a description, as it stands in ``package.json``, that names code of which nobody here has said to run it.
+
+    Raises:
+        PackageError: names the code, and how to allow it.
+    """
+    for key, name, registered in _named(description):
+        if name not in registered and name not in allowed:
+            raise _unknown(uri, key, name)
+
+
+def refuse_maker(uri: str, name: Any, allowed: Collection[str]) -> None:
+    """Refuse a class, ``module:Class``, that is no registered trust function's and is not allowed.
+
+    Raises:
+        PackageError: names the class, and how to allow it.
+    """
+    if name not in allowed and not any(_makes(TRUST[kind], name) for kind in TRUST):
+        brought = (TRUST.find(kind) for group in TRUST.groups for kind in installed(group))
+        if not any(_makes(trust, name) for trust in brought):
+            raise _unknown(uri, "made_by", name)
+
+
+def _makes(trust: object, name: Any) -> bool:
+    return isinstance(trust, Fitted) and trust.made_by == name
+
+
+def _named(description: Any) -> Iterator[tuple[str, str, Collection[str]]]:
+    """Each name of code in a description: its key, the name, and those that are registered for the key."""
+    if not isinstance(description, Mapping):
+        return
+    yield from _domains(description.get("domain"))
+    ask = description.get("ask")
+    backends = (("ask.backend", ask.get("backend"), BACKENDS.names),) if isinstance(ask, Mapping) else ()
+    for key, name, registered in (*backends, ("trust", description.get("trust"), TRUST.names)):
+        if isinstance(name, str):
+            yield key, name, registered
+
+
+def _domains(value: Any) -> Iterator[tuple[str, str, Collection[str]]]:
+    """The domain and that which it is made of (``next_token``)."""
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if isinstance(name, str):
+        yield "domain", name, DOMAINS.keys() | installed(ENTRY_POINTS).keys()
+    if isinstance(value, Mapping):
+        yield from _domains(value.get("of"))
+
+
+def _unknown(uri: str, key: str, name: Any) -> PackageError:
+    return PackageError(
+        f"{uri}: names {name!r} as {key}, which neither this version nor an installed package registers; nothing of it "
+        f"was imported. Install the package that brings it or, if you have read that code, add --allow-code {name}"
+    )

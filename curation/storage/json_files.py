@@ -1,0 +1,50 @@
+"""JSON files that may have been written by anyone."""
+
+import json
+from typing import Any
+
+from curation.storage.files import read_file
+from curation.storage.paths import Place, Remote
+
+DEEPEST = 100
+"""How many objects and lists may lie in each other; those who read the values go down by recursion."""
+
+
+def read_json(path: Place) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: as :func:`parsed`.
+    """
+    return parsed(path.read_bytes() if isinstance(path, Remote) else read_file(path))
+
+
+def parsed(text: str | bytes) -> Any:
+    """The value that a JSON text holds.
+
+    Raises:
+        ValueError: it is no JSON, or holds values that are nested too deep, or half of a character (a surrogate).
+    """
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    level = [found]
+    for _ in range(DEEPEST):
+        level = [item for part in level for item in _items(part)]
+        if not level:
+            break
+    else:
+        raise _too_deep()
+    if "\\ud" in (text if isinstance(text, str) else text.decode(errors="replace")).lower():
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
+def _items(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"its values are nested more than {DEEPEST} deep")
