@@ -11,7 +11,16 @@ from curation.config.models import ModelConfig
 from curation.config.prices import PricesConfig
 from curation.config.run import RayConfig
 from curation.config.selection import RiskConfig
-from curation.config.teacher import ActorsConfig, AnswersConfig, AskConfig, ScriptedConfig, VllmConfig, backend_name
+from curation.config.teacher import (
+    CHUNK_SECONDS,
+    ActorsConfig,
+    AnswersConfig,
+    AskConfig,
+    ChunkSeconds,
+    ScriptedConfig,
+    VllmConfig,
+    backend_name,
+)
 from curation.storage.paths import Place, place
 
 Format = Literal["parquet", "jsonl", "lance"]
@@ -149,7 +158,7 @@ class FilterTeacherConfig(Section):
     model: ModelConfig | None = None
     """Where the teacher's weights are, if not where the package says; they must be the same."""
     actors: ActorsConfig = ActorsConfig()
-    chunk_seconds: Annotated[float, Field(gt=0)] = 30
+    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
     """How long an actor is to work on a chunk, the unit of commit and of what a crash loses."""
     chunk_rows: PositiveInt = 4096
     """The most rows of a chunk, which is one fragment of labels."""

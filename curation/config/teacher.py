@@ -68,6 +68,9 @@ class DecodingConfig(Section):
         return self
 
 
+CHUNK_SECONDS = 30.0
+ChunkSeconds = Annotated[float, Field(gt=0, exclude_if=lambda seconds: seconds == CHUNK_SECONDS)]
+"""How long a chunk is to take. The default is not written: keys of stages from before it was there stay as they are."""
 FIRST_CHUNK_ROWS = 32
 """Rows of the first chunks of a pass."""
 
@@ -220,7 +223,7 @@ class AskConfig(AnswersConfig):
     decoding: DecodingConfig = DecodingConfig()
     batch_tokens: PositiveInt = 8192
     """Tokens (prompt, padded, plus answer) in one forward batch."""
-    chunk_seconds: Annotated[float, Field(gt=0)] = 30
+    chunk_seconds: ChunkSeconds = CHUNK_SECONDS
     """How long an actor is to work on a chunk, the unit of commit and of what a crash loses: the first chunks are
     small, later ones as large as the speed says."""
     chunk_rows: PositiveInt = 4096
