@@ -134,9 +134,8 @@ def test_the_tokens_saved_are_those_of_the_answers_not_written(cascaded):
 def test_a_forecast_says_that_it_leaves_the_first_cut_out(cascaded):
     given = {"package": cascaded.uri, "pool.path": str(cascaded.pool), "output.path": str(cascaded.output / "other")}
     opened = look(load_filter(None, (*SETTINGS, *CASCADE), {**given, "keep": {"share": 0.1}}))
-    (asking, *_) = askings_of(
-        opened, {name: rnd.label.rows for name, rnd in opened.described.rounds.items()}, opened.package
-    )
+    left = {name: rnd.label.num_rows for name, rnd in opened.described.rounds.items()}
+    (asking, *_) = askings_of(opened, left, opened.package)
     saved = cascaded.first.content["first_cut"]["found"]["saved"]
     assert 0.5 < saved["low"] < saved["value"] < saved["high"] < 1
     assert f"saves {saved['value']:.1%} of its tokens ({saved['low']:.1%} to {saved['high']:.1%})" in asking.note

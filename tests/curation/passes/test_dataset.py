@@ -144,12 +144,9 @@ def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back
     shared = pool(job.teacher)
     run(job, shared)
     assert shared.read().running == 1
-    wide = make_job(examples, tmp_path, actors=actors, chunk_rows=NUM_ROWS // 2, script={"seconds_per_row": 0.005})
-    run(replace(wide, labels_uri=str(tmp_path / "wide.lance")), shared)
-    until = time.monotonic() + 60
-    while shared.read().running < 2 and time.monotonic() < until:  # a process may come late, and stay
-        time.sleep(0.05)
-    assert shared.read().running == 2
+    wide, told = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.1}), []
+    run(replace(wide, labels_uri=str(tmp_path / "wide.lance")), shared, progress=told.append)
+    assert max(at.work.actors.running for at in told) == 2
     until = time.monotonic() + 80
     while shared.read().running > 1 and time.monotonic() < until:  # Ray Data waits a while after it has added some
         time.sleep(0.5)
@@ -219,9 +216,11 @@ def test_the_work_of_a_frozen_actor_goes_elsewhere(local_ray, examples, tmp_path
     thread.join(timeout=80)
     assert found, "the chunk of the frozen actor was never done"
     assert once_each(found[0])
-    assert not Path(f"/proc/{frozen}").exists()
     assert any(at.work.actors.running == 1 and at.work.actors.restarting == 1 for at in told)
-    assert told[-1].work.actors.deaths == 1
+    until = time.monotonic() + 60
+    while (Path(f"/proc/{frozen}").exists() or shared.read().deaths < 1) and time.monotonic() < until:
+        time.sleep(0.1)  # it is ended by a process of its node, which has to start
+    assert not Path(f"/proc/{frozen}").exists() and shared.read().deaths == 1
 
 
 def test_progress_moves_within_a_chunk_and_a_finished_one_does_not_wait_for_the_next(

@@ -103,8 +103,9 @@ def finished_run(
     path = folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config))
     settings = load_config(path)
-    (folder / f"tables-{name}").mkdir()
-    record = make_run(folder / f"tables-{name}", seed, first_test)
+    tables = folder / name / "tables"
+    tables.mkdir(parents=True)
+    record = make_run(tables, seed, first_test)
     with lease.hold(settings.directory):
         opened, scribe = open_run(settings, save=True), Scribe(settings, record)
         known: dict[str, Any] = {}
