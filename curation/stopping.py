@@ -10,6 +10,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -62,7 +63,11 @@ class Signals:
             self._clock = threading.Timer(LIMIT_SECONDS, self._end_at_once)
             self._clock.daemon = True
             self._clock.start()
-        raise KeyboardInterrupt if number == signal.SIGINT else Stopped
+        error = KeyboardInterrupt if number == signal.SIGINT else Stopped
+        if _is_forking:
+            _raise_soon(error)
+        else:
+            raise error
 
     def end(self) -> None:
         """End the process by the code of its signal: threads that still wait in C++ would abort a longer way out."""
@@ -84,6 +89,20 @@ class Signals:
 
 _listening = False
 """Whether a :class:`Signals` is in place in this process."""
+_is_forking = False
+"""Whether this process is within a fork, around which Python takes and releases logging's locks."""
+
+
+def _set_forking(is_forking: bool) -> None:
+    global _is_forking
+    _is_forking = is_forking
+
+
+os.register_at_fork(  # logging's own are within these: before it in the order of calls, and after it
+    before=lambda: _set_forking(True),
+    after_in_parent=lambda: _set_forking(False),
+    after_in_child=lambda: _set_forking(False),
+)
 
 
 def exit_code(number: signal.Signals) -> int:
@@ -127,19 +146,32 @@ def stop(thread: threading.Thread, error: type[BaseException] = Stopped) -> None
 def _raised_again(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """A hook of ``sys.unraisablehook`` that raises a signal's error again where Python would only print it.
 
-    It does where a handler ran in a finaliser, or in what runs around a fork: the signal would be lost. Another thread
-    raises it a moment later, since this hook's own errors are ignored too.
+    It does where a handler ran in a finaliser: the signal would be lost.
     """
 
     def seen(unraisable: Any) -> None:
-        if not issubclass(unraisable.exc_type, KeyboardInterrupt | Stopped):
+        if issubclass(unraisable.exc_type, KeyboardInterrupt | Stopped):
+            _raise_soon(unraisable.exc_type)
+        else:
             hook(unraisable)
-            return
-        again = threading.Timer(AGAIN_SECONDS, stop, (threading.main_thread(), unraisable.exc_type))
-        again.daemon = True
-        again.start()
 
     return seen
+
+
+def _raise_soon(error: type[BaseException]) -> None:
+    """Raise an error in the main thread a moment later, from another thread, and never within a fork.
+
+    What is raised around a fork is ignored, and a lock that was to be released then would stay locked.
+    """
+
+    def throw() -> None:
+        while _is_forking:
+            time.sleep(AGAIN_SECONDS)
+        stop(threading.main_thread(), error)
+
+    again = threading.Timer(AGAIN_SECONDS, throw)
+    again.daemon = True
+    again.start()
 
 
 def waited_for(call: Callable[[], Result]) -> Result:

@@ -236,9 +236,8 @@ def test_a_file_and_a_line_are_all(tmp_path: Path, seams: tuple[str, ...]) -> No
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "seams", [SEAMS[:6], pytest.param((SEAMS[0], SEAMS[6]), marks=pytest.mark.slow)], ids=" and ".join
-)
+@pytest.mark.slow  # a file and a line go through the same registry
+@pytest.mark.parametrize("seams", [SEAMS[:6], (SEAMS[0], SEAMS[6])], ids=" and ".join)
 def test_a_constant_of_an_own_module_does_as_well(tmp_path: Path, seams: tuple[str, ...]) -> None:
     for seam in seams:
         (tmp_path / f"own_{EXAMPLES[seam].name}.py").write_text(EXAMPLES[seam].as_constant)

@@ -12,7 +12,7 @@ from curation.config.load import load_config
 from curation.models import load_model, load_tokenizer
 from curation.refs import ModelRef, TableRef
 from curation.tables import io
-from tests.families import LLAMA, Family, pairs, sums
+from tests.families import FAMILIES, LLAMA, Family, pairs, sums
 from train.models import saved
 from train.sft import fine_tune
 from train.stream import write_pairs
@@ -35,6 +35,15 @@ METHODS = {
 }
 """The section ``student`` of each method by which every family is trained end to end."""
 ASKED = {"temperature": 0, "max_tokens": 16, "stop": []}
+
+
+@pytest.fixture(
+    scope="module",
+    params=("qwen3", "gemma3_text", *(pytest.param(name, marks=pytest.mark.slow) for name in ("olmo2", "llama"))),
+)
+def family(request: pytest.FixtureRequest) -> Family:
+    """Two of the families; the others take as long, and are trained in ``tests/train/test_family_training.py`` too."""
+    return FAMILIES[request.param]
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,9 @@ UPSCALING = 1.25
 """Chunks under way for each one that the actors can work on at once, from which on Ray Data adds actors; the desk hands
 out ``AHEAD`` of them as long as there are rows."""
 
+CLOSING_SECONDS = 30.0
+"""How long the end of a dataset is awaited; its thread ends with the process in any case."""
+
 
 class RunningPass:
     """A pass that goes through a model's dataset."""
@@ -126,7 +129,7 @@ class ModelDataset:
                 logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # it would say that it failed
                 ray.kill(self._desk)
         self._fail(RunFailedError("the actors that worked on this pass were ended"))
-        self._thread.join()
+        self._thread.join(timeout=CLOSING_SECONDS)
 
     def _start(self, num_rows: int, job: Job) -> None:
         with self._lock:

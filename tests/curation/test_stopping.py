@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -37,22 +38,47 @@ def test_a_signal_in_a_finaliser_is_raised_after_it(capfd: pytest.CaptureFixture
     assert "ignored" not in capfd.readouterr().err
 
 
-def test_a_signal_around_a_fork_is_raised_after_it():
-    def kill() -> None:
-        if armed:
-            armed.clear()
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0)
+FORK = """
+import logging, os, signal, threading, time
+from curation.stopping import Stopped, stopped_by_signals
 
-    armed = [True]
-    os.register_at_fork(before=kill)  # as logging's locks are taken and released
-    with pytest.raises(Stopped), stopped_by_signals():
-        child = os.fork()
-        if child == 0:
+def slow():
+    if armed:
+        armed.clear()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)  # longer than the time after which the error is raised again
+
+armed = [True]
+os.register_at_fork(**{when}=slow)
+try:
+    with stopped_by_signals():
+        if (child := os.fork()) == 0:
             os._exit(0)
         for _ in range(1000):
             time.sleep(0.001)
-    os.waitpid(child, 0)
+except Stopped:
+    print("stopped")
+os.waitpid(child, 0)
+
+
+def look():
+    is_free = logging._lock.acquire(timeout=1)
+    print("free:", is_free)
+    if is_free:
+        logging._lock.release()
+
+thread = threading.Thread(target=look)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_parent"])
+def test_a_signal_around_a_fork_is_raised_after_it_and_leaves_no_lock_locked(when: str):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK.replace("**{when}", when)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["stopped", "free: True"] and not done.stderr
 
 
 def test_errors_of_other_finalisers_are_told_as_ever(monkeypatch: pytest.MonkeyPatch):
