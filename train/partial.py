@@ -6,10 +6,12 @@ is removed after the new one is sealed, and what is not sealed is never read.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from curation.storage import durable
+from curation.storage.paths import write_atomically
 
 SEAL = "sealed.json"
 """The file in a checkpoint that lists its other files with their sizes."""
@@ -43,14 +45,11 @@ class Partial:
         return next((str(path) for path in self._newest_first() if _is_good(path)), None)
 
     def seal(self, checkpoint: Path) -> None:
-        """Declare a checkpoint complete."""
+        """Declare a checkpoint complete, once its files are on the disk."""
+        durable.sync(_files(checkpoint))
         sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in sorted(_files(checkpoint))}
-        written = checkpoint / f"{SEAL}.new"
-        with written.open("w") as file:
-            json.dump(sizes, file)
-            file.flush()
-            os.fsync(file.fileno())
-        written.rename(checkpoint / SEAL)
+        write_atomically(checkpoint / SEAL, json.dumps(sizes))
+        durable.sync_names(checkpoint)
 
     def keep_last(self) -> None:
         """Remove all checkpoints but the newest good one."""

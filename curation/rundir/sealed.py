@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 
 from curation.errors import TableError
 from curation.refs import TableRef, leaves, table_refs
+from curation.storage import durable
 from curation.storage.digest import TAG, Content, quick_content
 from curation.storage.paths import Entry, Place, Remote, place
 from curation.tables import sums
@@ -127,13 +128,17 @@ class Listing:
 def seal(home: Place, outputs: Any, known: Mapping[str, Content]) -> Sealed:
     """The files in a run directory that outputs name; those that another record holds (``known``) are not read again.
 
+    They are on the disk afterwards: a record may name them.
+
     Raises:
         TableError: a table that the outputs name cannot be read.
     """
     tables = {path: ref for ref in table_refs(outputs) if (path := _relative(home, ref.uri)) is not None}
     paths = {path for text in leaves(outputs, str) if (path := _relative(home, text)) is not None} - tables.keys()
     listing = Listing(home, [*tables, *(path.rpartition("/")[0] for path in paths)])
-    files = {name: known.get(name) or listing.content(name) for path in sorted(paths) for name in listing.below(path)}
+    named = [name for path in sorted(paths) for name in listing.below(path)]
+    durable.sync(home / name for name in named if name not in known)
+    files = {name: known.get(name) or listing.content(name) for name in named}
     refs = dict.fromkeys(ref for ref in table_refs(outputs) if _relative(home, ref.uri) is not None)
     made = [_seal_table(str(_relative(home, ref.uri)), ref, listing) for ref in refs]
     return Sealed(files=files, tables=tuple(table for table in made if table is not None))
@@ -194,6 +199,8 @@ def _seal_table(path: str, ref: TableRef, listing: Listing) -> SealedTable | Non
         return None
     known = sums.read(ref.uri)
     new = [file.name for file in files_of(ref) if file.name not in known]
+    durable.sync(place(ref.uri) / name for name in [*new, manifest])
+    durable.sync_names(place(ref.uri))
     sums.append(ref.uri, {name: listing.content(f"{path}/{name}") for name in new})
     return SealedTable(
         path=path,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from curation.errors import RunDirError
-from curation.storage.files import read_file
+from curation.storage.files import read_file, sync_folder
 from curation.storage.paths import Place, Remote
 
 KEPT = 8
@@ -90,6 +90,7 @@ class NumberedFiles:
                 os.link(temporary, self._path(number))
             if temporary.stat().st_nlink < 2:  # link(2) on NFS may fail and have done it: the number of links tells
                 return None
+            sync_folder(self._directory)
         finally:
             temporary.unlink(missing_ok=True)
         if number <= self._newest() - KEPT:  # the number was free again because its successors removed it

@@ -1,4 +1,7 @@
-"""Local files that anyone may have put there: only a file is read, never a pipe or a device, which may not end."""
+"""Local files: those that anyone may have put there, of which only files are read, and the way of files to the disk.
+
+A pipe or a device may not end, so it is not read.
+"""
 
 import errno
 import os
@@ -23,6 +26,10 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
     return cast(BinaryIO, os.fdopen(number, "wb" if flags & os.O_WRONLY else "rb", buffering=0))
 
 
+CANNOT = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM)
+"""What some network file systems answer for a folder, and all of them for a folder of somebody else."""
+
+
 def read_file(path: Path) -> bytes:
     """The content of a file.
 
@@ -31,3 +38,29 @@ def read_file(path: Path) -> bytes:
     """
     with open_file(path) as file:
         return file.read()
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file is on the disk; see fsync(2).
+
+    Raises:
+        OSError: the disk failed, or there is no such file.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk, where its file system can tell.
+
+    Raises:
+        OSError: the disk failed, or there is no such folder.
+    """
+    try:
+        sync_file(folder)
+    except OSError as error:
+        if error.errno not in CANNOT:
+            raise

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from curation.errors import RunDirError
 from curation.redaction import redacted
 from curation.storage import aws_profile
+from curation.storage.files import sync_folder
 from curation.storage.names import check_name, require_folder
 
 if TYPE_CHECKING:
@@ -315,7 +316,7 @@ def require_reachable(directory: Place, *, writable: bool = False) -> None:
 
 
 def write_atomically(path: Place, content: str | bytes) -> None:
-    """Replace a file's content atomically: readers see the old or the new content, a crash leaves the old."""
+    """Replace a file's content atomically: readers see the old or the new content, also after a power cut."""
     content = content.encode() if isinstance(content, str) else content
     if isinstance(path, Remote):
         path.put(content)
@@ -328,6 +329,7 @@ def write_atomically(path: Place, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

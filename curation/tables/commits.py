@@ -9,6 +9,9 @@ A commit is conditional: it succeeds only on the version whose ids the committer
 other appends, even over another driver's append of the same rows, and a commit that timed out can still land later,
 next to its own repetition. So a commit here is not an append but an update that names a fragment of the version it was
 made for (the table's first, unchanged). Two such updates conflict.
+
+What is committed survives a power cut: fragments are on the disk before a commit names them, and the version is before
+the commit is called done (:mod:`curation.storage.durable`).
 """
 
 import json
@@ -28,6 +31,7 @@ from curation.escaping import logger_of
 from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
 from curation.tables import sums
+from curation.tables.contents import sync_version
 from curation.tables.old_versions import Superseded
 from curation.tables.row_ids import RowIds, bitmap, include_all
 
@@ -184,6 +188,7 @@ class Committer:
         # before the commit: a file that a version names always has its digest, also after a kill
         sums.append(self.uri, {name: content for queued in self._queue for name, content in queued.sums.items()})
         self._dataset = lance.LanceDataset.commit(self.uri, operation, read_version=self._dataset.version)
+        sync_version(self._dataset)
         if self._first is None:
             self._first = _first(self._dataset)
         self._row_ids.add(new, self._pending)

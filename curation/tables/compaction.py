@@ -22,6 +22,7 @@ from curation.refs import TableRef
 from curation.storage.digest import Content
 from curation.storage.lease import Guard, unguarded
 from curation.tables import sums
+from curation.tables.contents import sync_version
 from curation.tables.row_ids import RowIds
 from curation.tasks import in_tasks, root
 
@@ -113,6 +114,7 @@ def commit(ref: TableRef, rewritten: Sequence[Rewritten], *, guard: Guard = ungu
     try:
         sums.append(ref.uri, {name: content for item in rewritten for name, content in item.sums.items()})
         Compaction.commit(dataset, [item.result for item in rewritten])
+        sync_version(dataset)
     except REFUSALS as error:
         logger.warning("%s: keeps its small fragments (%s)", ref.uri, of_lance(error) or error)
         return ref

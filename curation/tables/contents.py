@@ -13,6 +13,8 @@ from curation.errors import TableError, of_lance
 from curation.hashing import hash64
 from curation.refs import TableRef
 from curation.stopping import Stopped
+from curation.storage import durable
+from curation.storage.paths import Remote, place
 from curation.tables.row_ids import digest_of, include, name_of, scan
 
 VERSIONS = "_versions"
@@ -63,6 +65,13 @@ def version_of(name: str) -> int | None:
         return None
     number = int(found[1])
     return number if number < 1 << 63 else (1 << 64) - 1 - number
+
+
+def sync_version(dataset: lance.LanceDataset) -> None:
+    """Wait until the file that describes the dataset's version is on the disk; see :mod:`curation.storage.durable`."""
+    home = place(dataset.uri)
+    if not isinstance(home, Remote):
+        durable.sync(path for name in manifest_names(dataset.version) if (path := home / name).exists())
 
 
 def files_of(ref: TableRef) -> list[TableFile]:

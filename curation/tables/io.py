@@ -12,8 +12,9 @@ from lance.fragment import FragmentMetadata, write_fragments
 
 from curation.errors import CommitError
 from curation.refs import TableRef
+from curation.storage import durable
 from curation.storage.paths import PATIENCE_SECONDS, place
-from curation.tables import schemas
+from curation.tables import schemas, torn
 from curation.tables.row_ids import SCAN_ROWS, in_order
 
 # Lance's own ten attempts may be over in a second; read by Lance in whatever process writes or reads a table.
@@ -27,12 +28,13 @@ MOST_RUNS = 1 << 20
 
 
 def create(uri: str, schema: pa.Schema) -> TableRef:
-    """Create an empty table with ``schema``, or return the newest version of the existing one.
+    """Create an empty table with ``schema``, or return the newest whole version of the existing one.
 
     Raises:
         CommitError: the existing table has other columns.
     """
     place(uri).parent.mkdir(parents=True, exist_ok=True)
+    torn.set_aside(uri)
     try:
         # not write_dataset(mode="create"): of two concurrent calls, the slower one empties the other's table
         operation = lance.LanceOperation.Overwrite(schema, [])
@@ -44,6 +46,7 @@ def create(uri: str, schema: pa.Schema) -> TableRef:
             raise refused from None
     else:
         present = schema
+        durable.sync_names(place(uri))
     if present.names[: len(schema)] != schema.names:
         raise CommitError(f"{uri}: has the columns {present.names}, wanted {schema.names}; remove it or change the run")
     return latest(uri)

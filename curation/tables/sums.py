@@ -16,6 +16,7 @@ from typing import Any
 
 from lance.fragment import FragmentMetadata
 
+from curation.storage import durable
 from curation.storage.digest import Content, bytes_digest, quick_content
 from curation.storage.paths import Place, Remote, place
 
@@ -32,10 +33,14 @@ def path_of(uri: str) -> Place:
 
 
 def of_files(uri: str, names: Iterable[str]) -> Sums:
-    """The contents of data files that were just written, by their names in the table; none in an object store."""
-    home = place(uri)
+    """The contents of data files that were just written, by their names in the table; none in an object store.
+
+    The files are on the disk afterwards: a commit may name them.
+    """
+    home, names = place(uri), list(names)
     if isinstance(home, Remote):
         return {}
+    durable.sync([*(home / DATA / name for name in names), home / DATA])
     return {f"{DATA}/{name}": quick_content(home / DATA / name) for name in names}
 
 
@@ -65,7 +70,7 @@ def parted(described: Iterable[dict[str, Any]]) -> tuple[list[FragmentMetadata],
 
 
 def append(uri: str, found: Mapping[str, Content]) -> None:
-    """Add lines; in an object store the file is written again.
+    """Add lines, which are on the disk afterwards; in an object store the file is written again.
 
     Raises:
         OSError: the file cannot be written.
@@ -83,6 +88,7 @@ def append(uri: str, found: Mapping[str, Content]) -> None:
             if file.read(1) != b"\n":  # a driver was killed in the middle of a line
                 text = b"\n" + text
         file.write(text)
+    durable.sync([path])
 
 
 def head(uri: str, size: int | None = None) -> Content:

@@ -17,8 +17,10 @@ from curation.errors import ExportError
 from curation.models import configuration_of, load_model, load_tokenizer
 from curation.models.own_code import hub_revision
 from curation.refs import ModelRef
+from curation.storage import durable
 from curation.storage.cache import fetched
 from curation.storage.digest import file_sha256
+from curation.storage.files import sync_folder
 from curation.storage.paths import Place, Remote, place, remove, require_reachable
 
 CARD, LINEAGE = "README.md", "lineage.json"
@@ -119,10 +121,12 @@ def _beside(target: Place) -> Iterator[Path]:
 
 
 def _move(folder: Path, target: Path) -> None:
+    durable.sync_tree(folder)
     old = folder.with_name(f"{folder.name}.old")
     if target.is_dir():
         target.rename(old)
     folder.rename(target)
+    sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,8 +16,8 @@ from curation.rundir.manifest import Manifest
 from curation.rundir.sealed import Listing, Sealed, SealedTable
 from curation.storage.digest import TAG, Content, quick_content
 from curation.storage.paths import PART_BYTES, Place, Remote
-from curation.tables import sums
-from curation.tables.contents import Rows, files_of, id_files, rows_of
+from curation.tables import sums, torn
+from curation.tables.contents import VERSIONS, Rows, files_of, id_files, rows_of
 from curation.telemetry.standing import Standing, Update
 
 READ_AT_ONCE = 8
@@ -98,6 +98,7 @@ class Checker:
         self._found.rows = total
         for name, table in tables:
             self._check_rows(name, table)
+        self._check_newest(table.path for _, table in tables)
 
     def _asked(self, name: str, sealed: Sealed) -> Iterator[_Asked]:
         """The files of a stage that no earlier stage has."""
@@ -159,6 +160,23 @@ class Checker:
             self._add(name, table.path, f"repeats {now.num - now.num_ids:,} row ids")
         elif now.ids != table.rows.ids:
             self._add(name, table.path, "has other row ids than were committed")
+
+    def _check_newest(self, recorded: Iterable[str]) -> None:
+        """Look for versions that a power cut tore, of tables that are being filled."""
+        if isinstance(self._home, Remote):
+            return
+        recorded = set(recorded)
+        for versions in sorted(self._home.rglob(VERSIONS)):
+            table = str(versions.parent.relative_to(self._home))
+            for path in torn.find(versions.parent) if table not in recorded else ():
+                self._found.damage.append(
+                    Damage(
+                        stage=None,
+                        path=str(path.relative_to(self._home)),
+                        problem="is a version that was cut off while it was written",
+                        redo="`curate run` goes on from the version before it",
+                    )
+                )
 
     def _ref(self, table: SealedTable) -> TableRef:
         return TableRef(uri=str(self._home / table.path), version=table.version)

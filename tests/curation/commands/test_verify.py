@@ -141,6 +141,21 @@ def test_rows_that_are_not_those_that_were_committed_are_told(tmp_path: Path, ho
     )
 
 
+def test_a_version_that_a_power_cut_tore_is_told_of_a_table_that_is_being_filled(tmp_path: Path):
+    run(directory := tmp_path / "run")
+    table = directory / "gen-0" / "label-pool-0123" / "labels.lance"
+    schema = rows(np.arange(3)).schema
+    io.create(str(table), schema)
+    newest = min((table / "_versions").glob("*.manifest"))
+    assert not checked(directory).damage
+    newest.write_bytes(newest.read_bytes()[:-20])
+    (damage,) = checked(directory).damage
+    assert damage.path == str(newest.relative_to(directory)) and "was cut off while it was written" in damage.problem
+    assert damage.redo == "`curate run` goes on from the version before it"
+    io.create(str(table), schema)
+    assert not checked(directory).damage
+
+
 def test_what_is_not_of_ours_is_refused_in_a_line(tmp_path: Path):
     result = CliRunner().invoke(main, ["verify", str(tmp_path)])
     assert result.exit_code == 2 and "is not a run directory (no manifest.json)" in result.output

@@ -1,0 +1,72 @@
+"""What is waited for until it is on the disk."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fuzz.sealed_run import run
+from curation.refs import TableRef
+from curation.rundir.manifest import Manifest
+from curation.rundir.sealed import Sealed
+from curation.storage import durable
+from curation.storage.paths import write_atomically
+from curation.tables.contents import files_of
+from train.partial import Partial
+
+
+@pytest.fixture
+def waited_for(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files and folders that were waited for."""
+    found: list[Path] = []
+    fsync = os.fsync
+
+    def wait(number: int) -> None:
+        found.append(Path(os.readlink(f"/proc/self/fd/{number}")))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", wait)
+    return found
+
+
+def test_a_file_is_waited_for_before_its_folder_and_a_new_folder_with_those_above_it(tmp_path, waited_for):
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("text")
+    durable.sync([folder / "file"])
+    assert waited_for == [folder / "file", folder]
+    waited_for.clear()
+    durable.sync_names(folder)
+    assert waited_for[:3] == [folder, tmp_path / "a", tmp_path]
+
+
+def test_a_file_that_is_replaced_is_on_the_disk_under_its_name(tmp_path, waited_for):
+    write_atomically(tmp_path / "file", "text")
+    assert waited_for[-1] == tmp_path and waited_for[0].parent == tmp_path
+
+
+def test_what_a_record_names_is_waited_for_before_it_is_written(tmp_path, waited_for):
+    run(tmp_path / "run")
+    saved = max(number for number, path in enumerate(waited_for) if "manifest.json" in path.name)
+    waited, named = set(waited_for[:saved]), set[Path]()
+    for record in Manifest.load(tmp_path / "run").stages.values():
+        sealed = Sealed.from_json(record.sealed)
+        named |= {tmp_path / "run" / name for name in sealed.files}
+        for table in sealed.tables:
+            home = tmp_path / "run" / table.path
+            data = [file.name for file in files_of(TableRef(uri=str(home), version=table.version))]
+            named |= {home / name for name in [*data, table.manifest]} | {home.with_name(f"{home.name}.sums")}
+    assert named and not named - waited and not {path.parent for path in named} - waited
+
+
+def test_a_checkpoint_is_sealed_once_its_files_are_on_the_disk(tmp_path, waited_for):
+    partial = Partial(tmp_path / "model", "stamp")
+    partial.prepare()
+    checkpoint = partial.checkpoints / "checkpoint-1"
+    (checkpoint / "deep").mkdir(parents=True)
+    for name in ("weights", "deep/state"):
+        (checkpoint / name).write_text("numbers")
+    waited_for.clear()
+    partial.seal(checkpoint)
+    sealed = next(number for number, path in enumerate(waited_for) if "sealed.json" in path.name)
+    assert {checkpoint / "weights", checkpoint / "deep/state", checkpoint / "deep"} <= set(waited_for[:sealed])
