@@ -17,7 +17,7 @@ import pytest
 
 from curation.config import ActorsConfig, AskConfig, DecodingConfig, DomainConfig, ScriptedConfig
 from curation.domains import get_domain
-from curation.errors import ConfigError
+from curation.errors import ConfigError, RunFailedError
 from curation.passes.dataset import ModelDataset
 from curation.passes.run import PassResult, make_dataset
 from curation.refs import ModelRef, TableRef
@@ -144,9 +144,15 @@ def test_there_are_no_more_actors_than_chunks_and_those_that_idle_are_given_back
     shared = pool(job.teacher)
     run(job, shared)
     assert shared.read().running == 1
-    wide, told = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.1}), []
-    run(replace(wide, labels_uri=str(tmp_path / "wide.lance")), shared, progress=told.append)
-    assert max(at.work.actors.running for at in told) == 2
+    wide, told = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.4}), []
+
+    def end_when_two_run() -> None:
+        if any(at.work.actors.running == 2 for at in told):
+            raise RunFailedError("two run")
+
+    with pytest.raises(RunFailedError, match="two run"):  # within the 96 s that one actor would take
+        uri = str(tmp_path / "wide.lance")
+        run(replace(wide, labels_uri=uri), shared, progress=told.append, guard=end_when_two_run)
     until = time.monotonic() + 80
     while shared.read().running > 1 and time.monotonic() < until:  # Ray Data waits a while after it has added some
         time.sleep(0.5)
@@ -203,12 +209,12 @@ def ancestors(pid: str) -> Iterator[int]:
 
 def test_the_work_of_a_frozen_actor_goes_elsewhere(local_ray, examples, tmp_path, pool):
     actors = ActorsConfig(min=2, max=2, hang_seconds=3)
-    job = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.05})
+    job = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.1})
     shared, found, told = pool(job.teacher), [], []
     thread = threading.Thread(target=lambda: found.append(run(job, shared, progress=told.append)))
     thread.start()
     until = time.monotonic() + 60
-    while len(actors_of_this_ray()) < 2 or not Path(job.teacher.scripted.log).exists():
+    while not told or told[-1].work.chunks_in_flight < 2:
         assert time.monotonic() < until
         time.sleep(0.1)
     frozen = actors_of_this_ray()[0]
