@@ -211,13 +211,14 @@ def test_the_work_of_a_frozen_actor_goes_elsewhere(local_ray, examples, tmp_path
     actors = ActorsConfig(min=2, max=2, hang_seconds=3)
     job = make_job(examples, tmp_path, actors=actors, script={"seconds_per_row": 0.1})
     shared, found, told = pool(job.teacher), [], []
+    of_tests_before = actors_of_this_ray()  # they may still be ending
     thread = threading.Thread(target=lambda: found.append(run(job, shared, progress=told.append)))
     thread.start()
     until = time.monotonic() + 60
     while not told or told[-1].work.chunks_in_flight < 2:
         assert time.monotonic() < until
         time.sleep(0.1)
-    frozen = actors_of_this_ray()[0]
+    frozen = next(pid for pid in actors_of_this_ray() if pid not in of_tests_before)
     os.kill(frozen, signal.SIGSTOP)
     thread.join(timeout=80)
     assert found, "the chunk of the frozen actor was never done"
