@@ -1,0 +1,108 @@
+"""Counts what a reader of the code has to carry: ``python docs/size.py [CHECKOUT] [--list NAME]``.
+
+The numbers of docs/architecture.md's house: product lines, functions that are long or take much, ``Any``, class names
+that are defined more than once, imports within functions. They say where to look, and no more than that. A second
+checkout, for instance ``git worktree add ../before COMMIT``, is counted for a comparison.
+"""
+
+import argparse
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PRODUCT = ("curation", "train", "tune")
+MOST_PARAMETERS, MOST_LINES = 8, 60
+IDIOMS = frozenset({"Made"})
+"""Class names that stages define in their class on purpose."""
+
+
+def count(root: Path) -> dict[str, list[str]]:
+    """Places by what is counted; a place is ``path:line name``.
+
+    Raises:
+        FileNotFoundError: the folder is no checkout of the project.
+    """
+    found: dict[str, list[str]] = {name: [] for name in NAMES}
+    classes: dict[str, list[str]] = defaultdict(list)
+    for path, tree in _trees(root):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and node.id == "Any":
+                found["uses of Any"].append(f"{path}:{node.lineno}")
+            elif isinstance(node, ast.ClassDef) and node.name not in IDIOMS:
+                classes[node.name].append(f"{path}:{node.lineno} {node.name}")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                place = f"{path}:{node.lineno} {node.name}"
+                if (number := _num_parameters(node)) > MOST_PARAMETERS:
+                    found[f"functions of more than {MOST_PARAMETERS} parameters"].append(f"{place}: {number}")
+                if (number := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES:
+                    found[f"functions of more than {MOST_LINES} lines"].append(f"{place}: {number}")
+        found["imports within functions"] += [f"{path}:{line}" for line in sorted(_inner_imports(tree))]
+    found["class names in two places or more"] = [
+        f"{name}: {', '.join(place.rpartition(' ')[0] for place in places)}"
+        for name, places in sorted(classes.items())
+        if len(places) > 1
+    ]
+    return found
+
+
+NAMES = (
+    f"functions of more than {MOST_PARAMETERS} parameters",
+    f"functions of more than {MOST_LINES} lines",
+    "uses of Any",
+    "class names in two places or more",
+    "imports within functions",
+)
+
+
+def num_lines(root: Path) -> int:
+    """Lines of the product's Python files."""
+    return sum(len(path.read_text().splitlines()) for path in _files(root))
+
+
+def _files(root: Path) -> list[Path]:
+    found = sorted(path for folder in PRODUCT for path in (root / folder).rglob("*.py"))
+    if not found:
+        raise FileNotFoundError(f"{root}: no Python file under {', '.join(PRODUCT)}; name a checkout of the project")
+    return found
+
+
+def _trees(root: Path) -> Iterator[tuple[Path, ast.Module]]:
+    for path in _files(root):
+        yield path.relative_to(root), ast.parse(path.read_text())
+
+
+def _num_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Parameters that a caller gives."""
+    given = [*node.args.posonlyargs, *node.args.args]
+    is_bound = bool(given) and given[0].arg in ("self", "cls")
+    return len(given) - is_bound + len(node.args.kwonlyargs)
+
+
+def _inner_imports(tree: ast.Module) -> set[int]:
+    """The lines of imports within functions, each once."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inner = (node for function in functions for node in ast.walk(function))
+    return {node.lineno for node in inner if isinstance(node, ast.Import | ast.ImportFrom)}
+
+
+def main() -> None:
+    """Print the counts, or the places of one."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkout", type=Path, nargs="?", default=Path(__file__).parents[1])
+    parser.add_argument("--list", choices=NAMES, help="print the places of a count")
+    given = parser.parse_args()
+    try:
+        found = count(given.checkout)
+    except FileNotFoundError as error:
+        parser.error(str(error))
+    if given.list is not None:
+        print("\n".join(found[given.list]))
+        return
+    print(f"{num_lines(given.checkout):8,} lines in {len(_files(given.checkout)):,} files of {', '.join(PRODUCT)}")
+    for name, places in found.items():
+        print(f"{len(places):8,} {name}")
+
+
+if __name__ == "__main__":
+    main()
