@@ -7,22 +7,23 @@ finds a simpler function ahead of it: one free signal, or the numbers of the ans
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic.dataclasses import dataclass
 
 from curation.arms import FREE, TRUST, Column
 from curation.config import TrustConfig
-from curation.errors import DegenerateSourceError, SourceError
+from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import derive, hash_unit
 from curation.metrics import auc_difference, auc_value
 from curation.metrics.estimates import NORMAL_QUANTILE
 from curation.refs import TableRef, TrustRef, fingerprint
-from curation.registry import check_options
 from curation.storage.paths import Place
 from curation.tables import io
 from curation.trust.boosted_trees import BoostedTrees
@@ -63,41 +64,50 @@ TREES: Mapping[str, Any] = {"num_trees": 100, "learning_rate": 0.05, "max_leaves
 """Of the combination: small ones, as the members have read the states."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config={"extra": "forbid"})
 class Recipe:
     """Settings of a stack (``trust.options.stacked``)."""
 
-    folds: int = 5
-    probe_rows: int = 80
+    folds: Annotated[int, Field(ge=2)] = 5
+    probe_rows: NonNegativeInt = 80
     """With fewer labelled rows no member reads the states: the numbers stand alone."""
-    network_rows: int = 2_000
+    network_rows: NonNegativeInt = 2_000
     """With fewer labelled rows there are no networks."""
-    tree_rows: int = 2_000
+    tree_rows: NonNegativeInt = 2_000
     """With fewer labelled rows a logistic regression combines; with as many, boosted trees do where they are better."""
-    proof: float = 2.0
+    proof: NonNegativeFloat = 2.0
     """How many standard errors of the difference in cross-validated AUC a simpler function has to be ahead, to be taken
     in place of the whole stack."""
-    depth: int = 2
+    depth: PositiveInt = 2
     """Blocks of a network, which is one of ``neural``."""
-    width: int = 128
-    learning_rate: float = 1e-3
-    max_steps: int = 1_000
-    patience: int = 200
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Recipe":
-        """The recipe of these settings.
-
-        Raises:
-            ConfigError: a setting that there is none of.
-        """
-        check_options("trust.options.stacked", cls, **options)
-        return cls(**options)
+    width: PositiveInt = 128
+    learning_rate: PositiveFloat = 1e-3
+    max_steps: PositiveInt = 1_000
+    patience: PositiveInt = 200
 
     def network(self, config: TrustConfig) -> TrustConfig:
         """How a network is fitted: its logits are to be probabilities, so no class weighs more."""
         own = ("depth", "width", "learning_rate", "max_steps", "patience")
         return config.model_copy(update={"class_weight": 0.0, **{name: getattr(self, name) for name in own}})
+
+
+def recipe_of(options: Mapping[str, Any]) -> Recipe:
+    """The recipe of ``trust.options.stacked``.
+
+    Raises:
+        ConfigError: a setting that there is none of, or a value that it cannot have.
+    """
+    try:
+        return Recipe(**options)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name, known = problem["loc"][-1], ", ".join(field.name for field in fields(Recipe))
+        why = (
+            f"there is no such setting; known are {known}"
+            if problem["type"].startswith("unexpected")
+            else (f"{problem['input']!r}: {problem['msg']}")
+        )
+        raise ConfigError(f"trust.options.stacked.{name}: {why}") from error
 
 
 class Candidate(NamedTuple):
@@ -173,7 +183,7 @@ def stacked_of(
     **options: Any,
 ) -> StackedTrust:
     """A stack of these rows; see :func:`fit_stacked`. Unless told, networks are fitted in this process."""
-    recipe = Recipe.of(options)
+    recipe = recipe_of(options)
     stack = _Stack(rows, config, recipe, seed)
     free = stack.free()
     if stack.rarer < 2 * recipe.folds:

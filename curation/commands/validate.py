@@ -13,6 +13,7 @@ from curation.errors import ModelError
 from curation.pipeline.roles import check_models
 from curation.selection.budget import check_pool
 from curation.sources import discover, require_columns, split_sizes
+from curation.stages.fit import check_settings
 from curation.stages.label_keys import check_by
 from curation.stages.preview import check_preview, preview
 from curation.stages.search import check as check_search
@@ -53,6 +54,7 @@ def check(config: RunConfig) -> Iterator[Checked]:
     num_pool = sizes["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
+    check_settings(config.trust)
     if config.trust.search or "tune" in config.model_fields_set:
         check_search(config, num_pool)
     teachers = {"teacher", *(f"student {index}" for index in range(len(config.generations) - 1))}

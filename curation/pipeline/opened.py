@@ -15,6 +15,7 @@ from curation.rundir.graph import Status, statuses
 from curation.rundir.manifest import Manifest
 from curation.selection.budget import check_pool
 from curation.sources import SourceFile, check_unchanged, discover, split_sizes
+from curation.stages.fit import check_settings
 from curation.stages.label_keys import check_by
 from curation.storage import lease
 from curation.storage.paths import write_atomically
@@ -80,6 +81,7 @@ def _opened(config: RunConfig, manifest: Manifest, files: Mapping[str, Sequence[
     num_pool = split_sizes(config, files)["pool"] // config.num_shares
     check_pool(config.selection.budget, num_pool)
     check_by(config.selection.max_per_label_by, get_domain(config.domain_of("pool")))
+    check_settings(config.trust)
     return Opened(config=config, manifest=manifest, chain=describe(config, files), num_pool=num_pool)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from curation.arms import TRUST, Fitted
 from curation.config import TrustConfig
 from curation.errors import DegenerateSourceError
 from curation.refs import TableRef, TrustRef
@@ -79,6 +80,22 @@ class FitTrust(Stage):
         with training(task, self.trust):
             found: TrustRef = fit_net(*given, **further)
         return found
+
+
+def check_settings(config: TrustConfig) -> None:
+    """Refuse settings of ``trust.options`` that a trust function does not take.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    for name, options in config.options.items():
+        fitted = TRUST[name]
+        if name == "stacked":
+            from train.stack import recipe_of  # heavy
+
+            recipe_of(options)
+        elif options and isinstance(fitted, Fitted) and fitted.fit is None:
+            check_options(f"trust.options.{name}", code(fitted.made_by).fitted, None, None, config, None, **options)
 
 
 def summary(trust: TrustRef) -> dict[str, Any]:

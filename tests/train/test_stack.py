@@ -14,6 +14,7 @@ from curation.config import TrustConfig
 from curation.errors import ConfigError, DegenerateSourceError, SourceError
 from curation.hashing import hash_unit
 from curation.metrics import auc
+from curation.stages.fit import check_settings
 from curation.trust import load_fitted
 from curation.trust.parts import FIT, REPEAT, UNUSED, VALIDATION, part_of
 from curation.trust.stacked import NETWORKS, Combination, Logistic, StackedTrust, Trees
@@ -327,11 +328,28 @@ def test_labels_without_a_number_that_varies_are_refused(numbers: tuple[str, ...
 
 
 def test_an_option_that_there_is_none_of_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"trust\.options\.stacked: .*num_folds"):
+    with pytest.raises(
+        ConfigError, match=r"trust\.options\.stacked\.num_folds: there is no such setting; known are folds,"
+    ):
         fit(drawn(300).rows, num_folds=3)
     config = CONFIG.model_copy(update={"options": {"stacked": {"num_folds": 3}}})
-    with pytest.raises(ConfigError, match=r"trust\.options\.stacked: .*num_folds"):
+    with pytest.raises(ConfigError, match=r"trust\.options\.stacked\.num_folds: there is no such setting"):
         fit_rows("stacked", drawn(300).rows, config, seed=3, origin={})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"folds": 1}, "folds: 1: Input should be greater than or equal to 2"),
+        ({"proof": -1}, "proof: -1: Input should be greater than or equal to 0"),
+        ({"width": "wide"}, "width: 'wide': Input should be a valid integer"),
+        ({"learning_rate": 0}, "learning_rate: 0: Input should be greater than 0"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_before_a_run(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_settings(CONFIG.model_copy(update={"options": {"stacked": settings}}))
+    assert str(error.value).startswith(f"trust.options.stacked.{words}")
 
 
 # Probabilities.
