@@ -12,6 +12,7 @@ from curation.pipeline.labelling import ask_of
 from curation.refs import ModelRef, TableRef
 from curation.rundir.graph import Built, Done, Out, Table
 from curation.rundir.run import Task
+from curation.stages.grade import Grade
 from curation.storage.paths import place
 
 if TYPE_CHECKING:
@@ -23,21 +24,21 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
     """Which labels of a split are right, by the domain's rule and, where it is asked, the judge (``GRADES``)."""
     config, rows = generation.config, generation.sizes[split]
     gold, domain = generation.gold(split), config.domain_of(split)
-    by_rule = grading(
-        generation.name(f"grade-{stage}"),
+    by_rule = Grade(
+        name=generation.name(f"grade-{stage}"),
         labels=labels,
         gold=gold,
         examples=generation.tables[split],
         domain=domain,
-        rows=rows,
+        num_rows=rows,
     )
     judge = config.judge
     if judge is None or split not in judge.splits:
-        return by_rule.table("grades")
+        return by_rule.out("grades")
     assert generation.others.judge is not None, "a judge that is configured is among the models"
     judged = judging(
         generation.name(f"judge-{stage}"),
-        grades=by_rule.table("grades"),
+        grades=by_rule.out("grades"),
         examples=generation.tables[split],
         labels=labels,
         gold=gold,
@@ -49,22 +50,6 @@ def graded(generation: Generation, stage: str, split: str, labels: Out) -> Out:
         rows=None,
     )
     return judged.table("grades")
-
-
-def grading(name: str, *, labels: Out, gold: Table, examples: Table, domain: DomainConfig, rows: int | None) -> Built:
-    """Which labels are right, by the domain's rule, and which question each row asks."""
-    inputs = {"labels": labels, "gold": gold, "examples": examples, "domain": domain}
-    return Built(name=name, work=grade, inputs=inputs, num_rows=rows)
-
-
-def grade(task: Task, *, labels: TableRef, gold: TableRef, examples: TableRef, domain: DomainConfig) -> Done:
-    """Compare weak with gold labels."""
-    from curation.stages.grade import grade as grade_stage
-    from curation.tables import io
-
-    with task.progress() as update:
-        ref = grade_stage(labels, gold, examples, domain, str(task.directory / "grades.lance"), progress=update)
-    return Done(outputs={"grades": ref.to_json()}, rows=io.count(ref))
 
 
 def judging(
