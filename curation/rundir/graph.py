@@ -180,11 +180,14 @@ class Built(Stage):
 
 
 def as_json(value: Any) -> Any:
-    """What a stage made as JSON: references, dataclasses and NamedTuples at any depth become objects."""
+    """What a stage made as JSON: references, dataclasses and NamedTuples at any depth become objects.
+
+    An underscore at the end of a NamedTuple's field, which tells it from a keyword, is no part of its name.
+    """
     if isinstance(value, Ref):
         return value.to_json()
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return as_json(value._asdict())
+        return {name.removesuffix("_"): as_json(part) for name, part in value._asdict().items()}
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from curation.hashing import Int64s
 from curation.refs import TableRef
 from curation.rundir.graph import Done, In, Stage
 from curation.rundir.run import Task
-from curation.tables import io, scans, schemas
+from curation.tables import io, schemas
 from curation.tasks import in_tasks
 from curation.telemetry.standing import Standing, Update
 
@@ -65,21 +65,6 @@ def grade(
             num_done += graded.num_rows
             if progress is not None:
                 progress(Standing(rows=num_done, total=total))
-
-    return io.write_parts(parts(), schemas.GRADES, uri)
-
-
-def overrule(grades: TableRef, verdicts: TableRef, uri: str) -> TableRef:
-    """The grades, corrected where a judge calls a label right (``verdicts``: schema ``schemas.SIGNAL``, 1 is right)."""
-    accepted = io.read(verdicts, columns=["row_id"], filter="value > 0.5")["row_id"].to_numpy()
-
-    def parts() -> Iterator[pa.Table]:
-        for batch in scans.batches(grades, {name: name for name in schemas.GRADES.names}, None):
-            correct_B = batch.column("correct").to_numpy(zero_copy_only=False)
-            judged_B = np.isin(batch.column("row_id").to_numpy(), accepted) & ~correct_B
-            columns = [batch.column("row_id"), correct_B | judged_B, judged_B]
-            columns += [batch.column(name) for name in ("problem", "question")]
-            yield pa.table([pa.array(column) for column in columns], schema=schemas.GRADES)
 
     return io.write_parts(parts(), schemas.GRADES, uri)
 

@@ -7,22 +7,23 @@ teacher runs or where it lies.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from curation.config import AskConfig, DomainConfig
+from curation.config import DomainConfig
 from curation.config.filter import FilterConfig, KeepConfig
 from curation.errors import ConfigError
 from curation.package import TrustPackage, load
-from curation.pipeline.asking import Asked, Running, asked
+from curation.pipeline.asking import asked
 from curation.pipeline.filter.cascade import Settled
 from curation.pipeline.filter.writing import ranking, writing
-from curation.pipeline.labelling import LABEL_REVISION, label
 from curation.refs import ModelRef, TableRef, fingerprint
 from curation.rundir.graph import Built, Done, Outputs, Stage, ordered
 from curation.rundir.run import Task
 from curation.sources import SourceFile
+from curation.stages.asking import TeacherUse
 from curation.stages.cut import Calibration, calibration_digest, decide, read_calibration
+from curation.stages.label_pool import LabelPool
 from curation.stages.pool import PoolRows, read_pool
 from curation.stages.shift import measure_against
 from curation.stages.usable import SplitCounts, check_share
@@ -48,7 +49,7 @@ class Stages(NamedTuple):
     """The stages of a round."""
 
     pool: Built
-    label: Built
+    label: LabelPool
     shift: Built | None
     """None if the trust function reads no hidden state."""
     write: Built
@@ -112,7 +113,7 @@ def describe(
         name=CUT,
         work=make_cut,
         inputs={
-            "tables": [looked[name][1].table("labels") for name in base],
+            "tables": [looked[name][1].out("labels") for name in base],
             "rounds": base,
             "rule": rule,
             "package": package.digest,
@@ -155,11 +156,11 @@ def _words(rule: Mapping[str, Any]) -> str:
 def _looking(
     config: FilterConfig,
     package: TrustPackage,
-    model: Asked,
+    model: TeacherUse,
     rnd: Round,
     settings: Mapping[str, Any],
     gated: Mapping[str, Any],
-) -> tuple[Built, Built, Built | None]:
+) -> tuple[Built, LabelPool, Built | None]:
     """The stages that read, label and test a round."""
     num_rows, told = rnd.rows.num_rows, package.description
     pool = Built(
@@ -173,31 +174,23 @@ def _looking(
         settings={**settings, "max_error_rate": config.pool.max_error_rate},
         num_rows=num_rows,
     )
-    labelled = model.stage(
-        f"label-{rnd.name}", label_pool, {}, settings=settings, rows=num_rows, revision=LABEL_REVISION
-    )
-    labelled = replace(
-        labelled,
-        inputs={
-            "examples": pool.table("pool"),
-            "package": package.digest,
-            "backend": model.ask.backend,
-            "seed": config.seed,
-            **gated,
-        },
-        settings={
-            **labelled.settings,
-            **_place_of(package),
-            "model": model.model,
-            "ask": model.ask,
-            "settled": model.backend,
-        },
+    labelled = LabelPool(
+        name=f"label-{rnd.name}",
+        teacher=model,
+        decoding=told.decoding,
+        examples=pool.table("pool"),
+        seed=config.seed,
+        num_rows=num_rows,
+        package=package.digest,
+        **_place_of(package),
+        **settings,
+        **gated,
     )
     states = told.sample.states
     shift = Built(
         name=f"shift-{rnd.name}",
         work=compare,
-        inputs={"labels": labelled.table("labels"), "package": package.digest, "seed": config.seed, **gated},
+        inputs={"labels": labelled.out("labels"), "package": package.digest, "seed": config.seed, **gated},
         settings={**_place_of(package)},
         num_rows=num_rows,
     )
@@ -227,54 +220,6 @@ def read(
         )
     check_share("pool", found.table, SplitCounts(rows=found.rows, errors=found.errors), max_error_rate)
     return Done(outputs={"pool": found.table.to_json(), "errors": found.errors}, rows=found.rows)
-
-
-def label_pool(
-    task: Task,
-    *,
-    examples: TableRef,
-    package: str,
-    backend: str,
-    seed: int,
-    uri: str,
-    allow_code: Sequence[str],
-    model: ModelRef | None,
-    ask: AskConfig,
-    settled: str,
-    running: Running,
-    commit_seconds: float,
-    fragment_mb: int,
-    first_cut: Mapping[str, float] | None = None,
-) -> Done:
-    """Label and score a round in one pass; of the states only the sample for the shift test is stored."""
-    from curation.stages.first_cut import Cut
-
-    packaged = load(uri, allow_code=allow_code)
-    told, cut = packaged.description, None
-    states = dict.fromkeys(told.sample.states)
-    if first_cut is not None:
-        assert told.cascade is not None and packaged.first is not None, "settle refuses a package without"
-        cut = Cut(function=packaged.first, threshold=first_cut["threshold"], break_even=first_cut["break_even"])
-        states |= dict.fromkeys(told.cascade.inputs)
-    return label(
-        task,
-        examples=examples,
-        model=model,
-        ask=ask,
-        backend=settled,
-        running=running,
-        domain=told.domain,
-        decoding=told.decoding,
-        seed=seed,
-        share=None,
-        projection=None,
-        fitted={told.trust: packaged.trust},
-        sample={"states": list(states), "seed": seed},
-        signals={},
-        commit_seconds=commit_seconds,
-        fragment_mb=fragment_mb,
-        first_cut=cut,
-    )
 
 
 def compare(

@@ -5,7 +5,7 @@ from typing import Any
 
 from curation.config.filter import FilterConfig, Format
 from curation.refs import TableRef, fingerprint
-from curation.rundir.graph import Built, Done
+from curation.rundir.graph import Built, Done, Stage
 from curation.rundir.run import Task
 from curation.stages.cut import Threshold
 from curation.stages.pool import PoolRows
@@ -16,14 +16,14 @@ from curation.tables import io, schemas
 
 
 def ranking(
-    config: FilterConfig, function: str, labelled: Mapping[str, Built], base: Sequence[str], cut: Built
+    config: FilterConfig, function: str, labelled: Mapping[str, Stage], base: Sequence[str], cut: Built
 ) -> Built:
     """The stage that ranks the rows of which the ``cut`` was made: those of the rounds ``base`` that pass."""
     return Built(
         name="rank",
         work=rank_all,
         inputs={
-            "tables": [labelled[name].table("labels") for name in base],
+            "tables": [labelled[name].out("labels") for name in base],
             "rounds": list(base),
             "threshold": cut.value("threshold"),
             "function": function,
@@ -38,7 +38,7 @@ def writing(
     name: str,
     rows: PoolRows,
     pool: Built,
-    labelled: Built,
+    labelled: Stage,
     cut: Built,
     rank: Built | None,
 ) -> Built:
@@ -47,7 +47,7 @@ def writing(
         name=f"write-{name}",
         work=write,
         inputs={
-            "labels": labelled.table("labels"),
+            "labels": labelled.out("labels"),
             "examples": pool.table("pool"),
             "threshold": cut.value("threshold"),
             "cut": cut.value("id"),
