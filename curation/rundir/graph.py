@@ -19,7 +19,6 @@ NUM_TOLD = 5
 
 NEW = "not done yet"
 
-Work = Callable[..., "Done"]
 Outputs = Mapping[str, Any]
 T = TypeVar("T")
 
@@ -148,35 +147,6 @@ class Stage(Inputs):
 
 
 _COMMON = frozenset(item.name for item in fields(Stage))
-
-
-class Built(Stage):
-    """A stage whose work is a function: ``work(task, **inputs, **settings)`` makes its outputs."""
-
-    work: Work
-    inputs: Mapping[str, Any] = field()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
-    host: Host | None = None
-    asks_teacher: bool = False
-
-    @property
-    def kind(self) -> str:
-        """The module and name of the function."""
-        return f"{self.work.__module__}.{self.work.__qualname__}"
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Inputs and settings, each as one mapping."""
-        return {"inputs": self.inputs, "settings": self.settings}
-
-    def run(self, task: Any) -> Done:
-        """Call the function."""
-        return self.work(task, **self.inputs, **self.settings)
-
-    def table(self, *path: str) -> "Out":
-        """An output that is a table."""
-        return Out(stage=self, path=path, read=TableRef.from_json)
 
 
 def as_json(value: Any) -> Any:
