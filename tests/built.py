@@ -17,7 +17,6 @@ class Built(Stage):
     settings: Mapping[str, Any] = field(default_factory=dict)
     takes: Mapping[str, float] = field(default_factory=lambda: {"CPU": 1.0})
     host: Host | None = None
-    asks_teacher: bool = False
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ from curation.hashing import derive
 from curation.pipeline.asking import asked
 from curation.pipeline.asking_signals import asked_of_teacher, signals_of
 from curation.pipeline.given import Generation, Known
-from curation.pipeline.measuring import graded
+from curation.pipeline.grading import graded
 from curation.pipeline.selecting import limit, rolling_out
 from curation.pipeline.testing import Tested, testing
 from curation.registry import METHODS

@@ -13,7 +13,7 @@ from curation.config import AskConfig
 from curation.config.evaluation import MAIN
 from curation.pipeline.asking import asked
 from curation.pipeline.given import Generation, Known
-from curation.pipeline.measuring import graded
+from curation.pipeline.grading import graded
 from curation.refs import ModelRef, fingerprint
 from curation.registry import BACKENDS
 from curation.rundir.graph import Model, Out, plain

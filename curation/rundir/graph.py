@@ -102,11 +102,6 @@ class Stage(Inputs):
         """The actors of a model or the training workers that it uses, which may serve other stages too."""
         return None
 
-    @cached_property
-    def asks_teacher(self) -> bool:
-        """Whether the run's first teacher answers its rows, so that a probe of that model predicts its time."""
-        return False
-
     @property
     def arguments(self) -> dict[str, Any]:
         """The values of the fields of its class, by name."""

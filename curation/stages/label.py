@@ -95,6 +95,7 @@ class Label(AskModel):
     """Signals that ask the same model, by name, with the further arguments of ``ask_of``: they are measured as the
     rows are labelled, for their own stages to find."""
     asks_teacher: bool = setting(default=False)
+    """Whether the run's first teacher answers, so that a probe of that model predicts the time."""
     revision: int = 2  # margin, entropy and their like
 
     @property
